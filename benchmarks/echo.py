@@ -83,7 +83,7 @@ async def serve(options: argparse.Namespace) -> None:
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         state = ClusterState(
-            Path(folder), run_id=RUN, cluster_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL
+            Path(folder), run_id=RUN, home_id=CLUSTER, layout=layout, rounds_per_global=ROUNDS_PER_GLOBAL
         )
         writing, report = Writing(state), state.empty_report()
         draws = np.random.default_rng(0)
@@ -116,7 +116,7 @@ async def attend(options: argparse.Namespace) -> None:
     calls = ParentCalls(
         fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate, exchange=session.exchange
     )
-    identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", cluster_id=CLUSTER)
+    identity = Identity(run_id=RUN, child_id=f"device-{options.index:03d}", home_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(options), link=LinkSettings(), log=EventLog("echo"))
     offer = await client.fetch(-1)
     while isinstance(offer, ReceivedModel):

@@ -106,7 +106,7 @@ async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[fl
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)
-    identity = Identity(run_id=RUN, child_id="device-0", cluster_id=CLUSTER)
+    identity = Identity(run_id=RUN, child_id="device-0", home_id=CLUSTER)
     client = RoundClient(calls, identity, layout_of(size), link=LinkSettings(), log=EventLog("fold"))
     flat = np.random.default_rng(0).normal(0, 0.1, size).astype(np.float32)
     ours, raw = [], []

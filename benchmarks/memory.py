@@ -71,7 +71,7 @@ class Who:
 
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
 
 
 class Child:
@@ -118,7 +118,7 @@ class Child:
         """The header of the next model, whose bytes are read and dropped; None when the run is over."""
         while True:
             request = rounds_pb2.FetchModelRequest(
-                run_id=self._who.run_id, child_id=self._who.child_id, cluster_id=self._who.cluster_id,
+                run_id=self._who.run_id, child_id=self._who.child_id, home_id=self._who.home_id,
                 sent_round=sent, resume_round=-1,
             )  # fmt: skip
             header: rounds_pb2.ModelHeader | None = None
@@ -133,7 +133,7 @@ class Child:
     async def _parts(self, number: int) -> AsyncIterator[rounds_pb2.UpdatePart]:
         payload = payload_header(self._codec, name=UPDATE_PART, num_examples=EXAMPLES)
         header = rounds_pb2.UpdateHeader(
-            run_id=self._who.run_id, child_id=self._who.child_id, cluster_id=self._who.cluster_id,
+            run_id=self._who.run_id, child_id=self._who.child_id, home_id=self._who.home_id,
             round=number, payload=payload,
         )  # fmt: skip
         yield rounds_pb2.UpdatePart(header=header)
@@ -149,7 +149,7 @@ class Child:
             device_id=self._who.child_id, round=number, loss_sum=1.0, correct=1, num_examples=1
         )
         await self.stub.SubmitEvaluation(
-            lps_service_pb2.SubmitEvaluationRequest(run_id=self._who.run_id, cluster_id="lps-0", evaluation=evaluation)
+            lps_service_pb2.SubmitEvaluationRequest(run_id=self._who.run_id, home_id="lps-0", evaluation=evaluation)
         )
         return False
 

@@ -48,17 +48,19 @@ log = EventLog("device")
 
 def options_of_process() -> Arguments:
     """Return the options of a device process."""
-    arguments = service_arguments("device", "Devices: they hold data and train when their LPS asks.")
-    arguments.option("gps", "host:port of the GPS", required=True)
-    arguments.option("devices", "indexes of the devices in this process, for instance 0-4,7")
-    arguments.option("device-name", "the one device of this process, by its name in partition.names")
-    arguments.option("state", "folder for what devices keep for themselves; without one it is gone with the process")
-    arguments.add_argument("--stay", action="store_true", help="idle, ready, when the run is over or has failed")
+    arguments = service_arguments("device", "Devices hold data, and train when their LPS asks.")
+    arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
+    arguments.option("devices", "Run the devices of these indexes, for instance 0-4,7.")
+    arguments.option("device-name", "Run the one device with this name of partition.names.")
+    arguments.option(
+        "state", "Keep the devices' personal state in this folder; without a folder it ends with the process."
+    )
+    arguments.add_argument("--stay", action="store_true", help="Stay idle and ready after the run has ended or failed.")
     return arguments
 
 
 def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
-    """Everything that the devices of this process share, data included."""
+    """Return everything that the devices of this process share, data included."""
     limit_threads()
     keep_for_training()
     dataset = load_dataset(experiment.data)

@@ -37,7 +37,9 @@ class DeviceAgent:
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
-        """From enrolment to the end of the run. Raises FedstrataError when a parent refuses this device."""
+        """Run a device from enrolment to the end of the run. Raises FedstrataError when a parent refuses this
+        device.
+        """
         host = self._host
         data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
         link = GpsLink(
@@ -61,7 +63,7 @@ class DeviceAgent:
                 if refusals:
                     await backoff.pause()
                     continue  # what the GPS says may have changed meanwhile
-            self._log.info("assigned", cluster=assignment.cluster_id, lps=assignment.lps_address)
+            self._log.info("assigned", cluster=assignment.home_id, lps=assignment.lps_address)
             served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
             try:
                 return await self._rounds.take_part(served, data)
@@ -78,7 +80,8 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """How often in a row the LPS that the GPS names has refused a greeting; its port may be another's for a while.
+        """Return how often in a row the LPS that the GPS names has refused a greeting; its port may be another's for a
+        while.
 
         Raises:
             HandshakeError: it has, each time it was asked.
@@ -105,7 +108,7 @@ class DeviceAgent:
         await self._answer_all(link, data, is_late=enrolled.is_late)
 
     async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
-        """The LPS that serves this device now; a GPS that has lost its last notes is told again who is here."""
+        """Return the LPS that serves this device now. Announce the device again if the GPS has lost its last notes."""
         while True:
             try:
                 return await link.assignment()

@@ -41,11 +41,11 @@ class Channels:
         return self._tls
 
     def gps(self) -> Any:
-        """The GPS's stub."""
+        """Return the GPS's stub."""
         return self._gps
 
     def lps(self, lps_id: str, address: str) -> Any:
-        """The stub of an LPS at an address."""
+        """Return the stub of an LPS at an address."""
         if (lps_id, address) not in self._lps:
             self._lps[lps_id, address] = LpsServiceStub(self._open(address, Name("lps", lps_id)))
         return self._lps[lps_id, address]
@@ -55,7 +55,9 @@ class Channels:
         self._reached.add((lps_id, address))
 
     async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
-        """Why no connection to an LPS comes about; None where it may, or did before. Asked once for all devices."""
+        """Return why no connection to an LPS succeeds; None if it may succeed, or did before. Asked once for all
+        devices.
+        """
         where = lps_id, address
         if where in self._reached:
             return None

@@ -40,15 +40,15 @@ class Bench:
             self._listening[group] -= 1
 
     async def compute(self, work: Callable[[], Result]) -> Result:
-        """The result of some arithmetic."""
+        """Return the result of some arithmetic."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def train(self, job: TrainingJob, group: str) -> LocalResult:
-        """The result of one device's local training."""
+        """Return the result of one device's local training."""
         return await self._training.add(job, group)
 
     async def evaluate(self, job: EvaluationJob, group: str) -> Evaluation:
-        """What one device measures of a model."""
+        """Return one device's measurement of a model."""
         return await self._evaluating.add(job, group)
 
 
@@ -67,7 +67,7 @@ class _Queue(Generic[Job, Result]):
         self._emptying: asyncio.Task[None] | None = None
 
     def add(self, job: Job, group: str) -> "asyncio.Future[Result]":
-        """The job's result, some time."""
+        """Return the job's result, some time."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._groups.add(group)

@@ -18,7 +18,7 @@ RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 @lru_cache(maxsize=16)
 def keeps_zeros(correct: Correct, beside: int) -> bool:
-    """Whether zeros stay zeros under a correction that is given so many vectors beside the weights.
+    """Return whether zeros stay zeros under a correction that is given so many vectors beside the weights.
 
     Raises:
         PluginError: what it gives has another shape or type, depends on other elements or on chance, or is one of
@@ -35,7 +35,7 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
 
 
 def _tried(correct: Correct, numbers: list[torch.Tensor]) -> torch.Tensor:
-    """What it gives for these numbers, which stay as they are."""
+    """Return the correction of these numbers; raise if it changes them."""
     gradient, *others = (tensor.clone() for tensor in numbers)
     found = correct(gradient, *others)
     if not isinstance(found, torch.Tensor) or found.shape != gradient.shape or found.dtype != torch.float32:

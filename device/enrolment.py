@@ -67,7 +67,7 @@ class GpsLink:
         )
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
-        """What `fold` makes of each other device's answer to a relayed question, by index; no answer is kept.
+        """Return the result of `fold` for each other device's answer to a relayed question, by index; keep no answer.
 
         Each is folded as it arrives, by itself, so that no grouping of arrivals can change a bit.
         """

@@ -34,7 +34,7 @@ class EvaluationJob:
 
 @torch.no_grad()
 def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evaluation:
-    """Loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
+    """Return the loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     loss_sum, correct = 0.0, 0
     for start in range(0, len(examples), BATCH_EXAMPLES):
@@ -48,7 +48,7 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evalua
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
+    """Return the logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     parts = [
         model.logits(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
@@ -58,5 +58,5 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
 
 
 def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
-    """The tensors of a flat vector by name, copied into torch's own memory."""
+    """Return the tensors of a flat vector by name, copied into torch's own memory."""
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}

@@ -8,7 +8,7 @@ from fedstrata.experiment import Experiment
 
 
 def device_indexes(experiment: Experiment, devices: str | None, name: str | None) -> list[int]:
-    """The device indexes of this process, in order.
+    """Return the device indexes of this process, in order.
 
     Raises:
         ExperimentError: none of the ways says which, or one names a device that the experiment does not have.

@@ -28,7 +28,7 @@ class Pace:
 
 
 def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
-    """What a device trains in its first LPS round, from the initial weights.
+    """Return the job of a device in its first LPS round, from the initial weights.
 
     Raises:
         FedstrataError: there is no such device, or its data or model is not to be had.

@@ -34,7 +34,7 @@ class PersonalStore:
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """The newest whole state that is not newer than a round, and its round; None where there is none.
+        """Return the newest whole state that is not newer than a round, and its round; None if no state is that old.
 
         A file that is damaged, or another run's or device's, is named in the log and passed over.
         """
@@ -74,7 +74,7 @@ class PersonalStore:
             write_sealed(self._marker, json.dumps(self._owner).encode())
 
     def was_born(self) -> bool:
-        """Whether this device has had a state in this run; a marker that is damaged says so, too."""
+        """Return whether this device has had a state in this run; a damaged marker counts as yes."""
         if not self._marker.exists():
             return False
         try:
@@ -122,7 +122,9 @@ class PersonalStore:
         return arrays
 
     def _unpacked(self, path: Path, lps_round: int, data: memoryview) -> Arrays:
-        """The arrays, copied. Raises StateError, naming the file, when it is not this device's state of this round."""
+        """Return the arrays, copied. Raises StateError, naming the file, when it is not this device's state of this
+        round.
+        """
         start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
         header, described = _header(path, bytes(data[LENGTH_BYTES:start]))
         expected = {**self._owner, "lps_round": lps_round}
@@ -139,7 +141,7 @@ class PersonalStore:
 
 
 def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]]]]:
-    """Whose state a file is and of which round, and the name, type and shape of each array."""
+    """Return the owner and the round of a state file, and the name, type and shape of each array."""
     try:
         header = json.loads(text)
         described = [(str(name), DTYPES[DTYPES.index(dtype)], [int(n) for n in shape])
@@ -156,7 +158,7 @@ class KeptInMemory:
         self._states: dict[int, Arrays] = {}
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """The newest state that is not newer than a round, and its round; None where there is none."""
+        """Return the newest state that is not newer than a round, and its round; None if no state is that old."""
         known = max((number for number in self._states if number <= lps_round), default=None)
         return None if known is None else (known, self._states[known])
 
@@ -171,8 +173,8 @@ class KeptInMemory:
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 
     def mark_born(self) -> None:
-        """Nothing: the next process has nothing of this one."""
+        """Do nothing: the next process has nothing of this one."""
 
     def was_born(self) -> bool:
-        """Whether a state of this device outlives its process: no."""
+        """Return False: no state of this device outlives its process."""
         return False

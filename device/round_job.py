@@ -96,7 +96,7 @@ class Kept:
 
 
 class RoundJob:
-    """What a device does with a model that it has received."""
+    """The work of a device on a model that it has received."""
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class RoundJob:
             personal=self._kept.personal,
             told=told(host.method, received),
         )
-        self.work = DeviceWork(host, data, device_index, group=client.identity.cluster_id, made=made, begins=begins)
+        self.work = DeviceWork(host, data, device_index, group=client.identity.home_id, made=made, begins=begins)
         self._outcome: Outcome | None = None
         self._said: answers_pb2.Answer | None = None  # where devices are asked in the round
         self._answering_ns = 0  # on the real clock, how long it took
 
     def _by_cluster(self) -> list[Flat]:
-        """What was received of each cluster, or of its own alone."""
+        """Return the weights received of each cluster, or of the device's own cluster alone."""
         received, streams = self.received, self._kept.streams
         if not received.clusters:
             return [received.flat]
@@ -143,19 +143,19 @@ class RoundJob:
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _base(self) -> Flat:
-        """What the update is relative to."""
+        """Return the weights to which the update is relative."""
         return self._travelling[self.work.own_place]
 
     # --- stages -------------------------------------------------------------------------------
 
     async def begin(self) -> answers_pb2.Answer | Update:
-        """The first that goes up: an answer, or the update."""
+        """Return the first that goes up: an answer, or the update."""
         if self._asks(Moment.RECEIVED):
             return await self._answer()
         return await self._train()
 
     async def go_on(self, cluster: int) -> Update:
-        """What goes up once the round goes on, with the device in this cluster."""
+        """Return the update that goes up once the round goes on, with the device in this cluster."""
         is_one = len(self._travelling) == 1
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
         self._began_ns = self._host.clock.now_ns() - self._answering_ns
@@ -201,7 +201,7 @@ class RoundJob:
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
-        """The update: trained minus received, of what travels."""
+        """Return the update: trained minus received, of what travels."""
         streams = self._kept.streams
         whole = streams.with_tables(outcome.weights, outcome.tables)
         difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
@@ -227,11 +227,11 @@ class RoundJob:
         """Return the digest of what this round's training began with; empty if updates are not masked."""
         if self._host.proofs is None:
             return b""
-        of_whom = (self._client.identity.cluster_id, self.work.cluster)
+        of_whom = (self._client.identity.home_id, self.work.cluster)
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """An update as it may leave the device: shortened and noised, where updates are private."""
+        """Return an update as it may leave the device: shortened and noised, where updates are private."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update
@@ -248,7 +248,7 @@ class RoundJob:
     # --- the end ------------------------------------------------------------------------------
 
     async def measured(self) -> pb.Evaluation:
-        """What the device measures of the final model, and of its own if it has one."""
+        """Return the device's measurement of the final model, and of its own if it has one."""
         used, received = await self._host.method.measure(self.work)
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
         if evaluation is None:
@@ -259,7 +259,7 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """What the GPS has told with a model. Raises PayloadError for what the method does not tell."""
+    """Return the arrays that the GPS has sent with a model. Raises PayloadError for what the method does not tell."""
     if received.told is None:
         return {}
     return dict(arrays_of(Question(name=TOLD, moment=Moment.BEFORE, arrays=method.tells()), received.told))

@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Served:
-    """By which LPS a device is served, and how to find out whether it still is."""
+    """The LPS that serves a device, and a call that asks whether it still does."""
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]
@@ -49,7 +49,7 @@ class Served:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
                 now = await self._asked_beside(hearing)
                 if now is not None and (now.lps_id, now.lps_address) != (self.by.lps_id, self.by.lps_address):
-                    raise ParentAwayError(f"{self.by.lps_id} is silent, and {now.lps_id} serves {now.cluster_id} now")
+                    raise ParentAwayError(f"{self.by.lps_id} is silent, and {now.lps_id} serves {now.home_id} now")
             answer = hearing.result()
             self.backoff.reset()
             return answer
@@ -105,19 +105,19 @@ class DeviceRounds:
             session.close()
 
     async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
-        client = self._client(lps, session, served.by.cluster_id)
+        client = self._client(lps, session, served.by.home_id)
         goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
         is_announced = False  # whether an update that goes up is to be said what it is first
         while True:
-            held = self._held(served.by.cluster_id)
+            held = self._held(served.by.home_id)
             client.holds(held.round if held else None)
-            with self._host.bench.listening(served.by.cluster_id):
+            with self._host.bench.listening(served.by.home_id):
                 offer = await served.hear(self._exchange(client, goes_up, is_announced=is_announced))
             self._host.channels.lps_reached(served.by.lps_id, served.by.lps_address)
             goes_up, is_announced = None, self._host.clock.announces
             if isinstance(offer, ReceivedModel):
-                self._host.held[served.by.cluster_id] = offer
-                self._received_of.add(served.by.cluster_id)
+                self._host.held[served.by.home_id] = offer
+                self._received_of.add(served.by.home_id)
                 self._job = self._round_job(client, offer, data)
             match offer:
                 case rounds_pb2.Finished():
@@ -139,12 +139,12 @@ class DeviceRounds:
                     raise PayloadError("asked to send or go on with what was never sent or received")
             self._note(goes_up)
 
-    def _held(self, cluster_id: str) -> ReceivedModel | None:
+    def _held(self, home_id: str) -> ReceivedModel | None:
         """Return the newest model of a cluster in this process, if this device has received one.
 
         Else its messages would depend on which device of the process came first.
         """
-        return self._host.held.get(cluster_id) if cluster_id in self._received_of else None
+        return self._host.held.get(home_id) if home_id in self._received_of else None
 
     async def _exchange(
         self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
@@ -199,7 +199,7 @@ class DeviceRounds:
         header = pb.HeldModelHeader(
             run_id=client.identity.run_id,
             device_id=self._device_id,
-            cluster_id=client.identity.cluster_id,
+            home_id=client.identity.home_id,
             round=held.round,
             payload=payload_header(codec, name=MODEL_PART),
             sha256=digest,
@@ -215,9 +215,9 @@ class DeviceRounds:
             lambda: lps.SubmitModel(parts(), timeout=timeout_s), self._log, "SubmitModel", attempts=LPS_PATIENCE
         )
 
-    def _client(self, lps: Any, session: ParentStream, cluster_id: str) -> RoundClient:
+    def _client(self, lps: Any, session: ParentStream, home_id: str) -> RoundClient:
         host = self._host
-        identity = Identity(run_id=host.experiment.run_id, child_id=self._device_id, cluster_id=cluster_id)
+        identity = Identity(run_id=host.experiment.run_id, child_id=self._device_id, home_id=home_id)
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
         largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
@@ -248,7 +248,7 @@ class DeviceRounds:
         if self._job is None:
             raise PayloadError("asked to measure a model that was never received")
         who, evaluation = client.identity, await self._job.measured()
-        request = pb.SubmitEvaluationRequest(run_id=who.run_id, cluster_id=who.cluster_id, evaluation=evaluation)
+        request = pb.SubmitEvaluationRequest(run_id=who.run_id, home_id=who.home_id, evaluation=evaluation)
         await call_until_answered(
             lambda: lps.SubmitEvaluation(request, timeout=PATIENCE_S),
             self._log,

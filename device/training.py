@@ -1,8 +1,8 @@
 """Local training: what a device does between receiving a model and answering with its own.
 
-A result is a function of its job, to the bit: batches come from an addressed generator, arithmetic runs on one
-thread (`limit_threads`), and every tensor is made by torch, so that its alignment, on which the rounding of a
-matrix product may depend, is always the same.
+A result is a function of its job, to the bit. Batches come from an addressed generator. Arithmetic runs on one thread
+(`limit_threads`). Torch makes every tensor, so that its alignment is always the same; the rounding of a matrix product
+may depend on the alignment.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -71,13 +71,13 @@ class TrainingJob:
 
     @property
     def trained_examples(self) -> int:
-        """How many examples its steps go through, each as often as it does."""
+        """The number of examples that the steps go through; a repeated example is counted each time."""
         return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalResult:
-    """What training gave: the new weights, shape (size,), and the mean loss of the examples it saw."""
+    """The result of training: the new weights, shape (size,), and the mean loss of the examples that it saw."""
 
     weights: Flat
     train_loss: float  # cross-entropy before each step, without what a method adds to it
@@ -89,21 +89,21 @@ class Trainer(Protocol):
     """Trains the devices of one process; how it groups them changes no bit of any result."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """The results of the jobs, in their order."""
+        """Return the results of the jobs, in their order."""
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """What the jobs' models do on their examples, in the jobs' order."""
+        """Return the evaluation of each job's model on its examples, in the jobs' order."""
 
 
 class OneByOne:
     """A trainer for any model: one device after another."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """The results of the jobs, in their order."""
+        """Return the results of the jobs, in their order."""
         return [train(job) for job in jobs]
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """What the jobs' models do on their examples, in the jobs' order."""
+        """Return the evaluation of each job's model on its examples, in the jobs' order."""
         return [evaluate(job.model, job.weights, job.examples) for job in jobs]
 
 
@@ -126,7 +126,7 @@ def train(job: TrainingJob) -> LocalResult:
 
 
 class _Descent:
-    """What becomes of one device's gradients: corrected where the job says so, then used."""
+    """The descent of one device: its gradients are corrected if the job says so, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
         self._sgd = Sgd(job.training.optimiser, job.global_round)
@@ -156,7 +156,7 @@ class Sgd:
         self._momentum = settings.momentum
 
     def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """What momentum keeps of a leaf; None without momentum."""
+        """Return the velocity that momentum keeps of a leaf; None without momentum."""
         return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
@@ -169,12 +169,12 @@ class Sgd:
 
 
 def learning_rate(settings: SgdSettings, global_round: int) -> float:
-    """The learning rate of a global round, counted from 0, by the schedule."""
+    """Return the learning rate of a global round, counted from 0, by the schedule."""
     return settings.learning_rate * settings.schedule.decay ** (global_round // settings.schedule.every)
 
 
 def limit_threads() -> None:
-    """One thread and deterministic algorithms for all of torch; call it before any arithmetic of the process."""
+    """Set one thread and deterministic algorithms for all of torch; call it before any arithmetic of the process."""
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
@@ -185,7 +185,7 @@ def limit_threads() -> None:
 
 
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """In which order a device goes through its examples, epoch after epoch without end, each in an order of its own."""
+    """Yield the orders in which a device goes through its examples, epoch after epoch without end."""
     address = [job.seed, job.device_index, job.lps_round]
     rng = np.random.default_rng([*address, job.stream] if job.stream else address)
     while True:
@@ -193,7 +193,7 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Which examples each batch holds."""
+    """Yield the examples of each batch."""
     size = job.training.batch_size
     for order in epoch_orders(job):
         yield from (order[start : start + size] for start in range(0, len(order), size))

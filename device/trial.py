@@ -53,7 +53,7 @@ def _logits(model: Model, weights: dict[str, torch.Tensor], inputs: torch.Tensor
 
 
 def _global_generators() -> object:
-    """The states of the generators that nothing addresses."""
+    """Return the states of the generators that nothing addresses."""
     state = np.random.get_state(legacy=False)["state"]
     return random.getstate(), state["key"].tobytes(), state["pos"]
 

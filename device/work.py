@@ -43,7 +43,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProcess:
-    """What all devices of one process share."""
+    """The objects that all devices of one process share."""
 
     experiment: Experiment
     dataset: Dataset
@@ -62,12 +62,12 @@ class DeviceProcess:
 
     @property
     def model(self) -> Model:
-        """That of the experiment, which some devices may have others than."""
+        """The model of the experiment; some devices may have other models."""
         return self.architectures.main.model
 
     @property
     def streams(self) -> Streams:
-        """What travels, the same for all devices, and what the experiment's model has of a device's own."""
+        """The streams that travel, the same for all devices, and the device's own tensors of the experiment's model."""
         return self.architectures.main.streams
 
     @cached_property
@@ -82,7 +82,7 @@ class DeviceProcess:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether devices keep something from round to round that never leaves them."""
+        """Return whether devices keep something from round to round that never leaves them."""
         return self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
 
     def masks_of(self, device_id: str) -> "Masks | None":
@@ -94,7 +94,7 @@ class DeviceProcess:
         return Masks(self.experiment, device_id, self.proofs)
 
     def store_of(self, device_id: str) -> PersonalStore | KeptInMemory:
-        """Where a device keeps it."""
+        """Return the store in which a device keeps its state."""
         if self.state is None:
             return KeptInMemory()
         run_id = self.experiment.run_id
@@ -102,7 +102,7 @@ class DeviceProcess:
 
 
 def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
-    """Whence a device's noise comes. Raises ExperimentError where nothing is noised, or nothing could be sealed."""
+    """Return the source of a device's noise. Raise ExperimentError if nothing has noise, or nothing could be sealed."""
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
     if experiment.privacy.noise == "research":
@@ -118,7 +118,9 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
 async def answered(
     method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
 ) -> answers_pb2.Answer:
-    """A device's answer to a question. Raises PluginError where own code fails, or answers otherwise than it said."""
+    """Return a device's answer to a question. Raises PluginError where own code fails, or answers otherwise than it
+    said.
+    """
     with own_code_of(method, f"answer {question.name}"):
         arrays = await method.answer(question, work, heard)
     return answer_to_proto(question, arrays)
@@ -199,7 +201,7 @@ class DeviceWork:
 
     @property
     def own_place(self) -> int:
-        """Where its own cluster's model is among those received."""
+        """The place of the device's own cluster among the received models."""
         return self.offered.index(self.cluster) if len(self.received) > 1 else 0
 
     async def train(
@@ -238,14 +240,14 @@ class DeviceWork:
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
-        """What weights do on the held-out examples, on those that the device trains on, or on those given as `on`."""
+        """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples)
         return _measurement(await self._host.bench.evaluate(job, self._group))
 
     @cached_property
     def noise(self) -> Noise:
-        """Whence noise for what the device releases comes. Raises ExperimentError where nothing is noised."""
+        """The source of the noise on what the device releases. Raises ExperimentError where nothing is noised."""
         experiment = self._host.experiment
         return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 
@@ -255,7 +257,7 @@ class DeviceWork:
         return self._host.public
 
     async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What weights say of inputs before the softmax, shape (n, num_classes)."""
+        """Return the outputs of weights for inputs before the softmax, shape (n, num_classes)."""
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
@@ -266,7 +268,7 @@ class DeviceWork:
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Some arithmetic's result, made where it is first asked for."""
+        """Return some arithmetic's result, made where it is first asked for."""
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
@@ -279,7 +281,7 @@ def _measurement(evaluation: Evaluation) -> Measurement:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """All tensors, of what was received and of the device's own."""
+    """Return all tensors, of what was received and of the device's own."""
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)

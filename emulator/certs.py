@@ -62,7 +62,9 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
 
 
 def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
-    """As `revoke`, of a release on Kubernetes; gives the name of the Secret that tells all its pods so."""
+    """Revoke as `revoke` does, for a release on Kubernetes; return the name of the Secret that tells all its
+    pods so.
+    """
     return _certificates_of(release).revoke(names_of(role, ids))
 
 
@@ -76,7 +78,7 @@ def renew_pods(release: Release) -> list[str]:
 
 
 def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """As `renew_authority`, of a release on Kubernetes and what it has issued to a folder; gives who is told so."""
+    """Renew as `renew_authority` does, for a release on Kubernetes and a folder; yield who is told."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     yield from certificates.renew_authority()
@@ -84,7 +86,7 @@ def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
 
 
 def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """As `drop_authority`, of a release on Kubernetes and what it has issued to a folder; gives who is told so."""
+    """Drop as `drop_authority` does, for a release on Kubernetes and a folder; yield who is told."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     _check_issued(certificates.existing_authority(), boards)
@@ -93,7 +95,7 @@ def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
 
 
 def _issued_by_release(folder: Path, domain: str) -> list[Issued]:
-    """The certificates in a folder, and below it, that are of a release; none where there is no such folder."""
+    """Return the certificates in a folder, and below it, that are of a release; none where there is no such folder."""
     return [one for one in map(Issued.read, _places(folder)) if one.peer.domain == domain]
 
 
@@ -109,7 +111,7 @@ def _certificates_of(release: Release) -> "ReleaseCertificates":
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
-    """The names for a certificate: of devices as many as there are, else one. Raises CertificateError."""
+    """Return the names for a certificate: of devices as many as there are, else one. Raises CertificateError."""
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
     if role in NAMED and not ids:
@@ -180,7 +182,7 @@ def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[
 
 
 def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
-    """The certificates of a folder. Raises CertificateError where there is none, or one is of another run."""
+    """Return the certificates of a folder. Raises CertificateError where there is none, or one is of another run."""
     found = show(folder)
     for one in found:
         if one.peer.domain != authority.domain:
@@ -191,7 +193,7 @@ def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
 
 
 def show(folder: Path) -> list[Issued]:
-    """The certificates of a folder and those below it. Raises CertificateError where there is none."""
+    """Return the certificates of a folder and those below it. Raises CertificateError where there is none."""
     found = [Issued.read(place) for place in _places(folder)]
     if not found:
         raise CertificateError(f"no certificate in {folder}; fedstrata certs issue makes one")

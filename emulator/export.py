@@ -42,7 +42,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Everything that was measured in the LPS rounds."""
+    """Yield everything that was measured in the LPS rounds."""
     rounds = record.rounds
     for column in MEASURED:
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
@@ -99,7 +99,7 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of nested mappings and lists as dotted keys, in the words of `--set`, with their values as JSON.
+    """Yield the leaves of nested mappings and lists as dotted keys, in the words of `--set`, with their values as JSON.
 
     >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
     {'name': 'x', 'tasks.0.labels': '[0, 1]'}
@@ -124,6 +124,6 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of the record, without logs and state."""
+    """Return the files of the record, without logs and state."""
     names = ("experiment.yaml", "summary.json", "*.csv", "report.html", "models/*.safetensors")
     return [path for name in names for path in sorted(folder.glob(name))]

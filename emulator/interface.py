@@ -23,7 +23,6 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.record.rounds import ROUNDS
-from fedstrata.record.summary import Summary
 
 if TYPE_CHECKING:
     from emulator.sweeps.file import Sweep
@@ -129,32 +128,32 @@ class Record:
     @property
     def run_id(self) -> str:
         """Name of the experiment and the first twelve digits of its SHA-256."""
-        return self._summary.run_id
+        return self._record.summary.run_id
 
     @property
     def seed(self) -> int:
         """Seed of the experiment."""
-        return self._summary.seed
+        return self._record.summary.seed
 
     @property
     def status(self) -> Literal["completed", "failed"]:
-        """Whether the run ended with a result."""
-        return self._summary.status
+        """The end of the run: `completed` with a result, or `failed`."""
+        return self._record.summary.status
 
     @property
     def reason(self) -> str | None:
-        """Why the run failed; None if it did not."""
-        return self._summary.reason
+        """The reason for which the run failed; None if it did not fail."""
+        return self._record.summary.reason
 
     @property
     def accuracy(self) -> float:
         """Accuracy of the final models, mean over clusters; NaN if nobody measured it."""
-        return _number(self._summary.mean_accuracy)
+        return _number(self._record.summary.mean_accuracy)
 
     @property
     def adjusted_rand_index(self) -> float:
         """Agreement of the clusters with the true tasks; NaN if the partition has no tasks."""
-        return _number(self._summary.adjusted_rand_index)
+        return _number(self._record.summary.adjusted_rand_index)
 
     @property
     def experiment(self) -> Mapping[str, Any]:
@@ -185,7 +184,7 @@ class Record:
     @cached_property
     def clusters(self) -> Table:
         """One row per cluster: `cluster`, `devices` (their number), its final model's `accuracy` and `model_sha256`."""
-        summary = self._summary
+        summary = self._record.summary
         rows = [
             {
                 "cluster": name,
@@ -200,15 +199,15 @@ class Record:
     @cached_property
     def devices(self) -> Table:
         """One row per device in a cluster: `device`, `cluster` and `task`, the true task or an empty text."""
-        tasks = self._summary.device_tasks or {}
-        found = sorted(self._summary.cluster_of_device.items())
+        tasks = self._record.summary.device_tasks or {}
+        found = sorted(self._record.summary.cluster_of_device.items())
         rows = [{"device": device, "cluster": cluster, "task": tasks.get(device)} for device, cluster in found]
         return table_of(rows, {"device": str, "cluster": str, "task": str})
 
     @cached_property
     def bytes(self) -> Table:
         """One row per link: `link`, `up` (bytes towards the GPS) and `down` (bytes towards the devices)."""
-        counted = {link: self._summary.link(link) for link in LINKS}
+        counted = {link: self._record.summary.link(link) for link in LINKS}
         rows = [{"link": link, "up": of_link.up, "down": of_link.down} for link, of_link in counted.items()]
         return table_of(rows, {"link": str, "up": int, "down": int})
 
@@ -221,18 +220,14 @@ class Record:
     @cached_property
     def models(self) -> Mapping[str, Weights]:
         """Final model of each cluster: float32 arrays by name, read from the file at each access."""
-        return Models(folder=self.folder / "models", clusters=tuple(self._summary.clusters))
-
-    @property
-    def _summary(self) -> Summary:
-        return self._record.summary
+        return Models(folder=self.folder / "models", clusters=tuple(self._record.summary.clusters))
 
     def __repr__(self) -> str:
         return f"<fedstrata.Record {self.run_id}, {self.status}, in {fspath(self.folder)}>"
 
     def _repr_html_(self) -> str:
-        """Result and clusters, for a notebook."""
-        summary = self._summary
+        """Return the result and clusters, for a notebook."""
+        summary = self._record.summary
         facts = {
             "accuracy": percent(summary.mean_accuracy), "adjusted Rand index": decimal(summary.adjusted_rand_index),
             "devices": str(summary.devices), "global rounds": str(summary.rounds),
@@ -286,7 +281,7 @@ class SweepRecord:
         return f"<fedstrata.SweepRecord, {len(self._results.records)} runs, in {fspath(self.folder)}>"
 
     def _repr_html_(self) -> str:
-        """The table, for a notebook."""
+        """Return the table, for a notebook."""
         return html_table(*self._results.table())
 
 
@@ -315,7 +310,7 @@ class Models(Mapping[str, Weights]):
 def _experiment(
     given: str | PathLike[str] | Mapping[str, Any], overrides: Sequence[str], seed: int | None
 ) -> tuple[Experiment, str]:
-    """The experiment, and what to call its folder."""
+    """Return the experiment, and what to call its folder."""
     if isinstance(given, Mapping):
         parsed = parse_experiment(yaml.safe_dump(dict(given)), overrides=overrides, seed=seed)
         return parsed, parsed.name
@@ -324,7 +319,7 @@ def _experiment(
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
-    """As `--set` takes them; JSON is YAML."""
+    """Yield the overrides as `--set` takes them; JSON is YAML."""
     if isinstance(given, Mapping):
         yield from (f"{key}={json.dumps(value)}" for key, value in given.items())
     else:

@@ -17,7 +17,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def __getattr__(name: str) -> object:
-    """The Python interface, imported when it is used: a service never does (docs/decisions/python-interface.md)."""
+    """Return the Python interface, imported when it is used: a service never does
+    (docs/decisions/python-interface.md).
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from emulator import interface

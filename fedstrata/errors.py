@@ -44,96 +44,96 @@ class ExperimentError(FedstrataError):
 
 
 class PluginError(ExperimentError):
-    """A `module:function` that cannot be imported or does not give what its place needs."""
+    """A `module:function` cannot be imported, or does not return what its place needs."""
 
 
 class MissingPackageError(FedstrataError):
-    """A package that only some users need, and that is not installed here."""
+    """A package that only some users need is not installed here."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     exit_code = EXIT_USAGE
 
 
 class DataError(FedstrataError):
-    """A data set that is missing, damaged or smaller than what was asked of it."""
+    """A data set is missing, damaged or smaller than required."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     exit_code = EXIT_DATA
 
 
 class OutputError(FedstrataError):
-    """An output folder that exists already or cannot be written."""
+    """The output folder exists already, or cannot be written."""
 
     exit_code = EXIT_OUTPUT
 
 
 class CertificateError(FedstrataError):
-    """Certificates or keys that are missing, damaged, or not of each other; or a name that none can have."""
+    """Certificates or keys are missing, damaged or do not belong together, or a name is not allowed."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
     exit_code = EXIT_USAGE
 
 
 class NotAllowedError(FedstrataError):
-    """A call by somebody whose certificate names nobody that may make it."""
+    """The caller's certificate does not allow the call."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
     exit_code = EXIT_USAGE
 
 
 class OutdatedError(FedstrataError):
-    """A certificate that counted when its connection began and does not now; by a newer one the call goes through."""
+    """The certificate was valid when its connection began, but is no longer; a newer certificate is accepted."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
 
 
 class RosterError(FedstrataError):
-    """A roster that a device does not mask its update for: it waits for another roster."""
+    """The device does not mask its update for this roster, and waits for another roster."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
 
 
 class TooManyCallsError(FedstrataError):
-    """More calls by one identity than its share; the same call will go through later."""
+    """One identity has made more calls than its share; the same call succeeds later."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class AddressError(FedstrataError):
-    """An address that cannot be bound, or a peer that does not answer."""
+    """An address cannot be bound, or a peer does not answer."""
 
     status = grpc.StatusCode.UNAVAILABLE
     exit_code = EXIT_NETWORK
 
 
 class AccountError(AddressError):
-    """What this machine's account at Kubernetes may not do."""
+    """The account of this machine at Kubernetes lacks a permission."""
 
 
 class HandshakeError(AddressError):
-    """A server that is there, and with which no connection comes about however often it is tried."""
+    """A server is there, but no connection to it succeeds, however often it is tried."""
 
     exit_code = EXIT_HANDSHAKE
 
 
 class ParentAwayError(AddressError):
-    """A parent that has not answered for a while; it may be somewhere else by now."""
+    """The parent has not answered for a while; another address may be its address now."""
 
 
 class NotServedError(FedstrataError):
-    """A cluster that this LPS does not serve now: ask the GPS which one does."""
+    """This LPS does not serve the cluster now: ask the GPS for the LPS that serves it."""
 
     status = grpc.StatusCode.NOT_FOUND
 
 
 class NotMemberError(NotServedError):
-    """A cluster that its caller, by its certificate, does not belong to: ask the GPS for the assignment."""
+    """The caller, by its certificate, does not belong to the cluster: ask the GPS for the assignment."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
 
 
 class NotReadyError(FedstrataError):
-    """A parent that is still starting; the same call will go through later."""
+    """The parent is still starting; the same call succeeds later."""
 
     status = grpc.StatusCode.UNAVAILABLE
 
@@ -145,57 +145,57 @@ class ResourceError(FedstrataError):
 
 
 class StateError(FedstrataError):
-    """A state file that is truncated, altered or of another run."""
+    """A state file is truncated, altered or of another run."""
 
     status = grpc.StatusCode.DATA_LOSS
 
 
 class WrongRunError(FedstrataError):
-    """A call of another run, or of a process started with another experiment file."""
+    """The call comes from another run, or from a process with another experiment file."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     exit_code = EXIT_USAGE
 
 
 class UnknownChildError(FedstrataError):
-    """A device or LPS that this parent does not know."""
+    """This parent does not know the device or LPS."""
 
     status = grpc.StatusCode.NOT_FOUND
 
 
 class DuplicateDeviceError(FedstrataError):
-    """A second process that claims a device id already in use."""
+    """A second process claims a device id that is in use."""
 
     status = grpc.StatusCode.ALREADY_EXISTS
     exit_code = EXIT_USAGE
 
 
 class PayloadError(FedstrataError):
-    """Tensors that are not what was declared: name, dtype, shape, size, or a value that is not finite."""
+    """Tensors differ from their declaration in name, dtype, shape or size, or a value is not finite."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class OffsetError(FedstrataError):
-    """A chunk that does not continue where the receiver stands; ask for its position and resume there."""
+    """A chunk does not continue at the receiver's position: ask for the position and resume there."""
 
     status = grpc.StatusCode.OUT_OF_RANGE
 
 
 class SupersededError(FedstrataError):
-    """A stream whose sender has opened a newer one for the same payload."""
+    """The sender of a stream has opened a newer stream for the same payload."""
 
     status = grpc.StatusCode.ABORTED
 
 
 class StalledError(FedstrataError):
-    """An upload of which nothing, or too little, has come for longer than it is waited for."""
+    """Too little of an upload has arrived within the time allowed."""
 
     status = grpc.StatusCode.ABORTED
 
 
 class ExcludedError(FedstrataError):
-    """A child that was refused for the rest of the run."""
+    """The child was refused for the rest of the run."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
 
@@ -207,6 +207,6 @@ class RunStoppedError(FedstrataError):
 
 
 class NoUpdatesError(FedstrataError):
-    """A mean was asked for before anything was added."""
+    """A mean was requested before any update was added."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION

@@ -42,7 +42,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None 
 def parse_experiment(
     text: str, *, overrides: Sequence[str] = (), seed: int | None = None, where: str = "experiment"
 ) -> Experiment:
-    """The experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
+    """Return the experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
     try:
         document = read_yaml(text)
     except ValueError as error:
@@ -66,7 +66,7 @@ def parse_experiment(
 
 
 def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
-    """The experiment of a document. Raises ExperimentError, without the name of its file."""
+    """Return the experiment of a document. Raises ExperimentError, without the name of its file."""
     document = with_traces_read(document, folder)
     if seed is not None:
         document["seed"] = seed
@@ -86,7 +86,7 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """The `--set` that is to blame for what is wrong; nothing where it is the file.
+    """Return the `--set` that is to blame for what is wrong; nothing where it is the file.
 
     It is the one that sets the key that the message begins with; or each without which all would be fine; or all of
     them, where the file is fine by itself.
@@ -102,7 +102,7 @@ def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequenc
 
 
 def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy with each `key.path=value` set. Raises ExperimentError for one that cannot be set."""
+    """Return a copy with each `key.path=value` set. Raises ExperimentError for one that cannot be set."""
     changed = deepcopy(document)
     for override in overrides:
         _override(changed, override)

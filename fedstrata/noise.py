@@ -30,10 +30,10 @@ FAR = 35.0  # deviations from which on a normal tail is taken by its series, whi
 
 
 class Noise(Protocol):
-    """Whence the noise of one device or LPS comes."""
+    """The source of the noise of one device or LPS."""
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """The key for what is released in a round, -1 before training; `released` is its bytes before the noise.
+        """Return the key for what is released in a round, -1 before training; `released` is its bytes before the noise.
 
         Raises:
             RunStoppedError: something else was released in this round, and one release is accounted for.
@@ -48,7 +48,7 @@ class ResearchNoise:
         self._address = f"fedstrata noise for research\0{seed}\0{owner}\0"
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Of seed, owner and round, whatever is released."""
+        """Return the key for the seed, the owner and the round; the released values do not change it."""
         return hashlib.sha256(f"{self._address}{lps_round}".encode()).digest()
 
 
@@ -62,7 +62,7 @@ class SealedNoise:
         self._kept: tuple[bytes, dict[str, str]] | None = None
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Of the secret, the round and what is released."""
+        """Return the key for the secret, the round and the released values."""
         secret, known = self._kept = self._kept or self._read()
         about, found = str(lps_round), hashlib.sha256(released).hexdigest()
         if known.get(about, found) != found:
@@ -93,7 +93,7 @@ class SealedNoise:
 
 
 def normals(key: bytes, size: int) -> Normals:
-    """So many standard normal numbers under a key: each the sum of two by Box and Muller's transform, over √2.
+    """Return so many standard normal numbers under a key: each the sum of two by Box and Muller's transform, over √2.
 
     The low bits of a single transform are a function of few words and have been used to take noise off; those of a
     sum of two are not known to be of use (Holohan & Braghin 2021). Only multiples of a grid's step leave a device.
@@ -125,7 +125,7 @@ def delta_of(noise_multiplier: float, epsilon: float) -> float:
 
 
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
-    """The least noise, as a multiple of the sensitivity, that makes one Gaussian release (ε, δ)-private.
+    """Return the least noise, as a multiple of the sensitivity, that makes one Gaussian release (ε, δ)-private.
 
     Exact for all ε, other than √(2 ln(1.25/δ)) / ε, which holds below 1 only.
     """
@@ -140,7 +140,7 @@ def epsilon_of(noise_multiplier: float, delta: float) -> float:
 
 
 def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
-    """The least number that is enough, by doubling and halving; a little more, by a share of it, never less."""
+    """Return the least number that is enough, by doubling and halving; a little more, by a share of it, never less."""
     low, high = above, 1.0
     while not is_enough(high):
         low, high = high, 2 * high
@@ -151,10 +151,12 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 
 def _log_far_phi(x: float) -> float:
-    """The logarithm of the standard normal distribution function at −x, x at least `FAR`, where it underflows soon."""
+    """Return the logarithm of the standard normal distribution function at −x, x at least `FAR`, where it underflows
+    soon.
+    """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 
 
 def _phi(x: float) -> float:
-    """The standard normal distribution function."""
+    """Return the standard normal distribution function."""
     return math.erfc(-x / math.sqrt(2)) / 2

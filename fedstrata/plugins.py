@@ -13,7 +13,7 @@ from fedstrata.errors import FedstrataError, PluginError
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
-    """The function that `module:function` names; the current directory is importable, as for `python -m`.
+    """Return the function that `module:function` names; the current directory is importable, as for `python -m`.
 
     Args:
         reference: for instance `own_data:load`, or `package.module:function`.
@@ -35,12 +35,12 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def describe(error: BaseException) -> str:
-    """One line that says what foreign code raised."""
+    """Return one line that says what foreign code raised."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """What a method's code raised, with the line of its file."""
+    """Return an error for what a method's code raised, with the line of its file."""
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""

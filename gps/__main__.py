@@ -37,16 +37,20 @@ from gps.servicer import GpsServicer, RunServicer
 
 def options_of_process() -> Arguments:
     """Return the options of the GPS."""
-    arguments = service_arguments("gps", "The global parameter server: groups devices, averages shared layers.")
-    arguments.option("listen", "host:port to serve devices and LPSs on", default="127.0.0.1:0")
-    arguments.option("state", "folder of its state and of the run's record", required=True)
-    arguments.option("again", "a word that begins a failed run anew, once for each word", default="")
-    arguments.option("lps-backend", "local, or kubernetes to scale the LPSs' StatefulSet", default="local")
+    arguments = service_arguments("gps", "The global parameter server (GPS) groups devices and averages shared layers.")
+    arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
+    arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
+    arguments.option("again", "Begin a failed run anew, once for each new word given here.", default="")
+    arguments.option(
+        "lps-backend",
+        "Leave the start of LPSs to others (local), or scale their StatefulSet (kubernetes).",
+        default="local",
+    )
     return arguments
 
 
 def make_backend(name: str, log: EventLog) -> Backend:
-    """The backend of that name. Raises ExperimentError for any other."""
+    """Return the backend of that name. Raises ExperimentError for any other."""
     if name == "local":
         return LocalBackend()
     if name == "kubernetes":

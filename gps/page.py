@@ -77,7 +77,7 @@ class LivePage:
 
 
 def parts_of(run: Run) -> dict[str, Any]:
-    """A run's state as parts of the page's document; rows and the matrix apart."""
+    """Return a run's state as parts of the page's document; rows and the matrix apart."""
     return {
         "experiment": run.experiment.to_yaml(),
         **{f"summary/{key}": value for key, value in _summary(run).items()},
@@ -86,7 +86,7 @@ def parts_of(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """The record's summary if it is written, else as it would be if the run ended now."""
+    """Return the record's summary if it is written, else as it would be if the run ended now."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
     result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
@@ -94,13 +94,13 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:
-    """How long the phases took that have begun."""
+    """Return the seconds of each phase that has begun."""
     began = {"enrol": "enrolment", "relevance": "relevance", "group": "grouping", "train": "training"}
     return {key: seconds for key, seconds in wall_seconds(phases).items() if began.get(key, "enrolment") in phases}
 
 
 def _live(run: Run) -> dict[str, Any]:
-    """What a record does not say, since it is over then."""
+    """Return what a record lacks because it is written after the run."""
     phases, training = run.journal.phases(), run.experiment.training
     left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
     return {
@@ -119,7 +119,7 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """How long training will take from now if its global rounds go on as they did; None before the first is done.
+    """Return the seconds of training that remain at the pace of its global rounds; None before the first is done.
 
     Of the round that is open half is taken to be done.
     """

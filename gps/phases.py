@@ -103,9 +103,9 @@ class Phases:
             await run.changes.wait_until(lambda: not self._unreported(), deadline_s)
             if not self._unreported():
                 return
-        for cluster_id in self._unreported():
-            run.log.warning("report_missing", cluster=cluster_id)
-            run.operator.exclude(cluster_id, "evaluation", "no report by the deadline")
+        for home_id in self._unreported():
+            run.log.warning("report_missing", cluster=home_id)
+            run.operator.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
         """Return the clusters whose reports may still come."""
@@ -158,9 +158,9 @@ class Phases:
             missing=list(gathered.missing),
         )
         refused = {who for who, at, _ in run.journal.exclusions() if at == stage} | set(run.rounds.server.refused)
-        for cluster_id in gathered.missing:
-            if cluster_id not in refused:
-                run.operator.exclude(cluster_id, stage, "missed the deadline")
+        for home_id in gathered.missing:
+            if home_id not in refused:
+                run.operator.exclude(home_id, stage, "missed the deadline")
         if closed.done < run.experiment.training.global_rounds:  # else its LPS has the model measured, too
             run.adoption.hand_back()
         if closed.moved:

@@ -15,19 +15,21 @@ from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
 
 def parse() -> argparse.Namespace:
-    """What to wait for."""
+    """Return the options: the state of the run to wait for."""
     arguments = argparse.ArgumentParser(prog="python -m gps.probe", description=__doc__)
-    arguments.add_argument("--gps", required=True, help="host:port of the GPS")
-    arguments.add_argument("--rounds", type=int, default=0, help="wait until so many global rounds are done")
-    arguments.add_argument("--completed", action="store_true", help="wait until the run is completed")
-    arguments.add_argument("--tls", help="folder with an operator's certificate, where the GPS speaks TLS")
-    arguments.add_argument("--timeout", type=float, default=60.0, help="seconds to wait at most")
+    arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
+    arguments.add_argument("--rounds", type=int, default=0, help="Wait until so many global rounds are done.")
+    arguments.add_argument("--completed", action="store_true", help="Wait until the run is completed.")
+    arguments.add_argument(
+        "--tls", help="Show the operator's certificate of this folder; a GPS that speaks TLS needs one."
+    )
+    arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most so many seconds.")
     arguments.set_defaults(revoked=None)  # no list but the one in that folder
     return arguments.parse_args()
 
 
 def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
-    """Whether a run stands where it is waited for."""
+    """Return whether a run has reached the state to wait for."""
     return status.phase == "completed" or (status.global_round >= rounds and not completed)
 
 
@@ -53,7 +55,7 @@ async def probe(options: argparse.Namespace) -> int:
         json.dumps({
             "run_id": status.run_id, "phase": status.phase, "reason": status.reason,
             "global_round": status.global_round, "global_rounds": status.global_rounds,
-            "clusters": {cluster.cluster_id: cluster.devices for cluster in status.clusters},
+            "clusters": {cluster.home_id: cluster.devices for cluster in status.clusters},
         })
     )  # fmt: skip
     met = status.phase != "failed" and is_met(status, rounds=options.rounds, completed=options.completed)

@@ -144,7 +144,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _received_accuracy(
     by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]],
 ) -> dict[str, float | None] | None:
-    """As accuracy, of the models as they were received; None where devices use those."""
+    """Return the accuracy of the models as they were received; None if devices use those."""
     if not any(evaluation.has_received for found in by_cluster.values() for evaluation in found):
         return None
     accuracy = {
@@ -164,7 +164,7 @@ def _by_group(
 
 
 def task_accuracy(evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str]) -> dict[str, float | None]:
-    """Accuracy of the devices of each true task, each with what it would use."""
+    """Return the accuracy of the devices of each true task, each with what it would use."""
     by_task = _by_group(evaluations, task_of)
     return {task: _accuracy(by_task.get(task, ())) for task in task_of.values()}
 
@@ -208,7 +208,7 @@ def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBy
 
 
 def recorded_end(folder: Path) -> tuple[str, str] | None:
-    """How a run ended, as phase and reason, if its record says so."""
+    """Return the end of a run as phase and reason, if its record has it."""
     path = folder / "summary.json"
     if not path.exists():
         return None
@@ -217,7 +217,7 @@ def recorded_end(folder: Path) -> tuple[str, str] | None:
 
 
 def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
-    """How long the phases took, from when each began."""
+    """Return the seconds of each phase, from the times at which they began."""
     now = wall_time()
     order = ("enrolment", "relevance", "grouping", "training")
     began = {phase: phases.get(phase, now) for phase in order}

@@ -10,7 +10,7 @@ WORD_FILE = "again"  # file in the state of a run: the word that it was begun wi
 
 
 def state_for(path: Path, again: str) -> Path:
-    """The folder of a run's state, made if it is not there.
+    """Return the folder of a run's state, made if it is not there.
 
     Where the run has failed and `again` is not the word that it was begun with, it begins anew, and what was there is
     kept beside it as NAME.failed-1, -2, …; so a word begins a run anew once, however often the process is started.

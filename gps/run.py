@@ -177,10 +177,10 @@ class Run:
         """Note that the record can be fetched."""
         self.has_record = True
 
-    def _refuse_lps(self, cluster_id: str, reason: str) -> None:
+    def _refuse_lps(self, home_id: str, reason: str) -> None:
         """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
-        self.serving.presence.refuse(self.serving.lps_of(cluster_id))
-        self.operator.exclude(cluster_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
+        self.serving.presence.refuse(self.serving.lps_of(home_id))
+        self.operator.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
         self.tell()
 
     def _place(self, device: Device) -> None:
@@ -199,7 +199,9 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """The global round from which on a late device takes part: a newcomer's own, as long as that is not begun."""
+        """Return the global round from which on a late device takes part: a newcomer's own, as long as that is not
+        begun.
+        """
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1
 
@@ -212,7 +214,7 @@ class Run:
             self._newcomers_are_in = True
 
     def has_news(self, known_version: int) -> bool:
-        """Whether there is something to tell an LPS that knows the plan of a version."""
+        """Return whether there is news for an LPS that knows the plan of a version."""
         is_told = self.plans.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.places.version != known_version)
 

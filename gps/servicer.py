@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import NotServedError, PayloadError, RunStoppedError, UnknownChildError, WrongRunError
+from fedstrata.methods import places_late
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_calls import ChildStream
@@ -24,7 +25,7 @@ from gps.status import Status
 
 
 class GpsServicer(GpsServiceServicer):
-    """What devices and LPSs ask of a run."""
+    """The calls of devices and LPSs to a run."""
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
         """`uploads` says how long an aggregate within a stream is waited for."""
@@ -43,7 +44,7 @@ class GpsServicer(GpsServiceServicer):
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
         """Make a device known."""
         self._check_going(self._run_id)
-        return self._run.enrolment.enroll(request, places_late=self._run.method.places_late())
+        return self._run.enrolment.enroll(request, places_late=places_late(type(self._run.method)))
 
     async def SubmitAnswer(
         self, requests: AsyncIterator[answers_pb2.AnswerPart], context: Any
@@ -101,13 +102,13 @@ class GpsServicer(GpsServiceServicer):
             told=None if run.places.spans_lps else run.plans.told(run.plans.now),
         )
 
-    def _cluster(self, cluster_id: str) -> pb.Cluster:
+    def _cluster(self, home_id: str) -> pb.Cluster:
         places, plans = self._run.places, self._run.plans
         began_in = cluster_of(plans.before(self._run.rounds.global_round)) if places.spans_lps else None
         return pb.Cluster(
-            cluster_id=cluster_id,
-            members=[self._member(device, began_in) for device in places.members(cluster_id)],
-            term=self._run.serving.term_of(cluster_id),
+            home_id=home_id,
+            members=[self._member(device, began_in) for device in places.members(home_id)],
+            term=self._run.serving.term_of(home_id),
             global_round=self._run.rounds.global_round,
             clusters=len(plans.now.clusters) if places.spans_lps else 0,
             mixed=plans.now.weights,
@@ -134,7 +135,7 @@ class GpsServicer(GpsServiceServicer):
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
         """Stream the shared layers of the open global round to the LPS that serves the cluster."""
         run = self._run
-        if not run.serving.is_current(request.cluster_id, request.term):  # it hears by FetchClusters who does
+        if not run.serving.is_current(request.home_id, request.term):  # it hears by FetchClusters who does
             await run.changes.wait_until(lambda: run.is_over, run.serving.presence.hold_s)
             if not run.is_over:
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
@@ -149,12 +150,12 @@ class GpsServicer(GpsServiceServicer):
         parts = aiter(requests)
         header, run = await header_first(parts, "an aggregate"), self._run
         self._check(header.run_id)
-        is_current = run.serving.is_current(header.cluster_id, header.term)
+        is_current = run.serving.is_current(header.home_id, header.term)
         try:
             run.reports.note(header)  # late or not: the rounds it tells of have been
         except PayloadError as error:
             if is_current:
-                run.rounds.server.ban(header.cluster_id, str(error))
+                run.rounds.server.ban(header.home_id, str(error))
             raise
         run.tell_soon()
         if not is_current:
@@ -183,7 +184,7 @@ class GpsServicer(GpsServiceServicer):
                 raise PayloadError(f"more answers than the {header.answers} announced")
             left -= 1
             answers[part.answer.device_index] = part.answer.answer
-        is_current = partial(run.serving.is_current, header.cluster_id, header.term)
+        is_current = partial(run.serving.is_current, header.home_id, header.term)
         if is_current():
             await run.asking.take(header, answers, is_current)
         return answers_pb2.SubmitAnswersResponse(run_id=self._run_id)
@@ -225,7 +226,7 @@ async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeade
 
 
 class RunServicer(RunServiceServicer):
-    """What the experimenter asks of a run."""
+    """The calls of the experimenter to a run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -44,14 +44,14 @@ class Status:
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:
-    """How long a run has taken, from the beginnings of its phases; stands still once it is over."""
+    """Return the seconds that a run has taken, from the beginnings of its phases; they stop once the run is over."""
     began = min(phases.values(), default=0.0)
     over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]
     return max(0.0, min(over, default=time.time()) - began) if phases else 0.0
 
 
 def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
-    status = pb.ClusterStatus(cluster_id=name, devices=devices)
+    status = pb.ClusterStatus(home_id=name, devices=devices)
     row = run.reports.latest_rounds.get(name)
     if row is not None:
         status.lps_round = row.lps_round + 1

@@ -37,19 +37,20 @@ SERVICE = "fedstrata.v1.LpsService"
 
 def options_of_process() -> Arguments:
     """Return the options of one LPS."""
-    arguments = service_arguments("lps", "A local parameter server: FedAvg over the devices of its clusters.")
-    arguments.option("gps", "host:port of the GPS", required=True)
-    arguments.option("lps-id", "lps-0, lps-1, …; in a StatefulSet worked out from FEDSTRATA_POD_NAME")
-    arguments.option("listen", "host:port to serve devices on", default="127.0.0.1:0")
+    arguments = service_arguments("lps", "A local parameter server (LPS) aggregates the updates of its devices.")
+    arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
+    arguments.option("lps-id", "Take this name: lps-0, lps-1, …; in a StatefulSet FEDSTRATA_POD_NAME gives it.")
+    arguments.option("listen", "Serve devices at this host:port.", default="127.0.0.1:0")
     arguments.option(
-        "advertise", "host:port that devices are told, host:port+ to count up by LPS; by default where it listens"
+        "advertise",
+        "Give devices this host:port; host:port+ adds the LPS's number to the port. By default the one of --listen.",
     )
-    arguments.option("state", "folder of its state", required=True)
+    arguments.option("state", "Keep the LPS's state in this folder.", required=True)
     return arguments
 
 
 def lps_id(options: argparse.Namespace) -> str:
-    """The id given, or that of the pod's ordinal. Raises ExperimentError when there is neither."""
+    """Return the id given, or that of the pod's ordinal. Raises ExperimentError when there is neither."""
     if options.lps_id:
         return str(options.lps_id)
     ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))
@@ -59,7 +60,7 @@ def lps_id(options: argparse.Namespace) -> str:
 
 
 def number_of(name: str) -> int:
-    """The number of an LPS: 2 for lps-2; 0 where its id has none."""
+    """Return the number of an LPS: 2 for lps-2; 0 where its id has none."""
     ordinal = re.search(r"\d+$", name)
     return int(ordinal[0]) if ordinal else 0
 

@@ -64,7 +64,8 @@ class LpsAgent:
 
     @property
     def has_its_models(self) -> bool:
-        """Whether a round of each of its clusters is open here; until then only the devices may hold their models.
+        """Return whether a round of each of its clusters is open here; until then perhaps only devices hold their
+        models.
 
         True as well before the devices are grouped, and when the run is over.
         """
@@ -94,7 +95,7 @@ class LpsAgent:
         return await self._clusters.belongs(claim, self.held_s)
 
     def _session_of(self, cluster: pb.Cluster) -> Session:
-        log, streams = self._log.bind(cluster=cluster.cluster_id), self._parts.streams
+        log, streams = self._log.bind(cluster=cluster.home_id), self._parts.streams
         accepts_model = partial(accepted_model, self._experiment, streams) if streams.spans else None
         gps = self._gps.of_session(cluster, streams, self._plans, log, accepts_model)
         return Session(self._parts, cluster, gps, log)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from fedstrata.errors import FedstrataError, NotAllowedError
 from fedstrata.process.logs import EventLog
@@ -63,7 +64,7 @@ class Clusters:
         return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 
     def _has_member(self, claim: Claim) -> bool:
-        service = self._services.get(claim.cluster_id or "")
+        service = self._services.get(claim.home_id or "")
         return service is None or service.session.has_member(claim.id or "")
 
     # --- until the run is over ----------------------------------------------------------------
@@ -123,7 +124,7 @@ class Clusters:
 
     def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
         """Drop what is not this LPS's any more or has to begin again, take the members of the rest, begin the new."""
-        given = {cluster.cluster_id: cluster for cluster in clusters}
+        given = {cluster.home_id: cluster for cluster in clusters}
         for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
             self._drop(name)
         for name, cluster in given.items():
@@ -134,18 +135,14 @@ class Clusters:
             session = self._session_of(cluster)
             self._log.info("cluster_served", cluster=name, devices=len(cluster.members), term=cluster.term)
             self._services[name] = service = _Service(session)
-            if session.takeover is None or not session.takeover.may_be_needed():
+            if not session.may_recover():
                 self.faces[name] = session.server  # devices that come at once are held until the first round is open
             service.job = jobs.create_task(self._serve(name, service, fetch))
 
     async def _serve(self, name: str, service: _Service, fetch: Ask) -> None:
         session = service.session
         try:
-            takeover = session.takeover
-            if takeover is not None and await asyncio.to_thread(takeover.is_needed):
-                search = self.faces[name] = takeover.search()
-                await takeover.run(search)
-                search.release()
+            await session.recover(partial(self.faces.__setitem__, name))
             self.faces[name], service.is_open = session.server, True
             await session.run()
         except FedstrataError as error:
@@ -187,4 +184,4 @@ async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
 
 
 def _has(reply: pb.FetchClustersResponse, name: str, term: int) -> bool:
-    return any((cluster.cluster_id, cluster.term) == (name, term) for cluster in reply.clusters)
+    return any((cluster.home_id, cluster.term) == (name, term) for cluster in reply.clusters)

@@ -22,7 +22,8 @@ from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
-from fedstrata.tensors import PayloadCodec
+from fedstrata.tensors import Fold, PayloadCodec
+from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import tensors_pb2
 from lps.members import Members
@@ -32,7 +33,7 @@ from lps.to_gps import ToGps
 
 @dataclass(frozen=True, kw_only=True)
 class LpsParts:
-    """What all sessions of an LPS work with."""
+    """The objects that all sessions of an LPS share."""
 
     experiment: Experiment
     method: Method
@@ -43,10 +44,15 @@ class LpsParts:
     executor: Executor
     check_key: CheckKey  # under secure aggregation, of a device's key for masks
 
+    @property
+    def update_encoding(self) -> AnyEncoding:
+        """Return how devices' updates arrive: masked ones lie on the grid of exact sums."""
+        return self.experiment.links.device_lps.up if self.experiment.secure_aggregation is None else "exact"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SessionParts:
-    """What a session and its holding share."""
+    """The objects that a session and its holding share."""
 
     lps: LpsParts
     cluster: pb.Cluster  # the devices, of one cluster or of all, as the GPS gave them to this LPS
@@ -59,21 +65,21 @@ class SessionParts:
     @property
     def folder(self) -> Path:
         """The folder of what this LPS keeps of the cluster in this term."""
-        name, term = self.cluster.cluster_id, self.cluster.term
+        name, term = self.cluster.home_id, self.cluster.term
         return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
 
     @property
     def rounds(self) -> int:
-        """How many LPS rounds a global round has."""
+        """The number of LPS rounds in a global round."""
         return self.lps.experiment.training.lps_rounds_per_global_round
 
     def empty_report(self) -> pb.ReportHeader:
         """Return a report with nothing to report yet."""
-        return pb.ReportHeader(run_id=self.lps.experiment.run_id, cluster_id=self.cluster.cluster_id)
+        return pb.ReportHeader(run_id=self.lps.experiment.run_id, home_id=self.cluster.home_id)
 
 
 class Offers(NamedTuple):
-    """What devices start from in an LPS round: models by number, and the number of each device's; by default 0."""
+    """The models from which devices start in an LPS round, by number, and the number of each device's; by default 0."""
 
     models: Mapping[int, Offer]
     of_devices: Mapping[str, int]
@@ -81,7 +87,7 @@ class Offers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Upward:
-    """What an LPS sends up in a global round; `read` gives its elements."""
+    """The values that an LPS sends up in a global round; `read` gives its elements."""
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
@@ -89,7 +95,9 @@ class Upward:
 
 
 class Holding(Protocol):
-    """What devices train, from LPS round to LPS round. Methods raise StateError for files that are damaged or lost."""
+    """The model that devices train, from LPS round to LPS round. Methods raise StateError for files that are damaged or
+    lost.
+    """
 
     @property
     def final_model(self) -> Path | None:
@@ -98,6 +106,17 @@ class Holding(Protocol):
 
     def accepts_updates(self, lps_round: int) -> Acceptance:
         """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
+
+    def may_recover(self) -> bool:
+        """Return whether `recover` may have to ask devices, by the names of files alone."""
+        return False
+
+    async def recover(self, show: Callable[[Any], None]) -> None:
+        """Get back from the devices what is lost; `show` is called with what answers the devices meanwhile.
+
+        Raises:
+            StateError: with what is left the cluster would not go on as it would have.
+        """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:
         """Return the LPS round with which the session goes on, or begins, and what is to be reported by then."""
@@ -109,8 +128,8 @@ class Holding(Protocol):
         by the plan before.
         """
 
-    def sums(self, children: Mapping[str, int]) -> Any:
-        """Return empty sums for the updates of devices. Raises RunStoppedError if masks would not hide these."""
+    def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
+        """Return empty sums for the updates of devices; `fold` adds values to one."""
 
     async def written(self) -> None:
         """Wait until all that devices were offered is on disk, if it is kept there."""

@@ -13,17 +13,17 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Members:
-    """What the GPS has last said of the devices that hang on this LPS."""
+    """The GPS's latest word on the devices of this LPS."""
 
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
-        self._home, self._term = home.cluster_id, home.term
+        self._home, self._term = home.home_id, home.term
         self._under_way: int | None = None  # the global round that devices are in, where clusters span LPSs
         self._presence = presence
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
-        """Whether the round under way goes on by what the GPS says now, if it still gives this LPS the devices at all.
+        """Return whether the open round goes on, by the GPS's newest list, if this LPS still has the devices at all.
 
         It does not where the GPS has gone back a global round and so undone a move: who has moved back would be waited
         for here in vain, and what has been summed up is of other devices than the round will have.
@@ -56,11 +56,12 @@ class Members:
         return set(self._members)
 
     def has(self, device_id: str) -> bool:
-        """Whether a device belongs here."""
+        """Return whether a device belongs here."""
         return device_id in self._members
 
     def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
-        """The devices that are asked in a round, with the examples they stand for; all, unless the file says fewer.
+        """Return the devices that are asked in a round, with the examples they stand for; all, unless the file says
+        fewer.
 
         Raises:
             RunStoppedError: all of them are gone for good at `now_ns` on the clock.
@@ -75,7 +76,7 @@ class Members:
         return {indexes[index]: there[indexes[index]] for index in drawn}
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """By device who takes part in a round that begins at a time, and from when on it is there.
+        """Return the time from which each device takes part in a round that begins at a time, by device.
 
         Raises:
             RunStoppedError: all are gone for good.
@@ -90,11 +91,11 @@ class Members:
         return {indexes[index]: at_ns for index, at_ns in there.items()}
 
     def in_global_round(self, global_round: int) -> dict[str, int]:
-        """The devices of a global round, with the examples they stand for."""
+        """Return the devices of a global round, with the examples they stand for."""
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """How many examples the LPS rounds of a global round stand for together.
+        """Return the number of examples for which the LPS rounds of a global round stand together.
 
         A round whose row is not in the report was gathered by an LPS whose files are gone: it stands for the examples
         of the devices that were asked in it.
@@ -107,20 +108,20 @@ class Members:
         )
 
     def limits(self) -> ChildLimits:
-        """What each device may claim."""
+        """Return the limits of each device's claims."""
         held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
         return ChildLimits(self._experiment.limits.max_update_norm, held_out)
 
     def clusters_of(self) -> dict[str, int]:
-        """The number of each device's cluster."""
+        """Return the number of each device's cluster."""
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
     def began_in(self) -> dict[str, int]:
-        """The number of each device's cluster as the open global round began, by what the GPS has last said."""
+        """Return the number of each device's cluster as the open global round began, by what the GPS has last said."""
         return {device_id: member.began_in for device_id, member in self._members.items()}
 
     def index_of(self, device_id: str) -> int:
-        """The index of a device."""
+        """Return the index of a device."""
         return self._members[device_id].device_index
 
     @property
@@ -129,7 +130,7 @@ class Members:
         return {device_id: member.device_index for device_id, member in self._members.items()}
 
     def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
-        """Where the updates of these devices go."""
+        """Return the streams to which the updates of these devices go."""
         found = {}
         for device_id, examples in children.items():
             member = self._members[device_id]

@@ -13,8 +13,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 class Notes:
     """Keeps what has not been told to the GPS yet."""
 
-    def __init__(self, cluster_id: str, metrics: ProcessMetrics, log: EventLog) -> None:
-        self._cluster_id = cluster_id
+    def __init__(self, home_id: str, metrics: ProcessMetrics, log: EventLog) -> None:
+        self._home_id = home_id
         self.refused = Refusals(log, self._note_ban)
         self._metrics = metrics
         self._log = log
@@ -29,13 +29,13 @@ class Notes:
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """The report so far with the row of the round just closed."""
+        """Return the report so far with the row of the round just closed."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations)
         up, down = self._bytes_now()
         row = noted.lps_rounds.add(
-            cluster_id=self._cluster_id,
+            home_id=self._home_id,
             global_round=global_round,
             lps_round=number,
             devices=gathered.children,
@@ -59,7 +59,7 @@ class Notes:
         return noted
 
     def of_measurement(self, report: gps_pb.ReportHeader, gathered: RoundResult) -> gps_pb.ReportHeader:
-        """The whole report, once the devices have measured the final model."""
+        """Return the whole report, once the devices have measured the final model."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations)
@@ -69,7 +69,9 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """The GPS has what an update carried: of the report the rows in `rest` are left, and later exclusions."""
+        """Delete from the report what the GPS has received with an update; the rows in `rest` and later exclusions
+        stay.
+        """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
         del self.exclusions[: len(update.exclusions)]
@@ -83,7 +85,7 @@ class Notes:
         report.link_bytes.extend(link_bytes_to_proto(self._metrics.links.snapshot()))
 
     def _bytes_now(self) -> tuple[int, int]:
-        """Bytes up and down between this LPS and its devices, so far."""
+        """Return the bytes up and down between this LPS and its devices, so far."""
         links = self._metrics.links
         return links.total("device-lps", "up", "parent"), links.total("device-lps", "down", "parent")
 
@@ -125,7 +127,7 @@ def _widen(row: pb.LpsRound, evaluation: pb.Evaluation) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """The rows whose evaluations are complete, and the rest."""
+    """Return the rows whose evaluations are complete, and the rest."""
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]
     return done, rest

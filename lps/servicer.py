@@ -33,24 +33,24 @@ class LpsServicer(LpsServiceServicer):
         self._uploads = uploads
         self._held_s = held_s
 
-    async def _cluster(self, cluster_id: str) -> RoundServer | ModelSearch:
-        """A cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
+    async def _cluster(self, home_id: str) -> RoundServer | ModelSearch:
+        """Return a cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
             raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
-        if cluster_id not in self._clusters:
-            raise NotServedError(f"cluster {quoted(cluster_id)} is not served here; ask the GPS for the assignment")
-        return self._clusters[cluster_id]
+        if home_id not in self._clusters:
+            raise NotServedError(f"cluster {quoted(home_id)} is not served here; ask the GPS for the assignment")
+        return self._clusters[home_id]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
         """Stream the open round's model to a device."""
-        await write_all((await self._cluster(request.cluster_id)).fetch(request), context)
+        await write_all((await self._cluster(request.home_id)).fetch(request), context)
 
     async def SubmitUpdate(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         """Take a device's update."""
         parts = aiter(requests)
         header = await header_first(parts, "an update")
-        return await (await self._cluster(header.cluster_id)).submit(header, parts)
+        return await (await self._cluster(header.home_id)).submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer a device's asking and its updates, one after the other, for as long as it stays."""
@@ -58,17 +58,17 @@ class LpsServicer(LpsServiceServicer):
         await stream.answer(requests, context)
 
     async def _hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        await (await self._cluster(message.cluster_id)).hear(message)
+        await (await self._cluster(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
         """Say where a device's upload goes on."""
-        return (await self._cluster(request.cluster_id)).locate(request)
+        return (await self._cluster(request.home_id)).locate(request)
 
     async def SubmitEvaluation(
         self, request: lps_pb.SubmitEvaluationRequest, context: Any
     ) -> lps_pb.SubmitEvaluationResponse:
         """Take a device's measurement of the final model."""
-        (await self._cluster(request.cluster_id)).evaluate(request.run_id, request.evaluation)
+        (await self._cluster(request.home_id)).evaluate(request.run_id, request.evaluation)
         return lps_pb.SubmitEvaluationResponse(run_id=request.run_id)
 
     async def SubmitModel(
@@ -77,7 +77,7 @@ class LpsServicer(LpsServiceServicer):
         """Take the model that a device last received, if it was asked for."""
         parts = aiter(requests)
         header = await header_first(parts, "a model")
-        cluster = await self._cluster(header.cluster_id)
+        cluster = await self._cluster(header.home_id)
         if isinstance(cluster, ModelSearch):
             await cluster.take_model(header, parts)
         return lps_pb.SubmitModelResponse(run_id=header.run_id)

@@ -3,13 +3,15 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from functools import partial
+from typing import Any
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.clock.devices import Homes
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
+    NO_LEAST,
+    EnoughToMask,
     Intake,
     KeyRing,
     Masked,
@@ -22,11 +24,10 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.tensors import Sums
+from fedstrata.tensors import ExactSum, Sums, check_unmasked
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import Holding, LpsParts, Offers, SessionParts
 from lps.kept.model import KeptModel
-from lps.kept.takeover import Takeover
 from lps.members import Members
 from lps.notes import Notes, split_rounds
 from lps.question import RoundQuestion
@@ -43,22 +44,17 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        notes = Notes(cluster.cluster_id, lps.metrics, log)
+        notes = Notes(cluster.home_id, lps.metrics, log)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, notes=notes, log=log
         )
         self.term = cluster.term
         self.has_member, self.goes_on_with = members.has, members.goes_on_with
         self.close = gps.close
-        self.takeover: Takeover | None = None  # if what devices train lies on this LPS's disk alone
         secure = experiment.secure_aggregation
         self._keys = KeyRing(members.has, secure.min_devices, lps.check_key) if secure is not None else None
-        self._holding: Holding
-        if lps.streams.spans:
-            self._holding = ReceivedStreams(parts)
-        else:
-            self._holding = kept = KeptModel(parts, self._keys)
-            self.takeover = kept.takeover
+        self._holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
+        self.may_recover, self.recover = self._holding.may_recover, self._holding.recover
         terms = RoundTerms(
             run_id=experiment.run_id,
             layout=lps.streams.travelling,
@@ -110,20 +106,29 @@ class Session:
         deadline = clock.opens(self._report, global_round, number, members)
         asking = self._question.stage(number, deadline)
         is_planned = asking is not None and self._parts.gps.plans.is_planned(global_round)
-        sums = holding.sums(children) if asking is None else None
+        sums: Any = self._sums(children) if asking is None else None
         stages = [stage for stage in (asking, *on_time(deadline)) if stage is not None]
         self._open(number, children, holding.offers(is_planned=is_planned), stages, sums=sums)
         await holding.written()
         if asking is not None:
             await self._question.settle(asking, global_round, is_planned=is_planned)
-            sums = holding.sums(children)
+            sums = self._sums(children)
             self.server.go_on(members.clusters_of(), sums)
         gathered = await self.server.gather()
         seconds = time.monotonic() - started
         self._parts.lps.metrics.round_closed(seconds)
         self._report = self._parts.notes.of_round(self._report, number, global_round, gathered, seconds)
-        clock.of_round(self._report, partial(self.server.exchanged, gathered), members)
+        clock.of_round(self._report, gathered.exchanged, members)
+        if self._keys is not None:
+            await asyncio.to_thread(check_unmasked, sums.totals)
         await holding.move(number, sums, self._report)
+
+    def _sums(self, children: Mapping[str, int]) -> Any:
+        """Return empty sums for the updates of devices. Raises RunStoppedError if masks would not hide these."""
+        if self._keys is None:
+            return self._holding.sums(children, ExactSum.fold)
+        self._keys.check_size(len(children))
+        return self._holding.sums(children, ExactSum.fold_masked)
 
     def _open(
         self,
@@ -142,7 +147,7 @@ class Session:
             wait=self.server.exchange.wait,
             executor=self._parts.lps.executor,
             limits=self._parts.members.limits(),
-            masked_by=keys.min_devices if keys else 0,
+            enough=EnoughToMask(keys.min_devices) if keys else NO_LEAST,
         )
         if keys is not None:
             stages = [Masked(Masking(keys, intake, sum(children.values()))), *stages]

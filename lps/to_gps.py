@@ -26,7 +26,7 @@ AcceptsModel = Callable[[rounds_pb2.ModelHeader], Acceptance]
 
 
 class Plans:
-    """What an LPS has heard of the plans that the GPS makes."""
+    """The plans of the GPS, as far as an LPS knows them."""
 
     def __init__(self, wait_s: float | None) -> None:
         """Wait `wait_s` for word of a plan that a model of the GPS names; `None` waits for ever."""
@@ -172,9 +172,9 @@ class GpsLink:
         self, cluster: pb.Cluster, streams: Streams, plans: Plans, log: EventLog, accepts_model: AcceptsModel | None
     ) -> ToGps:
         """Return the calls of the session of a cluster, or of this LPS's devices of all clusters."""
-        name = cluster.cluster_id
+        name = cluster.home_id
         identity = Identity(
-            run_id=self._experiment.run_id, child_id=name, cluster_id=name, lps_id=self._lps_id, term=cluster.term
+            run_id=self._experiment.run_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term
         )
         largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
         attended = ParentStream(self._stub.Attend)
@@ -208,7 +208,7 @@ async def _bundle(
     who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
 ) -> AsyncIterator[answers_pb2.BundlePart]:
     header = answers_pb2.BundleHeader(
-        run_id=who.run_id, lps_id=who.lps_id, cluster_id=who.cluster_id, term=who.term, global_round=global_round,
+        run_id=who.run_id, lps_id=who.lps_id, home_id=who.home_id, term=who.term, global_round=global_round,
         answers=len(answers), answered_ns=answered_ns,
     )  # fmt: skip
     question = next((answer.question for answer in answers.values()), "")
@@ -221,7 +221,7 @@ async def _bundle(
 async def _report_parts(
     report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
 ) -> AsyncIterator[pb.ReportPart]:
-    """The report with all that this LPS has counted by now, then the model."""
+    """Yield the report with all that this LPS has counted by now, then the model."""
     del report.link_bytes[:]
     report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
     yield pb.ReportPart(header=report)

@@ -54,14 +54,14 @@ class Waits:
         self._said: list[tuple[str, str]] = []
 
     def now(self) -> list[pb.Wait]:
-        """Whom the open rounds have waited for longer than is usual."""
+        """Return the children for which the open rounds have waited longer than usual."""
         waits = []
-        for cluster_id, rounds in self._clusters.items():
+        for home_id, rounds in self._clusters.items():
             number, missing, lacks = rounds.awaited
-            opened, now = self._note(cluster_id, number), self._clock()
+            opened, now = self._note(home_id, number), self._clock()
             if now - opened.at < opened.patience_s:
                 continue
-            what = f"{lacks} of round {number + 1} of {cluster_id}" if number >= 0 else f"to come back to {cluster_id}"
+            what = f"{lacks} of round {number + 1} of {home_id}" if number >= 0 else f"to come back to {home_id}"
             seconds = now - opened.at
             waits += [pb.Wait(name=n, what=what + self._why(n), seconds=seconds) for n in missing[:NAMES_MAX]]
         return waits
@@ -69,11 +69,11 @@ class Waits:
     def _why(self, device_id: str) -> str:
         return "; its certificate counts no more, renew it" if self._is_shut_out(device_id) else ""
 
-    def _note(self, cluster_id: str, number: int) -> _Opened:
-        known, now = self._opened.get(cluster_id), self._clock()
+    def _note(self, home_id: str, number: int) -> _Opened:
+        known, now = self._opened.get(home_id), self._clock()
         if known is None or known.number != number:
             known = _Opened(number, now, 0.0 if known is None else now - known.at)
-            self._opened[cluster_id] = known
+            self._opened[home_id] = known
         return known
 
     async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:

@@ -111,7 +111,7 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """An update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
+        """Return an update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
 
         Raises:
             PayloadError: its masks have hidden another update, which the difference of the two would show.
@@ -154,7 +154,7 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """The key that this device and another have in common for one round and roster."""
+        """Return the key that this device and another have in common for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
             secret = self._secrets[self._public_key]
@@ -163,7 +163,7 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """So many numbers modulo 2⁶⁴ under a key, in pieces, each with where it begins; a piece is good until the next."""
+    """Yield so many numbers modulo 2⁶⁴ under a key, in pieces, each with the place at which it begins."""
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):
@@ -173,7 +173,7 @@ def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
 
 
 def as_received(update: Update) -> Flat:
-    """An update's values as its parent would have them from the link's encoding."""
+    """Return an update's values as its parent would have them from the link's encoding."""
     codec, at = update.codec, 0
     flat = np.empty(codec.layout.size, np.float32)
     for chunk in codec.chunks(update.read):

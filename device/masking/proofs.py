@@ -45,7 +45,7 @@ class Proofs:
         return self._own
 
     def key_of(self, device_id: str, public_key: bytes) -> pb.MaskKey:
-        """The key of one of this process's devices, vouched for by the certificate that it has now."""
+        """Return the key of one of this process's devices, vouched for by the certificate that it has now."""
         own = self._newest()
         return pb.MaskKey(public_key=public_key) if own is None else self._sign(own, device_id, public_key)
 

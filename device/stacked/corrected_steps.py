@@ -21,7 +21,7 @@ GRADIENT_BYTES = 1 << 18  # of one layer's gradients at once: a part of a core's
 
 
 class Correction:
-    """How the gradients of a stack are corrected, leaf by leaf, and what becomes of them."""
+    """The correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
         """`jobs` are those of the stack, with one `correct`, one optimiser and equally many vectors beside."""

@@ -49,7 +49,9 @@ class DenseStack:
 
 
 class Forward:
-    """What the networks of a stack's first `active` devices give for batches of `rows` rows, in memory of its own."""
+    """The outputs of the networks of a stack's first `active` devices for batches of `rows` rows, in memory of their
+    own.
+    """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
         self._weights = [weight[:active].transpose(1, 2) for weight in stack.weights]
@@ -59,7 +61,9 @@ class Forward:
         self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ where there is no class."""
+        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ where there is
+        no class.
+        """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]
         for offset, weight, output in zip(offsets, self._weights, self.outputs, strict=True):

@@ -35,7 +35,9 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """The examples at these places, `rows` a device, of the first devices; the result is overwritten next time."""
+        """Return the examples at these places, `rows` a device, of the first devices; the result is overwritten next
+        time.
+        """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
         active = len(orders)
@@ -66,7 +68,7 @@ class Batches:
         self._orders = [_Orders(job, rows) for job in jobs]
 
     def slab(self, steps: int) -> Slab:
-        """The next so many steps."""
+        """Return the next so many steps."""
         taken = [orders.take(steps) for orders in self._orders]
         labels = torch.zeros(steps, len(taken), self._rows, 1, dtype=torch.int64)
         counts = np.zeros((steps, len(taken)), np.int64)
@@ -93,7 +95,7 @@ class _Orders:
         self._ready: tuple[Indices, Indices] = np.empty((0, rows), np.int64), np.empty(0, np.int64)
 
     def take(self, steps: int) -> tuple[Indices, Indices]:
-        """The next batches, shape (at most `steps`, rows), and how many of each batch's rows count."""
+        """Return the next batches, shape (at most `steps`, rows), and how many of each batch's rows count."""
         steps = min(steps, self._left)
         self._left -= steps
         while len(self._ready[0]) < steps:

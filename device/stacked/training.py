@@ -34,7 +34,7 @@ class Stacked:
         self._has_said_why_not = False
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """The results of the jobs, in their order."""
+        """Return the results of the jobs, in their order."""
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
@@ -51,7 +51,7 @@ class Stacked:
         return [results[place] for place in range(len(jobs))]
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """What the jobs' models do on their examples, in the jobs' order."""
+        """Return the evaluation of each job's model on its examples, in the jobs' order."""
         results: dict[int, Evaluation] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
@@ -76,12 +76,12 @@ class Stacked:
 
 
 def batch_rows(job: TrainingJob) -> int:
-    """Rows of every batch of a device; a smaller last one is filled up with examples that count for nothing."""
+    """Return rows of every batch of a device; a smaller last one is filled up with examples that count for nothing."""
     return min(job.training.batch_size, len(job.examples))
 
 
 def _alike(job: TrainingJob) -> object:
-    """What jobs of one stack have in common."""
+    """Return what jobs of one stack have in common."""
     held_out_scale = job.held_out.scale if job.held_out is not None else None
     stored = job.examples.scale, held_out_scale
     corrected = job.correct, len(job.beside)
@@ -90,7 +90,7 @@ def _alike(job: TrainingJob) -> object:
 
 @torch.inference_mode()
 def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-    """What `train` gives for each of these jobs alike, all at once."""
+    """Return the results of `train` for each of these jobs, all computed at once."""
     # alone, a device's product over one row is another kernel's: then the longest training is done twice, side by side
     company = [max(jobs, key=lambda job: job.steps)] if batch_rows(jobs[0]) == 1 else []
     jobs = [*jobs, *company]
@@ -131,7 +131,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """What makes the steps of the stack's first devices, so many."""
+    """Return a function that makes the steps of the stack's first devices, for their number."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
@@ -142,13 +142,15 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
 
 @torch.inference_mode()
 def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-    """What `evaluate` gives for each of these jobs of one model, all at once."""
+    """Return the results of `evaluate` for each of these jobs of one model, all computed at once."""
     stack = DenseStack(jobs[0].model, [job.weights for job in jobs])
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
 def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -> list[Evaluation | None]:
-    """Sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure on."""
+    """Return sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure
+    on.
+    """
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
@@ -175,7 +177,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
 
 
 def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
-    """By device, of shape (steps, devices, rows): step by step, so that it matters to none who else is there.
+    """Return the sum of losses (steps, devices, rows) by device: step by step, so that other devices change nothing.
 
     NumPy's own sum over steps adds in another order for one device than for two.
     """

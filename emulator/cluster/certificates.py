@@ -28,7 +28,7 @@ class Secrets(Protocol):
     """The Secrets of a release's namespace."""
 
     def read(self, name: str) -> dict[str, bytes] | None:
-        """What a Secret holds; None where there is none."""
+        """Return the content of a Secret; None if there is no such Secret."""
 
     def check_replaceable(self, name: str) -> None:
         """Raise CertificateError where somebody else has made a Secret of that name."""
@@ -43,7 +43,7 @@ class Secrets(Protocol):
         """Delete a Secret, if it is there."""
 
     def made_here(self) -> list[str]:
-        """Names of the release's Secrets with certificates that `fedstrata up` has made."""
+        """Return the names of the release's Secrets with certificates that `fedstrata up` has made."""
 
 
 class ReleaseCertificates:
@@ -133,7 +133,7 @@ class ReleaseCertificates:
         return name
 
     def _issued(self) -> dict[str, Issued]:
-        """The certificates of the release's pods, by their Secrets. Raises CertificateError."""
+        """Return the certificates of the release's pods, by their Secrets. Raises CertificateError."""
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
         found = {name: self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)}
         if not found:
@@ -172,7 +172,7 @@ class ReleaseCertificates:
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Of the authority's certificate: another one makes other pods, unless it has come in steps that pods took."""
+        """Return the authority's fingerprint; a change makes new pods, unless pods took the new authority in steps."""
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
             return first.decode()
@@ -180,15 +180,15 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """Whom the release's certificates are for, as the chart has it."""
+        """The domain of the release's certificates: the release and its namespace, as in the chart."""
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
-        """The name of somebody's Secret, as the chart has it."""
+        """Return the name of somebody's Secret, as the chart has it."""
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:
-        """The authority of the release. Raises CertificateError where `fedstrata up` has made none."""
+        """Return the authority of the release. Raises CertificateError where `fedstrata up` has made none."""
         authority = self._found_authority()
         if authority is None:
             raise CertificateError(
@@ -198,7 +198,7 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """The authority of the release, if it has one. Raises CertificateError where its Secret is damaged."""
+        """Return the authority of the release, if it has one. Raises CertificateError where its Secret is damaged."""
         name = self.secret(AUTHORITY)
         found = self._secrets.read(name)
         if found is None:
@@ -213,14 +213,14 @@ class ReleaseCertificates:
                 ) from None
 
     def _new_authority(self) -> Authority:
-        """A new authority, or the one that another `fedstrata up` has made in the meantime."""
+        """Return a new authority, or the one that another `fedstrata up` has made in the meantime."""
         authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)
         return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
-        """Whether somebody's Secret is theirs, by this authority, and valid for long enough."""
+        """Return whether a Secret holds its holder's certificate, by this authority, valid for long enough."""
         found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
             return False
@@ -236,7 +236,7 @@ class ReleaseCertificates:
 def holders_of(
     values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
 ) -> dict[str, list[Name]]:
-    """Who of a release has a certificate, and of which names; `values` are the chart's with all defaults.
+    """Return the holders of a release's certificates, and their names; `values` are the chart's with all defaults.
 
     `lps_count` is how many LPSs the run begins with, 0 where only the GPS will know, and of the values unless given.
     """
@@ -257,7 +257,7 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Values in which certificates are generated, unless they say where they come from.
+    """Return the values in which certificates are generated, unless they say where they come from.
 
     An authority's fingerprint of an `up` before is left out: it is of the one that is there now, or of none.
     """
@@ -271,7 +271,7 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Whether the Secret of the authority is now cert-manager's, which keeps its own under the same name."""
+    """Return whether cert-manager now owns the Secret of the authority; its own has the same name."""
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
     return tls["mode"] == "cert-manager" and not issuer.get("name")

@@ -16,7 +16,7 @@ CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of files and of KEY=VALUE texts, later ones on top.
+    """Return the values of files and of KEY=VALUE texts, later ones on top.
 
     Raises:
         ExperimentError: one of them is not readable, or not what it should be.
@@ -26,7 +26,7 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Values with the number of LPSs that an experiment begins with, whatever an earlier experiment had of them.
+    """Return values with the number of LPSs that an experiment begins with, whatever an earlier experiment had of them.
 
     `asked` are those of these that were given now, and no earlier.
 
@@ -46,7 +46,7 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
 
 
 def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Values with the memory that an experiment's pods need, but for what of it was asked for now.
+    """Return the values with the memory that an experiment's pods need, but for what of it was asked for now.
 
     Raises:
         PluginError: own code is not to be had here. FedstrataError: the model cannot be made.
@@ -67,7 +67,7 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Values with files of own code, in place of those that were there; as they are where none are given.
+    """Return the values with files of own code, in place of those that were there; as they are where none are given.
 
     Raises:
         ExperimentError: a file cannot be read, or they are more than a ConfigMap holds.
@@ -92,7 +92,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has text.
+    """Return a chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has
+    text.
 
     Raises:
         ExperimentError: it is not KEY=VALUE, or the value is not YAML.
@@ -112,7 +113,7 @@ def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """What stands at a path of keys; None where nothing does."""
+    """Return the value at a path of keys; None if there is none."""
     for key in path:
         if not isinstance(values, Mapping):
             return None
@@ -121,7 +122,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """A values file. Raises ExperimentError when it is none."""
+    """Return a values file. Raises ExperimentError when it is none."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -132,7 +133,7 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Values files laid over each other, later ones on top, as Helm does."""
+    """Return the values files laid over each other, later ones on top, as Helm does."""
     merged: dict[str, Any] = {}
     for document in documents:
         for key, value in document.items():

@@ -44,7 +44,7 @@ class Helm:
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
-        """Whether the release is there; what is there has to be of our chart.
+        """Return whether the release exists; an existing release has to be of our chart.
 
         Raises:
             ExperimentError: it is of another chart, which is not touched.
@@ -58,7 +58,7 @@ class Helm:
         return chart is not None
 
     def values(self) -> dict[str, Any]:
-        """The values that the release was given. Raises AddressError when there is none."""
+        """Return the values that the release was given. Raises AddressError when there is none."""
         name = self._release.name
         if self._command is not None:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})

@@ -27,42 +27,25 @@ GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
 class InstalledRelease:
-    """What Kubernetes knows of a release: its pods, its claims and a way to its GPS."""
+    """The parts of a release that Kubernetes knows: its pods, claims and Secrets."""
 
     def __init__(self, release: Release) -> None:
         """Raises AddressError when there is no usable context."""
-        from kubernetes import client, config
+        from kubernetes import client
 
-        self._release = release
-        self._configuration = client.Configuration()
-        try:
-            config.load_kube_config(
-                config_file=str(release.kubeconfig) if release.kubeconfig else None,
-                context=release.context,
-                client_configuration=self._configuration,
-            )
-        except config.ConfigException as error:
-            raise AddressError(f"no Kubernetes context: {sentence(error)}; see kubectl config get-contexts") from None
-        except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
-            raise AddressError(
-                "the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig"
-            ) from None
-        except Exception as error:  # it cannot be read, or is not YAML
-            raise AddressError(
-                f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
-            ) from None
-        api = client.ApiClient(self._configuration)
+        self.release, self.configuration = release, _configuration(release)
+        api = client.ApiClient(self.configuration)
         self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         self._namespace = release.namespace
         self._selector = f"{OURS},{INSTANCE}={release.name}"
 
     def _answering(self) -> AbstractContextManager[None]:
-        return answering(self._configuration.host)
+        return answering(self.configuration.host)
 
     # --- what this account may do --------------------------------------------------------------
 
     def may(self, verb: str, resource: str) -> bool:
-        """Whether this account has a right on a resource of the core group in the release's namespace."""
+        """Return whether this account has a right on a resource of the core group in the release's namespace."""
         from kubernetes import client
 
         what = {"namespace": self._namespace, "verb": verb, "resource": resource}
@@ -88,7 +71,7 @@ class InstalledRelease:
         deadline = time.monotonic() + timeout_s
         told = ""
         while True:
-            seen = self._look()
+            seen = self.look()
             found = progress(seen)
             if found.is_done:
                 return
@@ -106,8 +89,8 @@ class InstalledRelease:
         waiting = f"; kubectl -n {self._namespace} describe pod {found.waiting[0]}" if found.waiting else ""
         return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
 
-    def _look(self) -> Seen:
-        """The release's objects, and the namespace's warnings."""
+    def look(self) -> Seen:
+        """Return the release's objects, and the namespace's warnings."""
         ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
         with self._answering():
             return Seen(
@@ -115,20 +98,8 @@ class InstalledRelease:
                 daemons=self._apps.list_namespaced_daemon_set(self._namespace, **ours).items,
                 pods=self._core.list_namespaced_pod(self._namespace, **ours).items,
                 claims=self._core.list_namespaced_persistent_volume_claim(self._namespace, **ours).items,
-                warnings=self._warnings(),
+                warnings=_warnings(self._core, self._namespace),
             )
-
-    def _warnings(self) -> list[Any]:
-        """The namespace's warnings; none where the account may not list Events."""
-        from kubernetes import client
-
-        try:
-            listed = self._core.list_namespaced_event(
-                self._namespace, field_selector="type=Warning", _request_timeout=REQUEST_S
-            )
-        except client.ApiException:
-            return []
-        return list(listed.items)
 
     def _delete_outdated(self, seen: Seen) -> None:
         """Delete the pods of StatefulSets that are of an earlier revision than the newest."""
@@ -164,7 +135,7 @@ class InstalledRelease:
             pass_time(LOOK_S)
 
     def _going(self, *, pods: bool) -> list[str]:
-        seen = self._look()
+        seen = self.look()
         claims = [f"claim {c.metadata.name}" for c in seen.claims if c.metadata.deletion_timestamp is not None]
         owned = [f"pod {pod.metadata.name}" for pod in seen.pods if pod.metadata.owner_references]
         return claims + (owned if pods else [])
@@ -179,8 +150,8 @@ class InstalledRelease:
     # --- its claims ---------------------------------------------------------------------------
 
     def claims(self) -> list[str]:
-        """Names of the release's volume claims that stay."""
-        return [str(c.metadata.name) for c in self._look().claims if c.metadata.deletion_timestamp is None]
+        """Return the names of the release's volume claims that stay."""
+        return [str(c.metadata.name) for c in self.look().claims if c.metadata.deletion_timestamp is None]
 
     def delete_claims(self) -> list[str]:
         """Delete the release's volume claims, records included; gives their names."""
@@ -198,6 +169,14 @@ class InstalledRelease:
         labels = dict(part.split("=") for part in self._selector.split(","))
         return KubernetesSecrets(self._core, self._namespace, labels)
 
+
+class GpsAccess:
+    """The way to the GPS of an installed release: its pod, the operator's certificate and an address."""
+
+    def __init__(self, installed: InstalledRelease) -> None:
+        self._installed = installed
+        self._release = installed.release
+
     @contextmanager
     def operator_tls(self) -> Iterator[TlsFiles | None]:
         """The operator's certificate of the release, while the block lasts; None where its pods speak in the clear.
@@ -209,21 +188,19 @@ class InstalledRelease:
         if name is None:
             yield None
             return
-        found = self.secrets.read(name)
+        found = self._installed.secrets.read(name)
         if found is None:
-            raise CertificateError(f"namespace {self._namespace} has no Secret {name}; fedstrata up makes it")
+            raise CertificateError(f"namespace {self._release.namespace} has no Secret {name}; fedstrata up makes it")
         with tls_of_secret(found, name) as tls:
             yield tls
 
-    # --- the way to the GPS -------------------------------------------------------------------
-
-    def gps_pod(self, port: str = "grpc") -> tuple[str, int]:
+    def pod(self, port: str = "grpc") -> tuple[str, int]:
         """Name of the running GPS pod, and its port. Raises AddressError as `_gps` does."""
         pod = self._gps()
         return pod.metadata.name, _port_of(pod, port)
 
     def _gps(self) -> Any:
-        """The running GPS pod; waits for a moment for one that has just been replaced.
+        """Return the running GPS pod; waits for a moment for one that has just been replaced.
 
         Raises:
             AddressError: there is none, or it does not run; says why.
@@ -231,11 +208,11 @@ class InstalledRelease:
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
-            seen = self._look()
+            seen = self._installed.look()
             pods = [pod for pod in seen.pods if (pod.metadata.labels or {}).get(COMPONENT) == "gps"]
             if not pods:
                 raise AddressError(
-                    f"release {self._release.name} has no GPS pod in namespace {self._namespace}; "
+                    f"release {self._release.name} has no GPS pod in namespace {self._release.namespace}; "
                     "see helm list --all-namespaces"
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
@@ -249,19 +226,52 @@ class InstalledRelease:
             pass_time(LOOK_S)
 
     @contextmanager
-    def gps_address(self, port: str = "grpc") -> Iterator[str]:
+    def address(self, port: str = "grpc") -> Iterator[str]:
         """An address on this machine that leads to a port of the release's GPS, while the block lasts.
 
         Raises:
             AddressError: there is no GPS that runs, or this account may not forward ports.
         """
-        pod, number = self.gps_pod(port)
-        with PodPort(self._configuration, self._namespace, pod, number).forwarded() as address:
+        pod, number = self.pod(port)
+        with PodPort(self._installed.configuration, self._release.namespace, pod, number).forwarded() as address:
             yield address
 
 
+def _configuration(release: Release) -> Any:
+    """Return the address and the credentials of the release's cluster. Raises AddressError if no context is usable."""
+    from kubernetes import client, config
+
+    found = client.Configuration()
+    try:
+        config.load_kube_config(
+            config_file=str(release.kubeconfig) if release.kubeconfig else None,
+            context=release.context,
+            client_configuration=found,
+        )
+    except config.ConfigException as error:
+        raise AddressError(f"no Kubernetes context: {sentence(error)}; see kubectl config get-contexts") from None
+    except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
+        raise AddressError("the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig") from None
+    except Exception as error:  # it cannot be read, or is not YAML
+        raise AddressError(
+            f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
+        ) from None
+    return found
+
+
+def _warnings(core: Any, namespace: str) -> list[Any]:
+    """Return the namespace's warnings; none if the account may not list Events."""
+    from kubernetes import client
+
+    try:
+        found = core.list_namespaced_event(namespace, field_selector="type=Warning", _request_timeout=REQUEST_S)
+    except client.ApiException:
+        return []
+    return list(found.items)
+
+
 def _port_of(pod: Any, name: str) -> int:
-    """The number of a pod's port. Raises AddressError when it has none."""
+    """Return the number of a pod's port. Raises AddressError when it has none."""
     for port in pod.spec.containers[0].ports or []:
         if port.name == name:
             return int(port.container_port)

@@ -25,7 +25,7 @@ from emulator.cluster.chart_values import (
     with_memory,
 )
 from emulator.cluster.helm import Helm, check_chart
-from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.rollout import listed
 from emulator.console.browser import keep_page, show_page
@@ -64,7 +64,7 @@ FIRST_STATUS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest:
-    """What `fedstrata up` was asked for."""
+    """The request of a `fedstrata up`."""
 
     experiment: Experiment
     values: Sequence[Path] = ()
@@ -143,7 +143,7 @@ def _check_not_overtaken(
 def _values(
     request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All values for the chart: those kept of the release, those asked for now, and what is worked out here."""
+    """Return all values for the chart: those kept of the release, those asked for now, and what is worked out here."""
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)
     try:
@@ -156,7 +156,7 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Whose certificates are made here; nobody's where the values leave that to others."""
+    """Return the holders of the certificates that are made here; none if the values leave that to others."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
         return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
@@ -215,7 +215,7 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Values whose Role gives the GPS no right that this account lacks: Kubernetes refuses such a Role."""
+    """Return the values whose Role gives the GPS no right that this account lacks: Kubernetes refuses such a Role."""
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
         return values
@@ -224,7 +224,7 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
 
 
 def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
-    """How the release's run stands; None if its GPS does not run or does not answer.
+    """Return the state of the release's run; None if its GPS does not run or does not answer.
 
     Raises:
         AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that
@@ -239,7 +239,7 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
 
 def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Whether LPSs keep their state when they are replaced together with their devices."""
+    """Return whether LPSs keep their state when they are replaced together with their devices."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
@@ -286,7 +286,7 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """The word with which a failed run is begun anew: another than before, or what it was begun with."""
+    """Return the word with which a failed run is begun anew: another than before, or what it was begun with."""
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
@@ -308,7 +308,7 @@ class _Elsewhere:
         raise AssertionError
 
     async def stop(self) -> None:
-        """What runs goes on."""
+        """Leave the run alone: it goes on."""
 
 
 def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
@@ -324,10 +324,10 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
-    installed = InstalledRelease(release)
-    with installed.operator_tls() as tls, installed.gps_address() as address, ExitStack() as stack:
+    gps = GpsAccess(InstalledRelease(release))
+    with gps.operator_tls() as tls, gps.address() as address, ExitStack() as stack:
         if shows_page:
-            show_page(display, stack.enter_context(installed.gps_address("http")))
+            show_page(display, stack.enter_context(gps.address("http")))
         with display.open():
             outcome = run_interruptibly(watch(address, tls))
         if shows_page:
@@ -338,7 +338,7 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
 
 
 def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
-    """A run's failure, with what to do about it."""
+    """Return a run's failure, with what to do about it."""
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
@@ -374,8 +374,8 @@ def collect(release: Release, out: Path, display: Display) -> Path:
                 await client.fetch_record(outcome.status.run_id, out)
             return outcome
 
-    installed = InstalledRelease(release)
-    with installed.operator_tls() as tls, installed.gps_address() as address, display.open():
+    gps = GpsAccess(InstalledRelease(release))
+    with gps.operator_tls() as tls, gps.address() as address, display.open():
         outcome = run_interruptibly(fetch(address, tls))
     report = write_report(out)
     if outcome.failure is not None:
@@ -385,7 +385,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What `fedstrata down` found and did."""
+    """The things that `fedstrata down` found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets
@@ -422,14 +422,16 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
 
 
 def claims_of(release: Release) -> list[str]:
-    """Names of a release's volume claims, whether it is installed or not."""
+    """Return the names of a release's volume claims, whether it is installed or not."""
     return InstalledRelease(release).claims()
 
 
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """An experiment as it goes to a cluster: without this machine's data folder, which pods do not have; tells so."""
+    """Return an experiment as it goes to a cluster: without this machine's data folder, which pods do not have; tells
+    so.
+    """
     experiment = load_experiment(path, overrides, seed)
     refuse_faults(experiment, "Kubernetes")
     if experiment.data.folder is not None and experiment.data.name != "folder":

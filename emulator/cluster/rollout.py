@@ -34,7 +34,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far the pods have come."""
+    """The progress of the pods."""
 
     wanted: int
     ready: int
@@ -70,21 +70,25 @@ def progress(seen: Seen) -> Progress:
 
 
 def current_pods(seen: Seen) -> list[Any]:
-    """The workloads' pods that stay: neither being deleted nor outdated."""
+    """Return the workloads' pods that stay: neither being deleted nor outdated."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
     staying = [pod for pod in seen.pods if pod.metadata.owner_references and pod.metadata.deletion_timestamp is None]
     return [pod for pod in staying if pod.metadata.uid not in left_out]
 
 
 def outdated_pods(seen: Seen) -> list[Any]:
-    """The pods of an earlier form of their workload, or of one whose newest form Kubernetes has not looked at yet."""
+    """Return the pods of an earlier form of their workload, or of one whose newest form Kubernetes has not looked at
+    yet.
+    """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
     return [pod for pod, owner in owned if owner is not None and _is_outdated(pod, newest.get(owner.name))]
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
-    """The label and its value that a workload's newest pods have; the empty value where that is not known yet."""
+    """Return the label and its value that a workload's newest pods have; the empty value where that is not
+    known yet.
+    """
     if not is_seen(found):
         return REVISION, ""
     if hasattr(found.spec, "replicas"):
@@ -101,7 +105,7 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 
 
 def hopeless(pod: Any) -> str:
-    """Why a pod cannot start, in Kubernetes' words or its own last ones; empty while it may."""
+    """Return why a pod cannot start, in Kubernetes' words or its own last ones; an empty text while it may start."""
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
         if waiting is not None and PASSING in (waiting.message or ""):
@@ -115,14 +119,16 @@ def hopeless(pod: Any) -> str:
 
 
 def _more_memory(pod: Any) -> str:
-    """Which value gives a pod's tier more memory."""
+    """Return the chart's value that gives a pod's tier more memory."""
     tier = (pod.metadata.labels or {}).get(COMPONENT, "TIER")
     fewer = ", or lower device.devicesPerPod" if tier == "device" else ""
     return f"raise {tier}.resources.limits.memory{fewer}"
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
-    """Each reason once, with how many pods it holds up: the scheduler's, the claims', the quota's, the volumes'."""
+    """Yield each reason once, with how many pods it holds up: the scheduler's, the claims', the quota's, the
+    volumes'.
+    """
     by_reason: dict[str, list[str]] = {}
     for pod in pods:
         for found in pod.status.conditions or []:
@@ -142,13 +148,13 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """A few names, and how many more."""
+    """Return a few names, and how many more."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _has_started(pod: Any) -> bool:
-    """Whether all containers of a pod run or have run: what kubelet could not do for them before, it has done."""
+    """Return whether all containers of a pod run or have run: kubelet has then done its part for them."""
     return is_ready(pod) or _are_started(pod.status.container_statuses or [])
 
 
@@ -164,24 +170,24 @@ def _on_one_line(text: str | None) -> str:
 
 
 def is_ready(pod: Any) -> bool:
-    """Whether a pod says so of itself."""
+    """Return whether a pod reports that it is ready."""
     return any(found.type == "Ready" and found.status == "True" for found in pod.status.conditions or [])
 
 
 def is_seen(found: Any) -> bool:
-    """Whether a workload's status is of its newest specification."""
+    """Return whether a workload's status is of its newest specification."""
     return bool((found.status.observed_generation or 0) >= found.metadata.generation)
 
 
 def is_set_ready(found: Any) -> bool:
-    """Whether all pods of a StatefulSet are of its newest form and ready."""
+    """Return whether all pods of a StatefulSet are of its newest form and ready."""
     wanted, status = found.spec.replicas, found.status
     newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
     return bool(is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
 
 
 def is_daemon_ready(found: Any) -> bool:
-    """Whether all pods of a DaemonSet are of its newest form and ready."""
+    """Return whether all pods of a DaemonSet are of its newest form and ready."""
     status = found.status
     wanted = status.desired_number_scheduled
     return bool(

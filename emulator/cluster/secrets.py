@@ -34,7 +34,7 @@ def answering(host: str) -> Iterator[None]:
 
 
 def sentence(error: object) -> str:
-    """A reason on one line, without the full stop and the object that it is about."""
+    """Return a reason on one line, without the full stop and the object that it is about."""
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
@@ -62,7 +62,7 @@ class KubernetesSecrets:
                     raise
 
     def read(self, name: str) -> dict[str, bytes] | None:
-        """What a Secret holds; None where there is none.
+        """Return the content of a Secret; None if there is no such Secret.
 
         Raises:
             AccountError: this account may not read it.
@@ -71,7 +71,7 @@ class KubernetesSecrets:
         return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
 
     def _found(self, name: str) -> Any:
-        """A Secret as Kubernetes has it; None where there is none."""
+        """Return a Secret as Kubernetes has it; None where there is none."""
         from kubernetes import client
 
         with self._answering():
@@ -157,11 +157,11 @@ class KubernetesSecrets:
         )
 
     def names(self) -> list[str]:
-        """Names of the release's Secrets that hold certificates, by `fedstrata up` or by cert-manager."""
+        """Return the names of the release's Secrets that hold certificates, by `fedstrata up` or by cert-manager."""
         return [str(found.metadata.name) for found in self._listed()]
 
     def made_here(self) -> list[str]:
-        """Names of those that `fedstrata up` has made."""
+        """Return the names of those that `fedstrata up` has made."""
         return [str(found.metadata.name) for found in self._listed() if is_ours(found.metadata, self._labels)]
 
     def _listed(self) -> list[Any]:
@@ -185,7 +185,7 @@ class KubernetesSecrets:
 
 
 def is_ours(metadata: Any, labels: Mapping[str, str]) -> bool:
-    """Whether a Secret is of the release and by `fedstrata up`, and cert-manager has not taken it over."""
+    """Return whether `fedstrata up` made a Secret for the release, and cert-manager has not taken it over."""
     noted = metadata.annotations or {}
     of_release = labels.items() <= (metadata.labels or {}).items()
     return of_release and MADE_BY.items() <= noted.items() and OF_CERT_MANAGER not in noted

@@ -19,9 +19,11 @@ def bench_device(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. model.name=cnn. Repeatable."),
     ] = None,
-    device: Annotated[int, typer.Option(min=0, help="The index of the device whose training is measured.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, max=10_000, help="LPS rounds to measure, after one to warm up.")] = 9,
-    is_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    device: Annotated[int, typer.Option(min=0, help="Measure the training of the device with this index.")] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Measure so many LPS rounds, after one to warm up.")
+    ] = 9,
+    is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Measure how long this machine trains an example, as compute.per_example wants it."""
     from device.pace import measured_pace, training_job
@@ -34,7 +36,7 @@ def bench_device(
 
 
 def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
-    """What was measured; `profile` is null where the experiment says no reference."""
+    """Return the measured values; `profile` is null if the experiment has no reference."""
     return {
         "per_example_ns": pace.per_example_ns,
         "fastest_ns": round(min(pace.seconds) * 1e9),
@@ -47,7 +49,7 @@ def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
 
 
 def said_of(pace: "Pace", experiment: "Experiment") -> str:
-    """What was measured, in words, and as it goes into an experiment file."""
+    """Return the measured values in words, and as they go into an experiment file."""
     from emulator.console.units import counted
     from fedstrata.experiment.quantities import written_duration
 
@@ -64,7 +66,7 @@ def said_of(pace: "Pace", experiment: "Experiment") -> str:
 
 
 def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
-    """How many times as long as the file's reference this machine takes."""
+    """Return the time of this machine, in multiples of the file's reference."""
     compute = experiment.compute
     if compute is None or not compute.per_example:
         return None

@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from emulator.cluster.release import Release
     from fedstrata.trust.authority import Issued
 
+CERTIFICATE_DAYS = 365  # as in fedstrata.trust.names, whose import would load gRPC for each command
+
 certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Option(metavar="DIR", help="Where the authority and what it issues lie.")]
-Days = Annotated[int, typer.Option(min=1, max=3650, help="For how long a certificate is valid.")]
+Folder = Annotated[Path, typer.Option(metavar="DIR", help="Keep the authority and its certificates in this folder.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Make certificates valid for so many days.")]
 OfRelease = Annotated[
-    str | None, typer.Option(metavar="NAME", help="By the authority of this Helm release instead of the folder's.")
+    str | None, typer.Option(metavar="NAME", help="Use the authority of this Helm release, not the folder's.")
 ]
 CERTS = Path("certs")
 
 
 class Change(StrEnum):
-    """What becomes of an authority."""
+    """A change of an authority."""
 
     new = "new"
     drop = "drop"
@@ -33,7 +35,7 @@ class Change(StrEnum):
 
 @certs.command()
 def init(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="What the run, or the place of many runs, is called.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The name of the run, or of the place of many runs.")],
     folder: Folder = CERTS,
 ) -> None:
     """Make the authority that all processes of a run trust."""
@@ -45,12 +47,12 @@ def init(
 @certs.command()
 def issue(
     *,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME...", help="Of an LPS, or of all devices of a process.")
+        list[str] | None, typer.Argument(metavar="NAME...", help="The name of an LPS, or of all devices of a process.")
     ] = None,
     folder: Folder = CERTS,
-    days: Days = 365,
+    days: Days = CERTIFICATE_DAYS,
     release: OfRelease = None,
     namespace: Namespace = "default",
     context: Context = None,
@@ -66,20 +68,23 @@ def issue(
 def renew(
     *,
     folder: Folder = CERTS,
-    days: Days = 365,
+    days: Days = CERTIFICATE_DAYS,
     authority: Annotated[
         Change | None,
-        typer.Option(help="Instead: make a new authority beside the one of now, or drop the one of before."),
+        typer.Option(
+            help="Renew no certificates: make a new authority beside the present one, or drop the former one."
+        ),
     ] = None,
     release: OfRelease = None,
     pods: Annotated[
-        bool, typer.Option("--pods", help="Instead of a folder's: those of the release's pods, in their Secrets.")
+        bool,
+        typer.Option("--pods", help="Renew the certificates of the release's pods, in their Secrets, not a folder's."),
     ] = False,
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Issue all certificates of a folder anew, with new keys; processes that run take them, and go on."""
+    """Issue all certificates of a folder anew, with new keys; running processes take them without a restart."""
     from emulator import certs as work
     from fedstrata.errors import CertificateError
 
@@ -100,20 +105,25 @@ def renew(
 @certs.command()
 def revoke(
     *,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="gps, operator, lps or device.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME...", help="Of an LPS, or of devices: none has a certificate any more."),
+        typer.Argument(
+            metavar="NAME...", help="The name of an LPS, or of devices; all their certificates are revoked."
+        ),
     ] = None,
     folder: Folder = CERTS,
     release: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of this Helm release, told to all its pods by a Secret.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Revoke certificates of this Helm release; a Secret brings the list to all its pods."
+        ),
     ] = None,
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Revoke all certificates of a name, in a list beside each certificate of the folder; running processes take it."""
+    """Revoke all certificates of a name, in a list beside each certificate; running processes take the list."""
     from emulator import certs as work
 
     where = _place(release, namespace, context, kubeconfig)
@@ -126,7 +136,7 @@ def revoke(
 @certs.command()
 def show(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder with certificates, or folders of them.")
+        Path, typer.Argument(metavar="DIR", help="A folder with certificates, or with folders of certificates.")
     ] = CERTS,
 ) -> None:
     """List certificates, with the name in each and the date on which it expires."""

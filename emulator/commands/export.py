@@ -7,14 +7,17 @@ import typer
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
-    to: Annotated[Literal["tensorboard", "mlflow"], typer.Option(help="Whose library writes it.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    to: Annotated[
+        Literal["tensorboard", "mlflow"],
+        typer.Option(help="Write the record for this tool, with the library of the tool."),
+    ],
     place: Annotated[
         str | None,
         typer.Option(
             "--out",
             metavar="PLACE",
-            help="TensorBoard: a new log folder. MLflow: a tracking URI.",
+            help="Write to a new log folder (TensorBoard) or a tracking URI (MLflow).",
             show_default="DIR/tensorboard, or what MLflow is set to",
         ),
     ] = None,

@@ -9,15 +9,19 @@ import typer
 
 from emulator.commands.package import EXPERIMENT
 
-ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The Helm release.")]
+ReleaseName = Annotated[str, typer.Option("--release", metavar="NAME", help="The name of the Helm release.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")]
 Context = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="A context of the kubeconfig.", show_default="the current one"),
+    typer.Option(
+        "--context", metavar="NAME", help="Use this context of the kubeconfig.", show_default="the current one"
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="A kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config"),
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="Use this kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config"
+    ),
 ]
 
 
@@ -34,28 +38,31 @@ def up(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")] = None,
     values: Annotated[
-        list[Path] | None, typer.Option("--values", metavar="FILE", help="Values for the chart. Repeatable.")
+        list[Path] | None,
+        typer.Option("--values", metavar="FILE", help="Give the chart the values of this file. Repeatable."),
     ] = None,
     value_overrides: Annotated[
         list[str] | None,
         typer.Option("--set-value", metavar="KEY=VALUE", help="Change one of the chart's values. Repeatable."),
     ] = None,
-    resets_values: Annotated[
-        bool, typer.Option("--reset-values", help="Forget the values that the release was given before.")
-    ] = False,
+    resets_values: Annotated[bool, typer.Option("--reset-values", help="Forget the values of earlier calls.")] = False,
     begins_again: Annotated[
-        bool, typer.Option("--again", help="Begin a run that has failed anew; its record is put aside.")
+        bool, typer.Option("--again", help="Begin a failed run anew, and put its record aside.")
     ] = False,
     replaces_run: Annotated[
         bool,
-        typer.Option("--replace", help="Interrupt a run of another experiment; its state stays."),
+        typer.Option("--replace", help="Interrupt a run of another experiment, and keep its state."),
     ] = False,
     code: Annotated[
         list[Path] | None,
-        typer.Option("--code", metavar="FILE", help="A file of own code that the experiment names. Repeatable."),
+        typer.Option(
+            "--code", metavar="FILE", help="Upload this file of own code, which the experiment names. Repeatable."
+        ),
     ] = None,
-    chart: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Another chart than the project's.")] = None,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds that the pods may take to be ready.")] = 300,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Use the chart in this folder, not the project's.")
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many seconds until the pods are ready.")] = 300,
 ) -> None:
     """Install or upgrade the chart with an experiment, and wait until all pods are ready."""
     from rich.console import Console
@@ -87,11 +94,11 @@ def status(
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
-    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    is_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     shows_page: Annotated[
-        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
     ] = False,
-    is_once: Annotated[bool, typer.Option("--once", help="Show how the run stands now, and end.")] = False,
+    is_once: Annotated[bool, typer.Option("--once", help="Show the run's present state, and end.")] = False,
 ) -> None:
     """Watch the run on Kubernetes until it ends."""
     from rich.console import Console
@@ -112,12 +119,12 @@ def status(
 
 def collect(
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the record and report.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Write the record and the report to this new folder.")],
     release: ReleaseName = "fedstrata",
     namespace: Namespace = "default",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
     """Wait for the end of the run on Kubernetes and fetch its record."""
     from rich.console import Console
@@ -140,11 +147,11 @@ def down(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     deletes_records: Annotated[
-        bool, typer.Option("--delete-records", help="Delete the volume claims too, with all records in them.")
+        bool, typer.Option("--delete-records", help="Delete the volume claims, too, with all records in them.")
     ] = False,
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask before records are deleted.")] = False,
 ) -> None:
-    """Uninstall the release. Records stay on its volume unless told otherwise."""
+    """Uninstall the release. Records stay on its volume, unless --delete-records is given."""
     from rich.console import Console
 
     from emulator.cluster import remote

@@ -61,26 +61,28 @@ def run(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A new folder for the record, report, state and logs.",
+            help="Write the record, report, state and logs to this new folder.",
             show_default="runs/EXPERIMENT, numbered from the second on",
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted or failed run, from its folder alone.")
+        Path | None, typer.Option(metavar="DIR", help="Continue the interrupted or failed run in this folder.")
     ] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     device_processes: Annotated[
-        int | None, typer.Option(min=1, help="How many processes share the devices.", show_default="one a core")
+        int | None, typer.Option(min=1, help="Share the devices among so many processes.", show_default="one per core")
     ] = None,
     shows_page: Annotated[
-        bool, typer.Option("--page", help="Tell where the live page is, and open it where a browser can be seen.")
+        bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
     ] = False,
     has_tls: Annotated[
-        bool, typer.Option("--tls/--no-tls", help="Whether the processes speak TLS to each other.")
+        bool, typer.Option("--tls/--no-tls", help="Let the processes speak TLS to each other, or not.")
     ] = True,
-    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line; the last is the summary.")
+    ] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
     """Run an experiment on this machine."""
     from emulator.runs.run import RunRequest
@@ -102,7 +104,9 @@ def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> 
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """The folder to work in: an experiment's --out or a new one, or that of --resume, which takes nothing else."""
+    """Return the folder to work in: an experiment's --out or a new one, or that of --resume, which takes
+    nothing else.
+    """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
             raise typer.BadParameter(
@@ -132,9 +136,9 @@ def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, 
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     global_round: Annotated[
-        int | None, typer.Option(metavar="N", help="With a clock, draw this global round instead of the longest.")
+        int | None, typer.Option(metavar="N", help="Draw this global round of a run with a clock, not the longest.")
     ] = None,
 ) -> None:
     """Write report.html of a finished run anew."""
@@ -145,8 +149,10 @@ def report(
 
 @app.command()
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Finished runs' folders.")],
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the table and figure here.")] = None,
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="The folders of finished runs.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the table and the figure to this folder.")
+    ] = None,
 ) -> None:
     """Compare finished runs: a table, and a figure in --out."""
     from rich.console import Console
@@ -177,7 +183,7 @@ app.add_typer(certs.certs, name="certs")
 
 
 def version() -> str:
-    """Of the installed distribution."""
+    """Return the version of the installed distribution."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
@@ -240,7 +246,7 @@ def _end_with(codes: list[int]) -> None:
 
 
 def main() -> None:
-    """The `fedstrata` command."""
+    """Run the `fedstrata` command."""
     # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print_whatever_comes()

@@ -55,18 +55,18 @@ def examples(
 
 
 class Described(StrEnum):
-    """What there is a JSON Schema of."""
+    """The things that have a JSON Schema."""
 
     EXPERIMENT = "experiment"
     STATUS = "status"
 
 
 def schema(
-    of: Annotated[Described, typer.Argument(help="The experiment file, or a line of status --json.")] = (
-        Described.EXPERIMENT
-    ),
+    of: Annotated[
+        Described, typer.Argument(help="The thing to describe: the experiment file, or a line of status --json.")
+    ] = (Described.EXPERIMENT),
 ) -> None:
-    """Print the JSON Schema of the experiment file, for editors that check YAML by one, or of a status."""
+    """Print the JSON Schema of the experiment file, which editors check YAML by, or of a status."""
     from emulator.runs.status_schema import status_schema
     from fedstrata.experiment_file import experiment_schema
 
@@ -75,12 +75,12 @@ def schema(
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set to have here.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the data set to fetch.")] = None,
     folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Have it in this folder, which data.folder names.")
+        Path | None, typer.Option(metavar="DIR", help="Fetch the data set to this folder, which data.folder names.")
     ] = None,
 ) -> None:
-    """Fetch a published data set and check its content; without a name, say which are here."""
+    """Fetch a published data set and check its content; without a name, list the data sets on this machine."""
     from emulator.shipped.data import fetch, listing
 
     print("\n".join(listing()) if name is None else fetch(name, folder))

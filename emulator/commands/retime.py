@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def retime(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder, of a virtual clock.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run with a virtual clock.")],
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -18,10 +18,10 @@ def retime(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A new folder for the record with the new timeline.")
+        Path | None, typer.Option(metavar="DIR", help="Write the record with the new timeline to this new folder.")
     ] = None,
 ) -> None:
-    """Work a finished run's timeline out anew for other links and boards, without training."""
+    """Calculate a finished run's timeline anew for other links and boards, without training."""
     from rich.console import Console
 
     from emulator.estimates.retime import retime as retimed

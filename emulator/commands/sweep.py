@@ -13,15 +13,23 @@ if TYPE_CHECKING:
 
 def sweep(
     *,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file: docs/sweep.md.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or that of this sweep, to go on in.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, as docs/sweep.md describes it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Write the runs and tables to this folder: a new folder, or this sweep's, to continue the sweep.",
+        ),
+    ],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many runs at once.", show_default="one more than cores")
+        int | None, typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
     ] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is of the sweep.")] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="No progress, the result only.")] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line; the last is of the sweep.")
+    ] = False,
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
-    """Run an experiment in many cells, settings and seeds, to one table; go on where it stopped."""
+    """Run an experiment in many cells, settings and seeds, and make one table; continue a stopped sweep."""
     from rich.console import Console
 
     from emulator.sweeps.file import load_sweep

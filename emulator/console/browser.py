@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Teller(Protocol):
-    """What tells the user where the page is."""
+    """An object that tells the user where the page is."""
 
     def page(self, url: str) -> None:
         """Tell the page's address."""
@@ -25,13 +25,13 @@ def show_page(display: Teller, address: str) -> None:
 
 
 def can_show() -> bool:
-    """Whether a browser's window could be seen: somebody sits at a terminal of a machine with a screen."""
+    """Return whether a user could see a browser's window: at a terminal of a machine with a screen."""
     has_screen = sys.platform in {"darwin", "win32"} or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
     return sys.stdout.isatty() and has_screen
 
 
 def keep_page() -> None:
-    """At a terminal, leave the page where it is until Ctrl-C; elsewhere nobody could say when."""
+    """Leave the page where it is until Ctrl-C, at a terminal; elsewhere nobody could say when."""
     if sys.stdout.isatty():
         print("the run is over; its page stays until Ctrl-C", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):

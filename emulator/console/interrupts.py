@@ -44,7 +44,7 @@ class _Job(Generic[T]):
         self.is_interrupted = False
 
     async def run(self) -> T:
-        """What the coroutine gives."""
+        """Return the result of the coroutine."""
         future = asyncio.ensure_future(self._work)
         self._running = asyncio.get_running_loop(), future
         if self.is_interrupted:  # before it began

@@ -6,7 +6,7 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """The decimal unit in which `largest` reads best, as (bytes per unit, name)."""
+    """Return the decimal unit in which `largest` reads best, as (bytes per unit, name)."""
     power = 0
     # 999.5 would round to 1000 of its unit
     while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
@@ -15,7 +15,7 @@ def byte_unit(largest: float) -> tuple[float, str]:
 
 
 def human_bytes(count: int) -> str:
-    """Three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
+    """Return three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
     factor, unit = byte_unit(count)
     return f"{_three_digits(count / factor) if factor > 1 else count}{SPACE}{unit}"
 
@@ -35,7 +35,7 @@ def human_seconds(seconds: float | None) -> str:
 
 
 def human_joules(joules: float) -> str:
-    """Three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
+    """Return three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
     for size, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
         if joules >= 0.9995 * size:
             return f"{_three_digits(joules / size)}{SPACE}{unit}"
@@ -43,17 +43,17 @@ def human_joules(joules: float) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio as 91.0 %."""
+    """Return a ratio as 91.0 %."""
     return NO_VALUE if ratio is None else f"{100 * ratio:.1f}{SPACE}%"
 
 
 def decimal(value: float | None) -> str:
-    """A unitless number with three decimals."""
+    """Return a unitless number with three decimals."""
     return NO_VALUE if value is None else f"{value:.3f}"
 
 
 def grouped(count: int) -> str:
-    """A count with its thousands apart: 12 300."""
+    """Return a count with its thousands apart: 12 300."""
     return f"{count:,}".replace(",", "\u202f")
 
 

@@ -57,7 +57,7 @@ class RoundBytes:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """What answers take, by question."""
+    """Return the bytes of answers, by question."""
     method, devices = make_method(experiment), experiment.device_count
     relayed_by = len(method.relays())
     return [
@@ -72,7 +72,7 @@ def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
 
 
 def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
-    """What the encodings of the two links make of the model."""
+    """Return the bytes of the model in the encodings of the two links."""
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
     fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
@@ -86,12 +86,12 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
 
 
 def cluster_count(method: Method) -> str:
-    """How many clusters there will be, as far as that is known before the run."""
+    """Return the number of clusters, as far as it is known before the run."""
     return str(method.clusters_known or "as many as the method finds")
 
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
-    """How many LPSs there will be, and what hangs on them."""
+    """Return the number of LPSs, and whether each serves a cluster."""
     if are_placed_by_index(experiment, method):
         return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
@@ -137,7 +137,7 @@ def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
-    """What one child exchanges with its parent."""
+    """Return the bytes that one child exchanges with its parent."""
     whole, devices = round_bytes(experiment, model), experiment.device_count
     return Payloads(
         device_down=whole.device_lps_down // devices,
@@ -210,12 +210,12 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """What noise promises."""
+    """Return the promises of noise."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:
-    """Who joins once the others are grouped."""
+    """Return the devices that join once the others are grouped."""
     settings = experiment.newcomers
     if settings is None:
         return {}
@@ -226,7 +226,7 @@ def _newcomers(experiment: Experiment) -> dict[str, str]:
 
 
 def _method(experiment: Experiment) -> str:
-    """The method with its options."""
+    """Return the method with its options."""
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     return f"{experiment.method.name}: {said}" if said else experiment.method.name

@@ -53,7 +53,7 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """How long rounds should take, with devices dealt out to as many LPSs as are known before the run."""
+    """Return the expected times of rounds, with devices dealt out to the LPSs that are known before the run."""
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), _homes(experiment)
@@ -111,7 +111,7 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
 def _alone(
     experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """How long devices take in an LPS round that begins for them at a time, each with all links to itself, ascending.
+    """Return the times of devices in an LPS round that begins at a time, each with all links to itself, ascending.
 
     Where devices are asked in the round, it is how long they take for the answer.
     """
@@ -142,7 +142,7 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """How many LPS rounds are looked at; where the first of each global round differs from others, whole ones."""
+    """Return the number of LPS rounds to look at: whole global rounds, if the first LPS round of each differs."""
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
 
@@ -150,7 +150,7 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """By LPS round and LPS, of what goes to and fro; where devices are asked LPSs begin as the model is there."""
+    """Return the times by LPS round and LPS, from the transfers; LPSs that ask begin when the model is there."""
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
         sent, (global_round, place) = {f"lps-{lps}": [each] for lps, each in enumerate(by_lps)}, divmod(number, rounds)
@@ -187,7 +187,7 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """The devices of each LPS as far as it is known: by the topology, or else dealt out in index order."""
+    """Return the devices of each LPS as far as it is known: by the topology, or else dealt out in index order."""
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)
     dealt = [tuple(devices[number::clusters]) for number in range(min(clusters, len(devices)))]
@@ -195,7 +195,7 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """The mean of rounds of the same children, as one that begins at zero."""
+    """Return the mean of rounds of the same children, as one that begins at zero."""
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
     mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
     for name in (f"{part}_ns" for part in PARTS):
@@ -230,7 +230,7 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
 
 
 def _link_table(experiment: Experiment) -> Table:
-    """A row for all devices with one link and board, one for the LPSs, and one for what is shared."""
+    """Return a row for all devices with one link and board, one for the LPSs, and one for what is shared."""
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):
         table.add_column(column, justify="right")

@@ -24,7 +24,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass
 class Flows:
-    """What went to and fro in a run: by question, by LPS round and LPS, by global round; rounds count from 0."""
+    """The transfers of a run: by question, by LPS round and LPS, by global round; rounds count from 0."""
 
     asked: dict[str, list[FlowRow]] = field(default_factory=lambda: defaultdict(list))
     lps: dict[int, dict[str, list[FlowRow]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -60,7 +60,7 @@ class Retimed:
 
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """The timeline of a finished run with some keys of links, boards and radios changed as `--set` does.
+    """Return the timeline of a finished run with some keys of links, boards and radios changed as `--set` does.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
@@ -138,13 +138,13 @@ class _Retiming:
         self._are_asked = asks_in_training(make_method(experiment)) is not None
 
     def all_of(self, record: RunRecord) -> Retimed:
-        """All of it."""
+        """Return all of it."""
         asked = self._asked()
         begins, closed = 0, {}
         for global_round in range(self._experiment.training.global_rounds):
             closed[global_round] = self._global_round(global_round, begins)
             begins = closed[global_round].ends_ns
-        self._rows.sort(key=lambda row: (row.lps_round, len(row.cluster_id), row.cluster_id))
+        self._rows.sort(key=lambda row: (row.lps_round, len(row.home_id), row.home_id))
         before = before_training(self._experiment, list(asked.values()))
         times = RunTimes(before=before, global_rounds=closed, asked=asked)
         timing = Timing(experiment=self._experiment, rows=self._rows, times=times)
@@ -163,7 +163,7 @@ class _Retiming:
         }
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
-        """A global round with the LPS rounds in it, whose rows are noted."""
+        """Return a global round with the LPS rounds in it, whose rows are noted."""
         per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
         first = global_round * per_global
         arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}
@@ -171,7 +171,7 @@ class _Retiming:
         rounds = self._driver.lps_rounds(global_round, first, arrived, sent, is_asking=self._are_asked)
         rows = {
             name: [
-                pb.LpsRound(cluster_id=name, global_round=global_round, lps_round=number, times=times)
+                pb.LpsRound(home_id=name, global_round=global_round, lps_round=number, times=times)
                 for number, times in enumerate(each, first)
             ]
             for name, each in rounds.items()
@@ -188,13 +188,13 @@ class _Retiming:
         return times
 
     def _children(self, number: int, name: str) -> dict[str, Exchanged]:
-        """What went between an LPS and its devices in an LPS round."""
+        """Return the transfers between an LPS and its devices in an LPS round."""
         rows = self._flows.lps[number][name]
         if not rows:
             raise KeyError(f"LPS round {number + 1} of {name}")
         return {self._ids[row.child]: row.exchanged() for row in rows}
 
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
-        """When the model of a global round is at an LPS; one that had it from the start has it at once."""
+        """Return the time at which an LPS has the model of a global round; `begins`, if it had it from the start."""
         size = self._flows.gps[global_round][name].down_bytes
         return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -35,12 +35,12 @@ class PodMemory:
     device: int
 
     def of(self, devices: int) -> int:
-        """Of so many devices in one pod."""
+        """Return the bytes of so many devices in one pod."""
         return self.process + devices * self.device
 
 
 def device_memory(experiment: Experiment) -> PodMemory:
-    """What pods with devices need, with some to spare.
+    """Return the memory that pods with devices need, with some to spare.
 
     Raises:
         FedstrataError: the model or the method cannot be made.
@@ -64,12 +64,12 @@ def device_memory(experiment: Experiment) -> PodMemory:
 
 
 def examples_of_a_device(experiment: Experiment) -> int:
-    """How many training examples the device with the most of them has."""
+    """Return the number of training examples of the device that has the most."""
     return experiment.limits.max_examples or LOCAL_EXAMPLES
 
 
 def _data_set_bytes(experiment: Experiment, elements: int) -> int:
-    """Of the whole data set in a device's process; of an own one, whose size is not known, what devices have."""
+    """Return the bytes of the data set in a device's process; for an own data set, count the devices' examples."""
     known = PUBLISHED.get(experiment.data.name)
     if known is not None:
         return known * elements
@@ -78,7 +78,7 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Bytes of an LPS beside what an idle one has: 2.5 models of its cluster, or 5.5 times all streams.
+    """Return the bytes of an LPS beside what an idle one has: 2.5 models of its cluster, or 5.5 times all streams.
 
     As benchmarks/memory.py measures.
 

@@ -25,19 +25,19 @@ class RunCertificates:
             Authority.new(experiment.run_id).save(folder / AUTHORITY)
 
     def of_server(self, name: str) -> Path:
-        """The folder with a new certificate of the GPS or of an LPS."""
+        """Return the folder with a new certificate of the GPS or of an LPS."""
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
 
     def revoked(self) -> Revoked:
-        """Whose certificates count no more for the GPS. Raises CertificateError where its list cannot be read."""
+        """Return the GPS's revoked certificates. Raises CertificateError if its list cannot be read."""
         return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
-        """The folder with a new certificate of a process that hosts these devices."""
+        """Return the folder with a new certificate of a process that hosts these devices."""
         return self._issued(process, device_names(self._ids[index] for index in indexes))
 
     def of_operator(self) -> TlsFiles:
-        """What the emulator itself shows the GPS."""
+        """Return the certificate that the emulator itself shows the GPS."""
         return TlsFiles.load(self._issued("operator", [Name("operator")]))
 
     def _issued(self, name: str, names: list[Name]) -> Path:

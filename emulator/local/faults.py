@@ -40,7 +40,7 @@ class FaultDriver:
     # --- what is started ----------------------------------------------------------------------
 
     def environment(self, names: Sequence[str]) -> dict[str, str]:
-        """What a process that goes by these names is told: the points of its code at which it is to die."""
+        """Return the environment of a process with these names: the points of its code at which it has to die."""
         orders = []
         for number, fault in enumerate(self._faults):
             if isinstance(fault, KillFault) and fault.at.point is not None and fault.process in names:
@@ -55,17 +55,17 @@ class FaultDriver:
         self._processes.update(dict.fromkeys(names, process))
 
     def has_link(self, link: Link) -> bool:
-        """Whether some fault is about this link."""
+        """Return whether a fault concerns this link."""
         return any(isinstance(fault, CutFault | SlowFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
-        """The address to dial instead of this one: a proxy's, if some fault is about the link."""
+        """Return the address to dial instead of this one: a proxy's, if some fault is about the link."""
         if not self.has_link(link):
             return address
         return (await self.proxy(link, address)).address
 
     async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
-        """A new proxy on a link."""
+        """Return a new proxy on a link."""
         proxy = LinkProxy()
         await proxy.start(address)
         self._proxies.setdefault(link, []).append(proxy)
@@ -131,7 +131,7 @@ class FaultDriver:
 
 
 def is_due(at: Moment, status: pb.RunStatus) -> bool:
-    """Whether a run has reached a moment."""
+    """Return whether a run has reached a moment."""
     if status.phase not in PHASES[:-1]:
         return False
     if at.phase is not None:
@@ -140,7 +140,7 @@ def is_due(at: Moment, status: pb.RunStatus) -> bool:
 
 
 def describe(fault: Fault) -> str:
-    """A fault in a few words."""
+    """Return a fault in a few words."""
     what = fault.process if isinstance(fault, KillFault | PauseFault) else fault.link
     moment = f"in {fault.at.phase}" if fault.at.phase else f"in global round {fault.at.global_round}"
     how_long = "" if isinstance(fault, KillFault) else f" for {fault.for_s:g} s"

@@ -66,7 +66,7 @@ class LocalBackend:
         self._faults.take(experiment.faults)
         if self._has_tls:
             self._make_certificates(experiment)
-        gps = self._start(self._gps(), ["gps"])
+        gps = self._start(self._server("gps", "gps"), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())
         self._gps_address, self.http_address = addresses["grpc"], addresses.get("http", "")
@@ -154,7 +154,7 @@ class LocalBackend:
         await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
-        """The addresses, or the failure raised if that comes first."""
+        """Return the addresses, or the failure raised if that comes first."""
         waiting = asyncio.create_task(addresses)
         failing = asyncio.create_task(self._supervisor.failure())
         try:
@@ -185,9 +185,6 @@ class LocalBackend:
                 )
             )
 
-    def _gps(self) -> ProcessSpec:
-        return self._server("gps", "gps")
-
     def _server(self, module: str, name: str, *arguments: str) -> ProcessSpec:
         state = str(self._folder / "state" / name)
         tls = self._certificates.of_server(name) if self._certificates else None
@@ -207,7 +204,7 @@ class LocalBackend:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -47,7 +47,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """What to run as `python -m …`, and what it tells of itself."""
+    """A process to run as `python -m …`, and the endpoints that it reports."""
 
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
@@ -80,12 +80,12 @@ class OwnedProcess:
         self._is_stopping = False
 
     async def addresses(self) -> Mapping[str, str]:
-        """Where it listens, once it does; the keys are those of the spec's endpoints."""
+        """Return the addresses of the process, once it listens; the keys are the names of the spec's endpoints."""
         return await asyncio.shield(self._addresses)
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is running now."""
+        """The id of the process that is running now; None if none is."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
@@ -129,7 +129,7 @@ class OwnedProcess:
                 os.kill(self.pid, signal.SIGTERM)
 
     async def _run_once(self) -> int:
-        """Its exit code; negative is the signal that killed it."""
+        """Return its exit code; negative is the signal that killed it."""
         self._process = process = await self._spawn()
         if self._is_stopping:
             self._ask_to_stop()
@@ -240,8 +240,9 @@ def shorten(log: Path) -> None:
 
 
 def last_error(log: Path, since: int = 0) -> str | None:
-    """The reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
-    that a last line that is no event, which is where Python leaves an exception."""
+    """Return the reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
+    that a last line that is no event, which is where Python leaves an exception.
+    """
     with log.open("rb") as file:
         size = log.stat().st_size
         file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
@@ -264,7 +265,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
-    """The addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}."""
+    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}."""
     try:
         said = json.loads(line)
     except ValueError:

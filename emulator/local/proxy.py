@@ -38,7 +38,7 @@ class LinkProxy:
 
     @property
     def address(self) -> str:
-        """Where the proxy listens."""
+        """The address on which the proxy listens."""
         if self._server is None:
             raise RuntimeError("start the proxy first")
         host, port = self._server.sockets[0].getsockname()[:2]

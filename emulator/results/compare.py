@@ -111,7 +111,7 @@ def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
 
 
 def _table(title: str, rows: Sequence[Cells]) -> "Table":
-    """A table with a column for every key of any row; an experiment that is the same in all is in its title."""
+    """Return a table with a column for every key of any row; an experiment that is the same in all is in its title."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -136,7 +136,7 @@ def _table(title: str, rows: Sequence[Cells]) -> "Table":
 
 
 def _widths(console: "Console", table: "Table") -> "Measurement":
-    """The least and the greatest width that a table could use, were the console as wide."""
+    """Return the least and the greatest width that a table could use, were the console as wide."""
     return console.measure(table, options=console.options.update(width=10_000))
 
 
@@ -159,7 +159,7 @@ def _write(comparison: Comparison, output: Path) -> None:
 
 
 def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
-    """Accuracy over virtual time of the runs that have it, by what sets them apart."""
+    """Return the accuracy over virtual time of the runs that have it, by what sets them apart."""
     timed = [(run, curve) for run in runs if (curve := accuracy_over_time(run))]
     names = [f"{run.name}, {run.summary.method}, seed {run.summary.seed}" for run, _ in timed]
     own = names if len(set(names)) == len(names) else _parts_apart([run.folder for run, _ in timed])
@@ -167,7 +167,7 @@ def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _parts_apart(folders: Sequence[Path]) -> list[str]:
-    """The folders without what all their paths begin and end with."""
+    """Return the folders without what all their paths begin and end with."""
     paths = [list(folder.parts) for folder in folders]
     for end in (0, -1):
         while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
@@ -177,7 +177,7 @@ def _parts_apart(folders: Sequence[Path]) -> list[str]:
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """A `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
+    """Return a `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
     tasks = (MEAN, *comparison.tasks)
     text = io.StringIO(newline="")
     writer = csv.writer(text)

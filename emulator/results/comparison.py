@@ -23,13 +23,13 @@ class Spread:
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> "Spread":
-        """The spread of those values that are there."""
+        """Return the spread of those values that are there."""
         known = [value for value in values if value is not None]
         mean = fmean(known) if known else None
         return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
 
     def __str__(self) -> str:
-        """In percent, without the sign: 91.0 ± 1.2."""
+        """Return the value in percent, without the sign: 91.0 ± 1.2."""
         if self.mean is None:
             return NO_VALUE
         deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
@@ -50,7 +50,7 @@ class Group:
         return tuple(run.summary.seed for run in self.runs)
 
     def accuracy(self, task: str) -> Spread:
-        """Accuracy of a task, or of `MEAN`, over the seeds."""
+        """Return the accuracy of a task, or of `MEAN`, over the seeds."""
         return Spread.over([accuracy_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
@@ -67,7 +67,7 @@ class Comparison:
 
 
 def accuracy_of(run: RunRecord, task: str) -> float | None:
-    """A run's accuracy on a true task, or its mean."""
+    """Return a run's accuracy on a true task, or its mean."""
     if task == MEAN:
         return run.summary.mean_accuracy
     return (run.summary.task_accuracy or {}).get(task)
@@ -101,7 +101,7 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
-    """The resolved experiment as dotted keys, without what may differ within a group."""
+    """Return the resolved experiment as dotted keys, without what may differ within a group."""
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
 
 

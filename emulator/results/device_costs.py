@@ -11,12 +11,13 @@ NEARLY = 0.95  # of the final accuracy
 
 
 def bytes_in_all(run: RunRecord) -> float | None:
-    """All bytes of devices, the final measurement's included."""
+    """Return all bytes of devices, the final measurement's included."""
     return run.summary.link("device-gps").total + run.summary.link("device-lps").total if run.summary.bytes else None
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Until devices stood in the groups of the end of the run: before training, or until the last round that moved one.
+    """Return the bytes until devices were in their final groups: before training, or until the last round that moved
+    one.
 
     None where nothing that devices said has grouped them.
     """
@@ -27,13 +28,15 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
-    """Whether devices answered questions before training and form several clusters, as of own code without a matrix."""
+    """Return whether devices answered questions before training and form several clusters, also without a matrix."""
     asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
     return bool(asked) and len(run.summary.clusters) > 1
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Until the accuracy first was 95 % of that after the last round; None where it was not measured in training."""
+    """Return the bytes until the accuracy first reached 95 % of the final accuracy; None if training did not measure
+    it.
+    """
     curve = dict(accuracy_by_round(run))
     if not curve or max(curve) != run.summary.rounds:
         return None
@@ -42,7 +45,9 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Global rounds with the mean accuracy of what they produced over its LPSs, each counted by its devices then."""
+    """Yield the global rounds with the mean accuracy of what they produced over its LPSs, each counted by its
+    devices then.
+    """
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
         last = {row.lps_id: row.accuracy for row in rows}
@@ -55,7 +60,7 @@ def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
 
 
 def _newcomers_from(run: RunRecord) -> int:
-    """The first global round that has them, where there are any."""
+    """Return the first global round that has them, where there are any."""
     settings = run.experiment.get("newcomers")
     return int(settings["from_global_round"]) if settings else 0
 

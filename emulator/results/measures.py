@@ -22,29 +22,29 @@ class Measure:
     form: tuple[float, int, str] = PERCENT
 
     def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
-        """As 73.5 ± 1.2 in percent; an adjusted Rand index as 0.98 ± 0.03."""
+        """Return the value as 73.5 ± 1.2 in percent; an adjusted Rand index as 0.98 ± 0.03."""
         factor, digits, _ = self.form
         spread = "" if deviation is None else f" ± {factor * deviation:.{digits}f}"
         return f"{factor * mean:{sign}.{digits}f}{spread}".replace("-", "−")
 
 
 def device_mean_accuracy(run: RunRecord) -> float | None:
-    """The plain mean over devices, whatever their clusters and however many examples each is tested on."""
+    """Return the plain mean over devices, whatever their clusters and however many examples each is tested on."""
     return _mean(run.summary.device_accuracy.values())
 
 
 def newcomers_accuracy(run: RunRecord) -> float | None:
-    """The plain mean over the devices that joined once the others were grouped."""
+    """Return the plain mean over the devices that joined once the others were grouped."""
     return _mean(run.summary.device_accuracy.get(device) for device in run.summary.newcomers)
 
 
 def lowest_accuracy(run: RunRecord) -> float | None:
-    """Of the device that is worst off."""
+    """Return the accuracy of the device with the lowest."""
     return min(_known(run.summary.device_accuracy.values()), default=None)
 
 
 def received_accuracy(run: RunRecord) -> float | None:
-    """Of models as they were received, where devices use models of their own beside them."""
+    """Return the accuracy of models as they were received, if devices use models of their own beside them."""
     return (run.summary.received_accuracy or {}).get("mean")
 
 
@@ -64,7 +64,7 @@ COSTS: Mapping[str, Measure] = {
 
 
 def measure(name: str) -> Measure:
-    """A measure by its name, which is that of a true task where it is none of those above."""
+    """Return a measure by its name, which is that of a true task where it is none of those above."""
     return (
         ACCURACIES.get(name)
         or COSTS.get(name)
@@ -73,12 +73,12 @@ def measure(name: str) -> Measure:
 
 
 def heading(name: str) -> str:
-    """What stands above its column, with the unit."""
+    """Return the heading of a measure's column, with the unit."""
     return f"{name}{measure(name).form[2]}"
 
 
 def is_number(heading: str) -> bool:
-    """Whether a table's column of this heading holds numbers."""
+    """Return whether a table's column of this heading holds numbers."""
     return heading in ("seeds", ARI) or heading.endswith(("%", "MB"))
 
 

@@ -72,7 +72,7 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
 
 
 def resume_folder(folder: Path) -> Experiment:
-    """The experiment of a run that was interrupted or failed, its folder made ready to go on in.
+    """Return the experiment of a run that was interrupted or failed, its folder made ready to go on in.
 
     Faults are left out: they belong to the run's first life. The record of a failed end is removed, so that the GPS
     tries again from its state.
@@ -102,7 +102,7 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
 
 
 def _is_completed(summary: Path) -> bool:
-    """Whether a record says so; a damaged one says nothing, and is made again from the state."""
+    """Return whether a record says that its run completed; a damaged record is made again from the state."""
     try:
         return read_summary(summary).status == "completed"
     except DataError:

@@ -49,7 +49,7 @@ class RunRecord:
 
 
 def load_record(folder: Path) -> RunRecord:
-    """The record that a run left in `folder`.
+    """Return the record that a run left in `folder`.
 
     Raises:
         DataError: a file is missing or malformed; the message is one line and names the file.

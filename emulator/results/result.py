@@ -65,7 +65,7 @@ def accuracy_table(summary: Summary) -> Table:
 
 
 def traffic_table(summary: Summary) -> Table:
-    """Bytes by link and direction."""
+    """Return the bytes by link and direction."""
     table = Table("link", box=None, header_style="dim", pad_edge=False)
     table.add_column("up", justify="right")
     table.add_column("down", justify="right")
@@ -75,7 +75,7 @@ def traffic_table(summary: Summary) -> Table:
 
 
 def virtual_table(virtual: Virtual) -> Table:
-    """Where the virtual time went: of a mean LPS in global rounds, and of a mean device in LPS rounds."""
+    """Return the table of virtual time: of a mean LPS in global rounds, and of a mean device in LPS rounds."""
     table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
     for part in PARTS:
         table.add_column(part, justify="right")
@@ -87,7 +87,7 @@ def virtual_table(virtual: Virtual) -> Table:
 
 
 def energy_line(energy: EnergySummary) -> str:
-    """In one line: in all, by part, of a mean device and of the one that took most."""
+    """Return the energy in one line: in all, by part, of a mean device and of the one that took most."""
     names = {"down": "receiving", "compute": "computing", "up": "sending"}
     said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)
     late = f"; {human_joules(energy.late)} of it for updates that were late" if energy.late else ""

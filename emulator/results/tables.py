@@ -36,7 +36,7 @@ class Table(Mapping[str, NDArray[Any]]):
         return iter(self.columns)
 
     def __len__(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return len(self.columns)
 
     @property
@@ -57,7 +57,7 @@ class Table(Mapping[str, NDArray[Any]]):
         return needed("pandas").DataFrame(dict(self.columns))
 
     def _repr_html_(self) -> str:
-        """The first rows, for a notebook."""
+        """Return the first rows, for a notebook."""
         shown = [column[:ROWS_SHOWN].tolist() for column in self.columns.values()]
         more = self.num_rows - ROWS_SHOWN
         rest = f"<p>and {more} more rows</p>" if more > 0 else ""
@@ -86,7 +86,7 @@ class Matrix:
         return needed("pandas").DataFrame(self.values, index=list(self.ids), columns=list(self.ids))
 
     def _repr_html_(self) -> str:
-        """The first rows and columns, for a notebook."""
+        """Return the first rows and columns, for a notebook."""
         ids = self.ids[:ROWS_SHOWN]
         rows = [(name, *row) for name, row in zip(ids, self.values[: len(ids), : len(ids)].tolist(), strict=True)]
         more = len(self.ids) - len(ids)
@@ -94,7 +94,7 @@ class Matrix:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
-    """The table with these rows; `columns` gives names and kinds (int, float or str)."""
+    """Return the table with these rows; `columns` gives names and kinds (int, float or str)."""
     absent = {float: np.nan, str: "", int: 0}
 
     def column(name: str, kind: type) -> NDArray[Any]:
@@ -105,7 +105,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """An HTML table whose texts are escaped."""
+    """Return an HTML table whose texts are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -52,7 +52,7 @@ class RunClient:
         await self._channel.close(None)
 
     async def watch(self) -> AsyncIterator[pb.RunStatus]:
-        """The run's status at once and whenever it changes, without end.
+        """Yield the run's status at once and whenever it changes, without end.
 
         Raises:
             AddressError: what answers is no GPS, or the GPS does not say a word.
@@ -105,7 +105,7 @@ class RunClient:
             raise self._refused(error) from None
 
     def _pass_over(self, error: CallError) -> None:
-        """Nothing if asking again helps; AddressError otherwise."""
+        """Do nothing if asking again helps; raise AddressError otherwise."""
         if not is_passing(error):
             raise self._refused(error) from None
 

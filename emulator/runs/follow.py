@@ -17,7 +17,7 @@ Show = Callable[[pb.RunStatus], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended: its last status, and what is to be told if it has no result."""
+    """The end of a run: its last status, and the error to raise if it has no result."""
 
     status: pb.RunStatus
     failure: FedstrataError | None
@@ -42,7 +42,7 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """The last status: that with the record, or of a failed run whose record does not come in time."""
+    """Return the last status: that with the record, or of a failed run whose record does not come in time."""
     status = pb.RunStatus()
     try:
         async with asyncio.timeout(None) as record_deadline:
@@ -60,7 +60,7 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
-    """What the GPS makes of a failure elsewhere; the failure itself if the GPS does not answer in time."""
+    """Return the GPS's outcome after a failure elsewhere; the failure itself if the GPS does not answer in time."""
     reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
     try:
         async with asyncio.timeout(FAILURE_DEADLINE_S):

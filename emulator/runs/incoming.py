@@ -40,7 +40,7 @@ class IncomingRecord:
             ) from None
 
     def add(self, name: str, data: bytes) -> None:
-        """The next piece; a name begins a file.
+        """Add the next piece; a name begins a file.
 
         Raises:
             PayloadError: a name that no record has, or that was there before.

@@ -26,7 +26,7 @@ WAITS_SHOWN = 5
 
 
 class Display(Protocol):
-    """What a run tells its user while it goes on."""
+    """The display of a run for its user while the run goes on."""
 
     def open(self) -> AbstractContextManager[Any]:
         """The time during which the display may draw."""
@@ -42,7 +42,7 @@ class Display(Protocol):
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Bytes so far by link; counted at the parents' end, where every child's come together."""
+    """Return the bytes so far by link; counted at the parents' end, where every child's come together."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -52,7 +52,7 @@ def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
 
 
 def mean_accuracy(status: pb.RunStatus) -> float | None:
-    """The plain mean over the clusters that have been evaluated; None before any has."""
+    """Return the plain mean over the clusters that have been evaluated; None before any has."""
     values = [cluster.accuracy for cluster in status.clusters if cluster.is_evaluated]
     return sum(values) / len(values) if values else None
 
@@ -64,21 +64,18 @@ class Quiet:
         return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def restarted(self, restart: Restart) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def page(self, url: str) -> None:
-        """Nothing but the address, which was asked for; on standard error, since the result is alone on the other."""
+        """Show only the address, since it was asked for; on standard error, since the result is alone on the other."""
         print(page_line(url), file=sys.stderr, flush=True)
 
 
-class JsonLines:
+class JsonLines(Quiet):
     """One JSON object a line and event."""
-
-    def open(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
         print_json({"event": "status"} | status_fields(status))
@@ -90,16 +87,13 @@ class JsonLines:
         print_json({"event": "page", "url": url})
 
 
-class LogLines:
+class LogLines(Quiet):
     """A line for each phase and each global round, for where no terminal is."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last: tuple[str, int] | None = None
         self._waited: set[str] = set()
-
-    def open(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
         place = (status.phase, status.global_round)
@@ -122,7 +116,7 @@ class LogLines:
 
 
 def can_draw_over(console: Console) -> bool:
-    """Whether it is a terminal, and not only told to have colours, as what runs in a notebook's cell is."""
+    """Return whether the console is a real terminal; a notebook's cell only claims to have colours."""
     return console.is_terminal and console.file.isatty()
 
 
@@ -154,7 +148,7 @@ class LiveTables:
 
 
 def progress_line(status: pb.RunStatus) -> str:
-    """A status in one line: only what changes with phases and global rounds."""
+    """Return a status in one line: only what changes with phases and global rounds."""
     parts = [printable(status.phase)]
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
@@ -168,7 +162,7 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:
-    """What a run with a clock, energy or noise has taken by now."""
+    """Return the virtual time, the energy and the noise that a run has spent so far."""
     parts = []
     if status.virtual_ns:
         parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
@@ -180,7 +174,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Whom the run waits for, in one line; empty where that is nobody."""
+    """Return the devices and LPSs for which the run waits, in one line; empty if there are none."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
@@ -199,7 +193,7 @@ def restart_line(restart: Restart) -> str:
 
 
 def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> RenderableType:
-    """A status as a terminal shows it, `seconds` after the run began."""
+    """Return a status as a terminal shows it, `seconds` after the run began."""
     parts: list[RenderableType] = [_head(status, seconds)]
     if status.clusters:
         parts.append(_cluster_table(status))
@@ -228,7 +222,7 @@ def _cluster_table(status: pb.RunStatus) -> Table:
     for cluster in status.clusters[:CLUSTERS_SHOWN]:
         measured = cluster.is_evaluated
         table.add_row(
-            Text(printable(cluster.cluster_id)),
+            Text(printable(cluster.home_id)),
             str(cluster.devices),
             str(cluster.lps_round),
             decimal(cluster.loss if measured else None),
@@ -249,7 +243,7 @@ def _traffic_table(status: pb.RunStatus) -> Table:
 
 
 def status_fields(status: pb.RunStatus) -> dict[str, Any]:
-    """A status as JSON has it; null stands for what is not measured yet."""
+    """Return a status as JSON has it; null stands for what is not measured yet."""
     return {
         "run_id": status.run_id,
         "phase": status.phase,
@@ -271,7 +265,7 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
 def _cluster_fields(cluster: pb.ClusterStatus) -> dict[str, Any]:
     measured = cluster.is_evaluated
     return {
-        "cluster_id": cluster.cluster_id,
+        "cluster_id": cluster.home_id,
         "devices": cluster.devices,
         "lps_round": cluster.lps_round,
         "loss": cluster.loss if measured else None,
@@ -280,5 +274,5 @@ def _cluster_fields(cluster: pb.ClusterStatus) -> dict[str, Any]:
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    """One line on standard output, at once."""
+    """Print one line on standard output, at once."""
     print(json_text(fields), flush=True)

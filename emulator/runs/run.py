@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What the user asked for: a new run of an experiment, or (None) to go on with the one in `out`."""
+    """The request of the user: a new run of an experiment, or (None) to go on with the run in `out`."""
 
     experiment: Experiment | None
     out: Path
@@ -116,7 +116,7 @@ def _tell(folder: Path, *, is_json: bool) -> None:
 
 
 def make_display(*, is_json: bool, is_quiet: bool) -> Display:
-    """How progress is shown: as asked, or as the terminal allows."""
+    """Return the display that the user asked for, or that the terminal allows."""
     console = _console()
     if is_quiet:
         return Quiet()

@@ -8,60 +8,90 @@ PHASES = ["enrolment", "relevance", "grouping", "training", "evaluation", "compl
 
 
 def status_schema() -> dict[str, Any]:
-    """Of one line with the event `status`; readers pass over fields that they do not know."""
+    """Return the schema of one line with the event `status`; readers ignore fields that they do not know."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Status of a Fedstrata run",
         **_object({
-            "event": {"const": "status"},
+            "event": {"const": "status", "description": "the kind of this line"},
             "run_id": _text("the experiment's name and the beginning of its digest"),
-            "phase": {"enum": PHASES},
-            "reason": _text("of a failed run why; else empty"),
-            "global_round": _count("global rounds that are done"),
-            "global_rounds": _count("of how many"),
-            "seconds": _seconds("on the run's own clock, which stands still once it is over"),
+            "phase": {"enum": PHASES, "description": "the phase that the run is in"},
+            "reason": _text("the reason for which the run failed; empty if it did not fail"),
+            "global_round": _count("the number of finished global rounds"),
+            "global_rounds": _count("the number of global rounds in the experiment"),
+            "seconds": _seconds("seconds since the run began, by the GPS's clock; they stop at the end of the run"),
             "virtual_seconds": {
                 "type": ["number", "null"],
                 "minimum": 0,
-                "description": "when the open global round began on the virtual clock; null before the second",
+                "description": "virtual time at which the open global round began; null before the second round",
             },
             "energy_joules": {
                 "type": ["number", "null"],
                 "minimum": 0,
-                "description": "what devices have taken in LPS rounds; null where the experiment counts none",
+                "description": "energy of the devices in LPS rounds; null if the experiment counts none",
             },
             "epsilon_spent": {
                 "type": ["number", "null"],
                 "minimum": 0,
-                "description": "of the updates so far, the open global round's with them; null where none are noised",
+                "description": "ε of all updates, with the open global round; null if updates have no noise",
             },
-            "lps_wanted": _count("how many LPSs the run needs; 0 while nobody knows"),
-            "devices": {"type": "object", "additionalProperties": _count("devices in this state")},
-            "clusters": {"type": "array", "items": _cluster()},
-            "waits": {"type": "array", "items": _wait(), "description": "whom the run waits for, the longest first"},
-            "bytes": _object({link: _object({"up": _count("so far"), "down": _count("so far")}) for link in LINKS}),
+            "lps_wanted": _count("the number of LPSs that the run needs; 0 while it is unknown"),
+            "devices": {
+                "type": "object",
+                "additionalProperties": _count("the number of devices in this state"),
+                "description": "the number of devices by state: absent, enrolled, answered, assigned or refused",
+            },
+            "clusters": {
+                "type": "array",
+                "items": _cluster(),
+                "description": "the clusters, or the LPSs if clusters span LPSs; empty before devices have their LPS",
+            },
+            "waits": {
+                "type": "array",
+                "items": _wait(),
+                "description": "the devices and LPSs for which the run waits, the longest wait first",
+            },
+            "bytes": {
+                **_object({link: _bytes() for link in LINKS}),
+                "description": "the bytes so far, by link and direction, counted at the parents' ends",
+            },
         }),
     }  # fmt: skip
 
 
 def _cluster() -> dict[str, Any]:
     return _object({
-        "cluster_id": _text("its name"),
-        "devices": _count("in it"),
-        "lps_round": _count("LPS rounds that are done"),
-        "loss": {"type": ["number", "null"], "minimum": 0, "description": "null while not measured"},
-        "accuracy": {"type": ["number", "null"], "minimum": 0, "maximum": 1, "description": "null while not measured"},
+        "cluster_id": _text("the name of the cluster, or of the LPS if clusters span LPSs"),
+        "devices": _count("the number of its devices"),
+        "lps_round": _count("the number of finished LPS rounds"),
+        "loss": {
+            "type": ["number", "null"],
+            "minimum": 0,
+            "description": "the mean cross-entropy on held-out examples; null until it is measured",
+        },
+        "accuracy": {
+            "type": ["number", "null"],
+            "minimum": 0,
+            "maximum": 1,
+            "description": "the share of hits on held-out examples; null until it is measured",
+        },
     })  # fmt: skip
 
 
 def _wait() -> dict[str, Any]:
     return _object({
-        "name": _text("of a device or an LPS"), "what": _text("what it is waited for"), "seconds": _seconds("so far"),
+        "name": _text("the id of the device or the LPS"),
+        "what": _text("the event for which the run waits"),
+        "seconds": _seconds("the seconds of the wait so far"),
     })  # fmt: skip
 
 
+def _bytes() -> dict[str, Any]:
+    return _object({"up": _count("the bytes towards the GPS"), "down": _count("the bytes towards the devices")})
+
+
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """An object that has all of these."""
+    """Return an object that has all of these."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

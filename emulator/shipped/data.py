@@ -30,7 +30,7 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 
 def listing() -> list[str]:
-    """A line a data set."""
+    """Return a line a data set."""
     return [_digits(), *(_line(published()) for published in PUBLISHED.values())]
 
 

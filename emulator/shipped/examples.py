@@ -31,12 +31,12 @@ class Example:
 
 
 def examples(folder: Path = EXPERIMENTS) -> dict[str, Example]:
-    """All of them by name, in alphabetical order."""
+    """Return all of them by name, in alphabetical order."""
     return {path.stem: Example(name=path.stem, path=path) for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_example(name: str) -> Example:
-    """The example of that name; hyphens may stand for underscores.
+    """Return the example of that name; hyphens may stand for underscores.
 
     Raises:
         ExperimentError: there is none; the message says the names nearest to it.
@@ -49,7 +49,7 @@ def find_example(name: str) -> Example:
 
 
 def find_experiment(given: Path) -> Path:
-    """The experiment file that a command was given: a file, or the name of an example where no such file is.
+    """Return the experiment file that a command was given: a file, or the name of an example where no such file is.
 
     Raises:
         ExperimentError: neither is there.
@@ -65,7 +65,7 @@ def find_experiment(given: Path) -> Path:
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
-    """For the shell: examples, experiment files and folders that begin with what was typed."""
+    """Yield, for the shell, examples, experiment files and folders that begin with what was typed."""
     yield from (name for name in examples() if name.startswith(incomplete))
     folder, _, start = incomplete.rpartition("/")
     for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{start}*")):

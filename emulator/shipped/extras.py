@@ -9,7 +9,7 @@ EXTRAS = {"pandas": "pandas", "torch.utils.tensorboard": "tensorboard", "mlflow"
 
 
 def needed(module: str) -> Any:
-    """The module.
+    """Return the module.
 
     Raises:
         MissingPackageError: it is not installed; the message says which extra of Fedstrata brings it.

@@ -26,7 +26,7 @@ Overrides = dict[str, Any]  # dotted key: value, as --set takes them
 
 
 class SweepFile(Settings):
-    """What a sweep file may say."""
+    """The keys of a sweep file."""
 
     base: str | dict[str, Any]  # an experiment file beside this one, the name of an example, or an experiment
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -117,7 +117,7 @@ class Sweep:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """The sweep that a file describes, every experiment of it checked by itself and no two cells equal.
+    """Return the sweep that a file describes, every experiment of it checked by itself and no two cells equal.
 
     Raises:
         ExperimentError: the file is missing, is not YAML, or says what is not allowed; the message names the cell.
@@ -134,7 +134,9 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
-    """The sweep of what a file holds; a base file is looked for in the folder `beside`. Raises as `load_sweep`."""
+    """Return the sweep of what a file holds; a base file is looked for in the folder `beside`. Raises as
+    `load_sweep`.
+    """
     if not isinstance(document, Mapping):
         raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
     try:
@@ -163,7 +165,7 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
 
 
 def _choices(axis: str, given: Any) -> Any:
-    """The choices of an axis by name: named already, or the values of the key that the axis is called after."""
+    """Return the choices of an axis by name: named already, or the values of the key that the axis is called after."""
     if isinstance(given, Mapping):
         return {str(choice): own or {} for choice, own in given.items()}
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -188,7 +190,7 @@ def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
 
 
 def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:
-    """The base experiment as a mapping."""
+    """Return the base experiment as a mapping."""
     if not isinstance(given, str):
         return given
     try:

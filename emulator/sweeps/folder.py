@@ -20,7 +20,7 @@ OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before
 
 
 class RoundStart(Enum):
-    """What there is of a run."""
+    """The state of a run's folder."""
 
     NEW = "nothing, or the beginning of a folder, which is removed"
     HALF = "a state to go on from"
@@ -56,7 +56,7 @@ def write_sweep(file: IO[str], sweep: Sweep) -> None:
 
 
 def _locked(out: Path) -> IO[str]:
-    """The sweep's file in its folder, open to be written and locked until it is closed."""
+    """Return the sweep's file in its folder, open to be written and locked until it is closed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = (out / SWEEP).open("a", encoding="utf-8")
@@ -71,7 +71,7 @@ def _locked(out: Path) -> IO[str]:
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:
-    """What a run's folder holds of the run of an experiment.
+    """Return what a run's folder holds of the run of an experiment.
 
     Raises:
         OutputError: it holds a run of another experiment, or what is not of a run.
@@ -92,7 +92,7 @@ def standing(folder: Path, experiment: Experiment) -> RoundStart:
 
 
 def completed_record(folder: Path) -> RunRecord | None:
-    """The record of a completed run; None of any other."""
+    """Return the record of a completed run; None of any other."""
     try:
         record = load_record(folder)
     except DataError:
@@ -110,13 +110,13 @@ def clear(folder: Path) -> None:
 
 
 def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
-    """The records of the sweep's completed runs, by place and seed."""
+    """Return the records of the sweep's completed runs, by place and seed."""
     found = ((run, completed_record(out / run.path)) for run in sweep.runs)
     return {(run.place, run.seed): record for run, record in found if record is not None}
 
 
 def _experiment_in(folder: Path) -> Experiment | None:
-    """The experiment that a run's folder names; None where it is not there or only half written."""
+    """Return the experiment that a run's folder names; None where it is not there or only half written."""
     path = folder / "experiment.yaml"
     try:
         return load_experiment(path) if path.exists() else None

@@ -42,7 +42,7 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Accuracy over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
+    """Return accuracy over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
         records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
@@ -57,7 +57,7 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Accuracy of the cells: by true task where there is one setting, else the mean over devices by setting."""
+    """Return accuracy of the cells: by true task where there is one setting, else the mean over devices by setting."""
     mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
     settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
@@ -77,14 +77,14 @@ def figure_of(results: SweepResults) -> Columns:
 
 
 def _shown(results: SweepResults) -> list[str]:
-    """What a figure of one setting shows: true tasks and their mean, or the mean over devices and the worst of them."""
+    """Return the measures in a figure: true tasks and their mean, or the mean over devices and the worst of them."""
     tasks = [name for name in results.measures if name not in ACCURACIES]
     devices = [name for name in (DEVICES, LOWEST) if name in results.measures]
     return [*tasks, MEAN] if tasks else devices or [MEAN]
 
 
 def render_page(results: SweepResults, figure: Columns) -> str:
-    """The page as text."""
+    """Return the page as text."""
     sweep = results.sweep
     done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
     missing = len(sweep.runs) - done
@@ -104,7 +104,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
 
 
 def fill_template(template: str, /, **parts: str) -> str:
-    """A template filled, with the style beside it."""
+    """Return a template filled, with the style beside it."""
     here = files("emulator.results.report")
     page = Template(here.joinpath(template).read_text(encoding="utf-8"))
     return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def _table(caption: str, given: TextTable) -> Markup:
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """A row a place, a column a seed: the mean accuracy, which leads to the run's report."""
+    """Return a row a place, a column a seed: the mean accuracy, which leads to the run's report."""
     sweep = results.sweep
     by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
     for run in sweep.runs:

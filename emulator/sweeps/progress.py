@@ -27,7 +27,7 @@ FAILURES_SHOWN = 5
 
 
 class Pace:
-    """How many runs are done, and how long the rest may take by what the runs of each place took so far."""
+    """The pace of a sweep: the number of finished runs, and the time of the rest by the runs of each place so far."""
 
     def __init__(
         self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
@@ -56,7 +56,7 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Seconds of a run: the mean of its place's, or of all as long as there is none of its place."""
+        """Return the seconds of a run: the mean of its place's, or of all as long as there is none of its place."""
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """How one run ended; `record` is None of a failed one."""
+    """The end of one run; `record` is None if the run failed."""
 
     folder: Path
     seconds: float
@@ -83,7 +83,7 @@ class RunEnd:
 
 
 class SweepDisplay(Protocol):
-    """What a sweep tells its user while it goes on."""
+    """The display of a sweep for its user while the sweep goes on."""
 
     def open(self, pace: Pace) -> AbstractContextManager[Any]:
         """The time during which the display may draw."""
@@ -108,13 +108,13 @@ class QuietSweep:
         return nullcontext()
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def restarted(self, run: SweepRun, restart: Restart) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def ended(self, run: SweepRun, end: RunEnd) -> None:
-        """Nothing."""
+        """Show nothing."""
 
 
 class SweepJson(QuietSweep):
@@ -179,7 +179,7 @@ def _bar(done: int, of: int) -> ProgressBar:
 
 
 def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
-    """How progress is shown: as asked, or as the terminal allows."""
+    """Return the display that the user asked for, or that the terminal allows."""
     if is_quiet:
         return QuietSweep()
     if is_json:

@@ -38,17 +38,17 @@ class SweepResults:
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
-        """What is measured of every run: agreement with the truth, accuracies, and that of each true task."""
+        """The measures of every run: agreement with the truth, accuracies, and the accuracy on each true task."""
         tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.task_accuracy or ())
         return (*self._there(ACCURACIES), *tasks)
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
-        """What devices have sent and received, as far as any run has it."""
+        """The bytes that devices have sent and received, if any run has them."""
         return self._there(COSTS)
 
     def values(self, place: Place, name: str) -> dict[int, float]:
-        """A measure by seed, of the runs that have it; accuracies are ratios."""
+        """Return a measure by seed, of the runs that have it; accuracies are ratios."""
         runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
         found = {seed: measure(name).of(run) for seed, run in runs if run is not None}
         return {seed: value for seed, value in found.items() if value is not None}
@@ -66,15 +66,15 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), above=sum(pair > 0 for pair in pairs))
 
     def table(self) -> Table:
-        """A row a place: mean ± standard deviation of each measure, accuracies in percent."""
+        """Return a row a place: mean ± standard deviation of each measure, accuracies in percent."""
         return self._table_of(self.measures)
 
     def cost_table(self) -> Table:
-        """A row a place: mean ± standard deviation of what devices have sent and received."""
+        """Return a row a place: mean ± standard deviation of what devices have sent and received."""
         return self._table_of(self.costs)
 
     def differences(self) -> Table:
-        """A row a place that is not the baseline's: paired differences, and in how many pairs it is above."""
+        """Return a row a place that is not the baseline's: paired differences, and in how many pairs it is above."""
         rows = [
             [*_where(place), *(_said_difference(self.difference(place, m), m) for m in self.measures)]
             for place in self.sweep.places
@@ -83,7 +83,7 @@ class SweepResults:
         return [*self._head(), *map(heading, self.measures)], rows
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a place and measure, with the columns of `columns`; None where there is no number."""
+        """Return a row a place and measure, with the columns of `columns`; None where there is no number."""
         return [self._row(place, name) for place in self.sweep.places for name in self._measured]
 
     @property
@@ -92,7 +92,7 @@ class SweepResults:
         return {**dict.fromkeys(self._head(), str), **MEASURED}
 
     def csv_text(self) -> str:
-        """The rows in full; nothing in them depends on when or where the runs were done."""
+        """Return the rows in full; nothing in them depends on when or where the runs were done."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(self.columns))
         writer.writeheader()
@@ -111,7 +111,7 @@ class SweepResults:
         return (*self.measures, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those that any run has."""
+        """Return the measures that any run has."""
         return tuple(name for name in names if any(measure(name).of(run) is not None for run in self.records.values()))
 
     def _table_of(self, names: Sequence[str]) -> Table:
@@ -147,7 +147,7 @@ def _said(spread: Spread, name: str, *, sign: str = "") -> str:
 
 
 def _said_difference(difference: Difference | None, name: str) -> str:
-    """As +9.9 ± 2.0 (6/6): above the baseline in six pairs of six."""
+    """Return the difference as +9.9 ± 2.0 (6/6): above the baseline in six pairs of six."""
     if difference is None or not difference.spread.count:
         return NO_VALUE
     return f"{_said(difference.spread, name, sign='+')} ({difference.above}/{difference.spread.count})"

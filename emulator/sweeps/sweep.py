@@ -27,7 +27,7 @@ Wanted = tuple[SweepRun, RoundStart]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """What the user asked for."""
+    """The request of the user."""
 
     sweep: Sweep
     out: Path
@@ -36,7 +36,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the runs of one call took: wall time, and the CPU time of all their processes."""
+    """The cost of the runs of one call: wall time, and the CPU time of all their processes."""
 
     runs: int
     seconds: float
@@ -59,7 +59,7 @@ class SweepOutcome:
 
     @property
     def failure(self) -> FedstrataError | None:
-        """What to raise where a run has failed."""
+        """The error to raise if a run has failed; None if none has."""
         if not self.failures:
             return None
         run, error = self.failures[0]
@@ -105,7 +105,7 @@ class _Work:
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def do(self) -> Cost:
-        """All of them; gives what they took."""
+        """Return all of them; gives what they took."""
         began, cpu_seconds = time.monotonic(), _cpu_seconds()
         with self._display.open(self._pace):
             run_interruptibly(self._all())
@@ -168,11 +168,11 @@ class _OneOfMany(Quiet):
 
 
 def jobs_for(cores: int) -> int:
-    """How many runs at once make the best use of so many cores (docs/sweep.md has the figures)."""
+    """Return the number of simultaneous runs that use so many cores best (docs/sweep.md has the figures)."""
     return cores + 1
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and of all that it has started and waited for."""
+    """Return the CPU time of this process and of all that it has started and waited for."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)

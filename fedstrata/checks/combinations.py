@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
-from fedstrata.methods import Method, Moment
+from fedstrata.methods import Method, Moment, places_late
 from fedstrata.streams.homes import lps_count
 from fedstrata.streams.streams import asks_in_training, spans_lps
 
@@ -147,6 +147,10 @@ FEATURES: Mapping[str, Feature] = {
     "clusters span LPSs": Feature(
         said=_spans, without="give each cluster an LPS of its own: no topology, and a method that plans before training"
     ),
+    "several clusters span LPSs": Feature(
+        said=lambda experiment, method: _if(method.clusters_known != 1, _spans(experiment, method)),
+        without="choose a method of a single cluster, such as fedavg",
+    ),
     "partial sums": Feature(
         said=lambda experiment, method: _if(not SOME_ROUNDS.said(experiment, method), _spans(experiment, method)),
         without=f"say {ROUNDS}: 2 or more",
@@ -158,7 +162,7 @@ FEATURES: Mapping[str, Feature] = {
     "profiles without noise": _method_that(
         lambda method: not method.noises_profiles, "choose method one_shot or label_means"
     ),
-    "places no late device": _method_that(lambda method: not method.places_late()),
+    "places no late device": _method_that(lambda method: not places_late(type(method))),
 }
 CLOUD = "the GPS decides over every update, after each round"
 VIRTUAL = "on the virtual clock only rounds of LPSs have deadlines"
@@ -185,8 +189,8 @@ REFUSALS = (
         ("secure_aggregation", "asks after training"), "devices answer about their updates, which tells what masks hide"
     ),
     Refusal(
-        ("secure_aggregation", "clusters span LPSs"),
-        "LPSs that share clusters keep no rosters of mask keys, and a sum may be of few devices of a cluster",
+        ("secure_aggregation", "several clusters span LPSs"),
+        "masks cancel in a sum of all devices of an LPS, and each of these clusters has a sum of its own there",
     ),
     Refusal(("secure_aggregation", "bounds.max_update_norm"), "nobody can measure the length of a masked update"),
     Refusal(

@@ -1,6 +1,7 @@
 """Numbers that secure aggregation and noise cannot do with: devices in a round, values of a sum, examples."""
 
 import math
+from collections.abc import Collection
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
@@ -11,14 +12,15 @@ from fedstrata.methods import Method
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.streams.cohort import cohort_size
+from fedstrata.streams.homes import homes_of
 from fedstrata.tensors.exact_sum import largest_value
 
 
 def check_protection(experiment: Experiment, method: Method) -> None:
     """Refuse masks for too few or too many devices, and noise that sums cannot hold. Raises ExperimentError."""
     if experiment.secure_aggregation is not None:
-        _check_not_too_few(experiment, method.clusters_known, experiment.secure_aggregation.min_devices)
-        _check_not_too_many(experiment, method.clusters_known)
+        _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
+        _check_not_too_many(experiment, method)
     if experiment.privacy is not None and experiment.privacy.profiles is not None:
         _check_profiles(experiment, experiment.privacy.profiles)
     budget = budget_of(experiment)
@@ -26,36 +28,52 @@ def check_protection(experiment: Experiment, method: Method) -> None:
         _check_reach(experiment, budget)
 
 
-def _check_not_too_few(experiment: Experiment, clusters: int, min_devices: int) -> None:
-    """Refuse rounds that are certain to ask too few: the smallest of some clusters has at most their mean.
+def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int) -> None:
+    """Refuse rounds that are certain to ask too few.
 
     If the method finds out how many clusters there are, at least the round of a single cluster is checked.
     """
-    there = experiment.device_count - len(experiment.newcomer_indexes)
-    asked = cohort_size(there // max(1, clusters), experiment.training.participation)
+    there = set(range(experiment.device_count)) - set(experiment.newcomer_indexes)
+    sizes, of = _round_sizes(experiment, method, there, "at most")
+    asked = cohort_size(min(sizes), experiment.training.participation)
     if asked < min_devices:
-        of = f"of {clusters} clusters one asks" if clusters > 1 else "a round asks"
         raise ExperimentError(
-            f"secure_aggregation: {of} at most {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
+            f"secure_aggregation: {of} {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
             "says too much of each; have more devices, form fewer clusters, or leave it out"
         )
 
 
-def _check_not_too_many(experiment: Experiment, clusters: int) -> None:
-    """Refuse rounds that are certain to ask too many: of so many clusters one has as many devices as their mean.
+def _check_not_too_many(experiment: Experiment, method: Method) -> None:
+    """Refuse rounds that are certain to ask too many.
 
-    Where the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
+    If the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
     """
-    trained = experiment.device_count
+    if not method.clusters_known:
+        return
+    trained = set(range(experiment.device_count))
     if (late := experiment.newcomers) is not None and late.from_global_round > experiment.training.global_rounds:
-        trained -= len(experiment.newcomer_indexes)
-    asked = cohort_size(math.ceil(trained / clusters), experiment.training.participation) if clusters else 0
+        trained -= set(experiment.newcomer_indexes)
+    sizes, of = _round_sizes(experiment, method, trained, "at least")
+    asked = cohort_size(max(sizes), experiment.training.participation)
     if asked > MOST_MASKED:
-        of = "a round asks" if clusters == 1 else f"of {clusters} clusters one asks at least"
         raise ExperimentError(
             f"secure_aggregation: {of} {asked} devices, and masks are for at most {MOST_MASKED}; "
             f"say training.participation: {MOST_MASKED}, form more clusters, or leave it out"
         )
+
+
+def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
+    """Return how many of these devices the rounds have, and the words for who asks so many.
+
+    The devices of a single cluster are told by their LPSs. Of several clusters the mean is known: the smallest has at
+    most its floor, the largest at least its ceiling.
+    """
+    if method.clusters_known == 1:
+        sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]
+        return sizes, f"of {len(sizes)} LPSs one asks" if len(sizes) > 1 else "a round asks"
+    clusters = max(1, method.clusters_known)
+    sizes = [(len(devices) + place) // clusters for place in range(clusters)]
+    return sizes, f"of {clusters} clusters one asks {bound}" if clusters > 1 else f"a round asks {bound}"
 
 
 def _check_reach(experiment: Experiment, budget: UpdateBudget) -> None:

@@ -22,7 +22,7 @@ class Clock:
         """Return the side of an LPS, for a cluster or for its devices of all clusters."""
         return LpsClock(self.experiment)
 
-    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
+    def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         """Return what an LPS's calls to the GPS ask; `payload_bytes` is the largest that goes down and up."""
         return ChildClock()
 
@@ -43,7 +43,7 @@ class VirtualClock(Clock):
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return VirtualLpsClock(self.experiment, cluster)
 
-    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
+    def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
         return CountingChild()
 
     def gps(self, journal: Journal) -> GpsClock:
@@ -54,15 +54,15 @@ class VirtualClock(Clock):
 
 
 class RealClock(Clock):
-    """What goes over links, and what boards compute, takes its time."""
+    """Transfers over links and the computing of boards take real time."""
 
     has_links = True
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
         return RealLpsClock(self.experiment, cluster)
 
-    def uplink(self, cluster_id: str, payload_bytes: int) -> ChildClock:
-        return PacedChild(lps_links(self.experiment), cluster_id, payload_bytes=payload_bytes)
+    def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
+        return PacedChild(lps_links(self.experiment), home_id, payload_bytes=payload_bytes)
 
     def gps(self, journal: Journal) -> GpsClock:
         return RealGpsClock(self.experiment, journal)

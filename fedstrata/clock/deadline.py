@@ -25,11 +25,11 @@ class Waiting(Protocol):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those that it waits for."""
+        """The children for which the round waits."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether it waits for none any more."""
+        """Return whether the round waits for no child any more."""
 
     def exclude(self, child_id: str) -> None:
         """Go on without a child."""
@@ -47,7 +47,7 @@ class Begun(Protocol):
         """Its children."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """What a child has been sent."""
+        """Return what a child has been sent."""
 
 
 class Deadline:
@@ -104,12 +104,12 @@ class Deadline:
 
     @property
     def ends_ns(self) -> int | None:
-        """When the round ends, or the waiting for answers in it, if a child misses that."""
+        """The time at which the round, or the wait for answers in it, ends for a child that misses it."""
         return None
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """What the children that are late have done in vain, by name."""
+        """The work that late children have done in vain, by name."""
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:

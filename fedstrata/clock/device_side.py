@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What a device has done since a time: how many examples its training has gone through, and in which LPS round."""
+    """The work of a device since a time: the number of examples that it has trained on, and the LPS round."""
 
     began_ns: int
     device_index: int
@@ -28,7 +28,7 @@ class DeviceClock:
     announces = False  # whether updates are announced before they are sent
 
     def now_ns(self) -> int:
-        """The time now."""
+        """Return the time now."""
         return time.monotonic_ns()
 
     def to_gps(self, device_id: str) -> ChildClock:

@@ -14,7 +14,7 @@ SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws
 
 
 class Boards:
-    """How long devices compute, in nanoseconds."""
+    """The times that devices take to compute, in nanoseconds."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed, self._compute = experiment.seed, experiment.compute
@@ -57,7 +57,7 @@ class Boards:
 
 
 class Presence:
-    """When devices are away, as the schedule says."""
+    """The times at which devices are away, by the schedule."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
@@ -108,7 +108,7 @@ class Homes:
 
     @property
     def times(self) -> list[int]:
-        """When devices are moved, ascending."""
+        """The times at which devices are moved, ascending."""
         return sorted({entry.at for entry in self._moves})
 
 

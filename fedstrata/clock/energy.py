@@ -28,7 +28,7 @@ class Energy:
         return self.down + self.compute + self.up
 
     def joules(self) -> dict[str, float]:
-        """By part."""
+        """Return the joules by part."""
         return {part: getattr(self, part) / JOULE_FJ for part in PARTS}
 
 
@@ -36,7 +36,7 @@ NONE = Energy()
 
 
 def summed(energies: Iterable[Energy]) -> Energy:
-    """All of them together."""
+    """Return all of them together."""
     total = NONE
     for each in energies:
         total += each
@@ -44,12 +44,12 @@ def summed(energies: Iterable[Energy]) -> Energy:
 
 
 def counts_energy(experiment: Experiment) -> bool:
-    """Whether a run's record is to say what devices took."""
+    """Return whether the record of a run gives the energy that devices took."""
     return experiment.energy is not None and experiment.clock != "none"
 
 
 class DeviceEnergy:
-    """What each device's radio and board take, of an experiment that asks for it."""
+    """The power of each device's radio and board, in an experiment that asks for energy."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
@@ -57,7 +57,7 @@ class DeviceEnergy:
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
 
     def of(self, flow: pb.Flow) -> Energy:
-        """What a device took for its part of a round; the time in which it was not there takes nothing."""
+        """Return the energy that a device took for its part of a round; time in which it was away takes none."""
         return self._took(
             flow.child,
             down=(flow.down_bytes, flow.down_ns - flow.away_ns),
@@ -66,7 +66,7 @@ class DeviceEnergy:
         )
 
     def carried(self, each: pb.Carried) -> Energy:
-        """What a transfer or some computing took on the real clock, as long as it really lasted."""
+        """Return the energy of a transfer or of computing on the real clock, for the time that it really lasted."""
         lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
         went = (each.bytes, lasted_ns)
         if each.direction == "compute":
@@ -76,7 +76,7 @@ class DeviceEnergy:
     def _took(
         self, index: int, *, down: tuple[int, int] = (0, 0), up: tuple[int, int] = (0, 0), compute_ns: int = 0
     ) -> Energy:
-        """Of transfers given as bytes and nanoseconds."""
+        """Return the energy of transfers, given as bytes and nanoseconds, and of computing."""
         if self._settings is None:
             return NONE
         if index not in self._known:
@@ -94,6 +94,6 @@ class DeviceEnergy:
 
 
 def profiles_of(experiment: Experiment) -> Mapping[int, str]:
-    """The profile of each device that `compute` names."""
+    """Return the profile of each device that `compute` names."""
     named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
     return {index: name for name, indexes in named.items() for index in indexes}

@@ -9,7 +9,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanged:
-    """What went between a parent and one child in a round, in bytes, and what the child says that it has done."""
+    """The bytes that went between a parent and one child in a round, and the work that the child reports."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -22,7 +22,7 @@ class Exchanged:
         own = pb.UpdateHeader(
             run_id=header.run_id,
             child_id=header.child_id,
-            cluster_id=header.cluster_id,
+            home_id=header.home_id,
             round=header.round,
             payload=header.payload,
             train_loss=header.train_loss,

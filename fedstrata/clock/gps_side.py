@@ -1,6 +1,5 @@
 """The clock of the GPS: when global rounds begin and end, and what happened before training."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from fedstrata.clock.devices import Homes
@@ -16,7 +15,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Journal(Protocol):
-    """What the GPS writes down, as far as its clock reads and writes it."""
+    """The part of the GPS's journal that its clock reads and writes."""
 
     def round_times(self) -> dict[int, bytes]:
         """RoundTimes messages by global round."""
@@ -25,10 +24,10 @@ class Journal(Protocol):
         """Keep the RoundTimes message of a global round."""
 
     def phases(self) -> dict[str, float]:
-        """When each phase began, in seconds since 1970."""
+        """Return the time at which each phase began, in seconds since 1970."""
 
     def answers(self, question: str) -> dict[int, bytes]:
-        """All answers to a question, by device index."""
+        """Return all answers to a question, by device index."""
 
 
 class GpsClock:
@@ -45,12 +44,12 @@ class GpsClock:
 
     @property
     def began_unix_ns(self) -> int:
-        """When training began, if something happens by that real time; 0 before, and else."""
+        """The time at which training began, if events happen by real time; otherwise, and before it began, 0."""
         return 0
 
     @property
     def knows_start(self) -> bool:
-        """Whether LPSs can be told when training began, or need not be."""
+        """Return whether LPSs can be given the time at which training began, or do not need it."""
         return True
 
     def begin(self) -> None:
@@ -72,11 +71,11 @@ class GpsClock:
         """Return when a global round begins, from the first question on."""
         return self.before.ends_ns + self.begins_ns(global_round)
 
-    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+    def bundled_ns(self, home_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
         """Return when the answers of an LPS's devices are here; 0 if nobody works that out."""
         return 0
 
-    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
+    def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
         """Return the times of the global round just closed, or what links have carried; None if nothing is noted."""
         return None
 
@@ -101,11 +100,11 @@ class VirtualGpsClock(GpsClock):
         self.asked = _asked(self._experiment, self._journal)
         self.before = before_training(self._experiment, list(self.asked.values()))
 
-    def bundled_ns(self, cluster_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        return self._timeline.bundled_ns(cluster_id, global_round, answered_ns, bundle_bytes)
+    def bundled_ns(self, home_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
+        return self._timeline.bundled_ns(home_id, global_round, answered_ns, bundle_bytes)
 
-    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
-        return self._timeline.round(global_round, self.begins_ns(global_round)).times(exchanged())
+    def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
+        return self._timeline.round(global_round, self.begins_ns(global_round)).times(exchanged)
 
 
 class RealGpsClock(GpsClock):
@@ -136,12 +135,12 @@ class RealGpsClock(GpsClock):
     def now_ns(self, global_round: int) -> int:
         return since_ns(self.began_unix_ns) if self._counts else super().now_ns(global_round)
 
-    def of_round(self, global_round: int, exchanged: Callable[[], Sent]) -> pb.RoundTimes | None:
+    def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
         return pb.RoundTimes(carried=self.rounds.take(global_round))
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """The questions before training by name, of what devices have answered."""
+    """Return the questions before training by name, of what devices have answered."""
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:

@@ -26,7 +26,9 @@ class Devices(Protocol):
         """Their indexes by their ids."""
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """By device who takes part in a round that begins at a time, and from when on. Raises RunStoppedError."""
+        """Return the time from which each device takes part in a round that begins at a time, by device. Raises
+        RunStoppedError.
+        """
 
 
 class LpsClock:
@@ -64,7 +66,7 @@ class LpsClock:
     def goes_on(self, global_round: int, planned_ns: int) -> None:
         """Hear when the plan of a global round was made at the GPS: then its devices, which were asked, go on."""
 
-    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
         """Put the times of the LPS round just closed into its row, the report's last, and move the clock."""
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
@@ -86,7 +88,7 @@ class VirtualLpsClock(LpsClock):
         self.wait = self.wait.model_copy(update={"deadline_s": None})  # deadlines are in virtual time
         self.presence = Presence(experiment.schedule)
         self.rounds = ParentClock(wants_work=True)
-        self._cluster_id = cluster.cluster_id
+        self._home_id = cluster.home_id
         self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
         self._deadline_ns = round(deadline_s * 1e9) if deadline_s is not None else None
         self._deadline, self._round = Deadline(), self._devices.round(0, 0)  # of the open round
@@ -107,13 +109,13 @@ class VirtualLpsClock(LpsClock):
         return self._round.answered_ns(asked()) if self._deadline.ends_ns is None else self._deadline.ends_ns
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
-        goes_on_ns = self._uplink.told_ns(self._cluster_id, global_round, planned_ns)
+        goes_on_ns = self._uplink.told_ns(self._home_id, global_round, planned_ns)
         self._round.go_on(goes_on_ns)
         self._deadline.goes_on(goes_on_ns)
 
-    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
         row, deadline = report.lps_rounds[-1], self._deadline
-        counted, dropped = deadline.settle(exchanged())
+        counted, dropped = deadline.settle(exchanged)
         row.times.CopyFrom(self._round.times(counted, ends_ns=deadline.ends_ns, dropped=dropped))
         row.times.late.extend(deadline.late_flows)
         report.now_ns = row.times.ends_ns
@@ -125,7 +127,7 @@ class VirtualLpsClock(LpsClock):
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
         """Let the first LPS round begin; what the last one made is ready then."""
-        report.now_ns = self._uplink.arrival_ns(self._cluster_id, global_round, begins_ns, whole_bytes)
+        report.now_ns = self._uplink.arrival_ns(self._home_id, global_round, begins_ns, whole_bytes)
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns
             report.lps_rounds[-1].times.next_bytes = whole_bytes
@@ -142,7 +144,7 @@ class RealLpsClock(LpsClock):
         if self._began_unix_ns:
             transfers.began(since_ns(self._began_unix_ns))
         self.rounds = HeldBack(transfers, wants_work=True)
-        self._cluster_id = cluster.cluster_id
+        self._home_id = cluster.home_id
         self._boards, self._uplink = Boards(experiment), LpsTimeline(experiment)
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
@@ -155,14 +157,14 @@ class RealLpsClock(LpsClock):
 
     async def plan_came(self, global_round: int) -> None:
         now_ns = since_ns(self._began_unix_ns) if self._began_unix_ns else 0
-        told_ns = self._uplink.told_ns(self._cluster_id, global_round, now_ns)
+        told_ns = self._uplink.told_ns(self._home_id, global_round, now_ns)
         await until_ns(time.monotonic_ns() + told_ns - now_ns)
 
-    def of_round(self, report: gps_pb.ReportHeader, exchanged: Callable[[], Sent], devices: Devices) -> None:
+    def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
         """Note what links have carried in the round, and how long devices have computed."""
         row, indexes = report.lps_rounds[-1], devices.indexes
         row.times.carried.extend(self.rounds.take(row.lps_round))
-        for name, each in sorted(exchanged().items()):
+        for name, each in sorted(exchanged.items()):
             modelled_ns = self._boards.compute_ns(indexes[name], row.lps_round, each.work.examples)
             row.times.carried.add(
                 link="device-lps",

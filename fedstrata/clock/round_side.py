@@ -31,10 +31,10 @@ class Sendable(Protocol):
 
     @property
     def whole_bytes(self) -> int:
-        """Of the header and the payload."""
+        """The size of the header and the payload, in bytes."""
 
     def header_part(self, offset: int) -> pb.ModelPart:
-        """What a download begins with that begins at a byte of the payload."""
+        """Return the first message of a download that begins at a byte of the payload."""
 
 
 class ParentClock:
@@ -155,7 +155,7 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """The payload from a byte on, each piece when it has arrived; no turn is held while one is on its way.
+    """Yield the payload from a byte on, each piece when it has arrived; no turn is held while one is on its way.
 
     Where this is held up itself, all that has arrived meanwhile is one piece.
     """

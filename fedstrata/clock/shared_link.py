@@ -46,7 +46,7 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """When, or at which level, the next mark of the group is passed."""
+        """The time, or the level, at which the group passes its next mark."""
         until = self.base + self.flows[0][0]
         if not self.is_held:
             return until
@@ -64,7 +64,7 @@ class _UnderWay:
 
     @property
     def target(self) -> int:
-        """What the group will have been given when the next mark is passed."""
+        """The amount that the group will have been given when it passes its next mark."""
         return self.since + self.marks[self.passed] * BIT
 
 
@@ -422,7 +422,7 @@ class Broadcast:
 
     @property
     def is_over(self) -> bool:
-        """Whether all of it has gone over the link."""
+        """Return whether the whole flow has gone over the link."""
         return len(self.flow.passed) == len(self.flow.marks)
 
 

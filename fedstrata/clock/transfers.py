@@ -23,7 +23,7 @@ LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
 
 class Lead:
-    """How long sending a message takes here, in the median: what is to be there at a time is sent so much before.
+    """The median time that sending a message takes here: a message is sent so much before it is due.
 
     A step up for each that took longer, a step down for each that did not, so that one that waited long for a core
     counts no more than another.
@@ -33,7 +33,7 @@ class Lead:
         self.ns = 0
 
     def note(self, took_ns: int) -> None:
-        """One took so long."""
+        """Note the time that one message took."""
         step_ns = LEAD_STEP_NS if took_ns > self.ns else -LEAD_STEP_NS
         self.ns = min(MOST_LEAD_NS, max(0, self.ns + step_ns))
 
@@ -79,7 +79,7 @@ class Transfer:
         await self.arrived(self.bits)
 
     def come(self) -> int:
-        """How many of its bits have arrived by now."""
+        """Return the number of its bits that have arrived by now."""
         left_ns = self.clock.now_ns() - self.latency_ns
         own = self._come_on_own_link(left_ns)
         return own if self.flow is None else min(own, self.flow.come(left_ns))
@@ -91,7 +91,7 @@ class Transfer:
         return self.bits if carried is None or self.rate is None else min(self.bits, carried)
 
     async def _left_ns(self, bits: int) -> int:
-        """When so many bits have left the links."""
+        """Return the time at which so many bits have left the links."""
         own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
@@ -132,7 +132,7 @@ class Relay(Relayed):
 
 
 class Transfers:
-    """What goes between a parent and its children, held back as their links are."""
+    """The transfers between a parent and its children, held back as their links are."""
 
     def __init__(self, links: TierLinks, clock: Clock | None = None) -> None:
         self.links = links
@@ -150,7 +150,7 @@ class Transfers:
         self._achieved: dict[tuple[int, int, int, bool], pb.Carried] = {}
 
     def now_ns(self) -> int:
-        """The time now."""
+        """Return the time now."""
         return self._clock.now_ns()
 
     def open_round(self) -> None:
@@ -159,14 +159,13 @@ class Transfers:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """The time that rates change by began so long ago; until this is said, before anything goes over a link that is
-        shared, as these links were made."""
+        """Set the time since which rates change, `ago_ns` before now; call this before anything uses a shared link."""
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
         for shared in self._shared.values():
             shared.origin_ns = self._origin_ns
 
     def piece_bytes(self, child_id: str, way: int) -> int:
-        """How large the pieces of a child's payloads are. Raises UnknownChildError."""
+        """Return the size of the pieces of a child's payloads, in bytes. Raises UnknownChildError."""
         return self.links.piece_bytes(self.links.number_of(child_id), way)
 
     @contextmanager
@@ -221,7 +220,7 @@ class Transfers:
 
     @staticmethod
     def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
-        """The bits of a payload's pieces; those of flows that begin together would else come together."""
+        """Return the bits of a payload's pieces; those of flows that begin together would else come together."""
         step = 8 * piece_bytes
         offset = step * (place % STAGGERED) // STAGGERED
         return [*range(before + step + offset, bits, step), bits]
@@ -254,7 +253,7 @@ class Transfers:
         self._note(word, number, index, DOWN, is_answer=True)
 
     def relay(self, child_id: str, number: int) -> "Relay":
-        """What carries one message after the other down to a child. Raises UnknownChildError."""
+        """Return a relay, which carries one message after the other down to a child. Raises UnknownChildError."""
         index, now_ns = self.links.number_of(child_id), self._clock.now_ns()
         rate, latency_ns = self.links.link_of(index).rate(DOWN), self._latency_ns(number, index, DOWN, now_ns)
         return Relay(self._clock, rate, latency_ns, self._origin_ns)
@@ -265,7 +264,7 @@ class Transfers:
         self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
-        """What the links have carried in a round, in the order of children; rounds before it are forgotten."""
+        """Return what the links have carried in a round, in the order of children; forget the rounds before it."""
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
         return taken

@@ -24,7 +24,7 @@ URL = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """What the two data sets differ in."""
+    """The differences between the two data sets."""
 
     name: str
     title: str
@@ -62,22 +62,22 @@ CIFAR_100 = Version(
 
 
 def load_cifar_10(settings: DataSettings) -> Dataset:
-    """The images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes, scaled to [0, 1] when they are taken."""
     return _load(CIFAR_10, settings)
 
 
 def load_cifar_100(settings: DataSettings) -> Dataset:
-    """As `load_cifar_10`, with the hundred fine labels."""
+    """Return the data set as `load_cifar_10` does, with the hundred fine labels."""
     return _load(CIFAR_100, settings)
 
 
 def published_cifar_10() -> Published:
-    """Its six files, out of one archive."""
+    """Return its six files, out of one archive."""
     return _published(CIFAR_10)
 
 
 def published_cifar_100() -> Published:
-    """Its two files, out of one archive."""
+    """Return its two files, out of one archive."""
     return _published(CIFAR_100)
 
 

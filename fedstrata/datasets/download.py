@@ -68,7 +68,7 @@ def _advice(error: Exception) -> str:
 
 @contextmanager
 def _fetched(url: str, target: Path) -> Iterator[Path]:
-    """What `url` serves, in a file beside the target that is gone afterwards unless it is renamed."""
+    """Yield a file beside the target with the content of `url`; delete it at the end, unless it was renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
     with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant

@@ -25,7 +25,7 @@ FILES = tuple(
 
 
 def load(settings: DataSettings) -> Dataset:
-    """The images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes, scaled to [0, 1] when they are taken."""
     files = find_files(published(), settings)
     train_images, train_labels, test_images, test_labels = (files[name] for name in FILES)
     return Dataset(
@@ -34,7 +34,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """The four files of its balanced version, out of one archive."""
+    """Return the four files of its balanced version, out of one archive."""
     return Published(name="emnist", title="EMNIST", files=FILES, fetch=_fetch, subfolder="gzip")
 
 
@@ -44,6 +44,6 @@ def _fetch(folder: Path, names: Sequence[str]) -> None:
 
 
 def _read(images: Path, labels: Path) -> Pixels:
-    """Columns before rows, as the publisher's files have them, turned into rows before columns."""
+    """Return the images with rows before columns; the publisher's files have columns before rows."""
     stored = read_labelled_images(images, labels, INFO, "EMNIST")
     return replace(stored, values=np.ascontiguousarray(stored.values.swapaxes(-1, -2)))

@@ -92,7 +92,7 @@ class Pixels:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What a model needs to know of a data set: the shape of one example and the number of labels."""
+    """The facts of a data set that a model needs: the shape of one example and the number of labels."""
 
     input_shape: tuple[int, ...]
     num_classes: int
@@ -137,7 +137,7 @@ class Dataset:
 
 
 def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each example, how many before it have the same label."""
+    """Return, for each example, how many before it have the same label."""
     positions = np.empty_like(labels)
     for label in np.unique(labels):
         positions[labels == label] = np.arange(np.count_nonzero(labels == label))

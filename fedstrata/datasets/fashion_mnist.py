@@ -26,7 +26,7 @@ FILES = {
 
 
 def load(settings: DataSettings) -> Dataset:
-    """The images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes, scaled to [0, 1] when they are taken."""
     files = find_files(published(), settings)
     return Dataset(
         train=_read(files["train-images-idx3-ubyte"], files["train-labels-idx1-ubyte"]),
@@ -36,7 +36,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Its four files, which Debian and Ubuntu have in a package."""
+    """Return its four files, which Debian and Ubuntu have in a package."""
     return Published(
         name="fashion-mnist",
         title="Fashion-MNIST",

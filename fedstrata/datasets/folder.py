@@ -17,7 +17,7 @@ DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZ
 
 
 def load(settings: DataSettings) -> Dataset:
-    """What the folder holds, written by `numpy.savez(file, x=inputs, y=labels)`.
+    """Return the data set of a folder, written by `numpy.savez(file, x=inputs, y=labels)`.
 
     `x` is floating point of shape (n, *input_shape), or uint8 for pixels of 0 to 255, which are scaled to
     [0, 1]; `y` holds whole numbers of shape (n,).

@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of bytes, read-only. Raises DataError when it is not exactly that."""
+    """Return the array in an IDX file of bytes, read-only. Raises DataError when it is not exactly that."""
     try:
         with _open(path) as file:
             return _parse(file, dimensions=dimensions, limit_bytes=_most_bytes(path))
@@ -49,7 +49,7 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def content_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
+    """Return the SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
 
     Raises:
         DataError: the file cannot be read or its content is larger than that.
@@ -58,7 +58,7 @@ def content_sha256(path: Path) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file as it is; otherwise as `content_sha256`."""
+    """Return the SHA-256 of a file as it is; otherwise as `content_sha256`."""
     return _sha256(path, lambda path: path.open("rb"))
 
 

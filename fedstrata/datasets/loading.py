@@ -55,7 +55,7 @@ def _plain_info(settings: DataSettings) -> DatasetInfo:
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
-    """The data set itself, of the shape and classes that `dataset_info` tells.
+    """Return the data set itself, of the shape and classes that `dataset_info` tells.
 
     Raises:
         DataError: the data is missing, damaged, or of another shape than declared.

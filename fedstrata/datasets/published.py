@@ -12,7 +12,7 @@ from fedstrata.experiment import DataSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a published data set consists of and how it is had."""
+    """A published data set: its files, and how they are fetched."""
 
     name: str  # in the experiment file, and of its folder among all data
     title: str
@@ -25,7 +25,7 @@ class Published:
 
 
 def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
-    """Each of its files by name, fetched if the settings say so.
+    """Return each of its files by name, fetched if the settings say so.
 
     Raises:
         DataError: they are nowhere, and may not or cannot be downloaded.
@@ -41,7 +41,7 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
 
 
 def find_folder(published: Published) -> Path | None:
-    """The first of the places that a run looks in which holds all files; None where there is none."""
+    """Return the first of the places that a run looks in which holds all files; None where there is none."""
     return next((place for place in _places(published, None) if _all_in(published, place)), None)
 
 
@@ -64,7 +64,7 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
 
 def user_folder(name: str) -> Path:
-    """Where a data set is fetched to: in $FEDSTRATA_DATA, else in the user's data folder of the XDG specification."""
+    """Return the folder to which a data set is fetched: in $FEDSTRATA_DATA, else in the user's XDG data folder."""
     chosen = os.environ.get("FEDSTRATA_DATA")
     if chosen:
         return Path(chosen) / name
@@ -73,12 +73,12 @@ def user_folder(name: str) -> Path:
 
 
 def _places(published: Published, folder: Path | None) -> list[Path]:
-    """Where the files may lie; the first is also where they are downloaded to."""
+    """Return the folders in which the files may lie; the files are downloaded to the first."""
     return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
 
 
 def _all_in(published: Published, place: Path) -> dict[str, Path]:
-    """All files by name, out of the place or its subfolder; none of them where one is missing."""
+    """Return all files by name, out of the place or its subfolder; none of them where one is missing."""
     for folder in (place, place / published.subfolder):
         files = _files_in(folder, published.files)
         if len(files) == len(published.files):
@@ -87,7 +87,7 @@ def _all_in(published: Published, place: Path) -> dict[str, Path]:
 
 
 def _files_in(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """The files found there, plain or gzipped, by name."""
+    """Return the files found there, plain or gzipped, by name."""
     candidates = {name: (folder / name, folder / f"{name}.gz") for name in names}
     found = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
     return {name: paths[0] for name, paths in found.items() if paths}
@@ -106,7 +106,7 @@ def _check_content(published: Published, files: Mapping[str, Path]) -> None:
 
 
 def _advice(published: Published) -> str:
-    """Where to get the files, or, in a pod, where to say where they are."""
+    """Return how to get the files, or, in a pod, how to name their folder."""
     if os.environ.get("FEDSTRATA_POD_NAME"):
         return f"of the chart's values, data.type hostPath or claim has to name the folder that holds {published.name}/"
     package = f"{_package(published)}, " if published.package else ""

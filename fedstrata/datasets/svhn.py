@@ -31,14 +31,14 @@ NOUGHT = 10
 
 
 def load(settings: DataSettings) -> Dataset:
-    """The images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes, scaled to [0, 1] when they are taken."""
     files = find_files(published(), settings)
     train, test = (_read(files[name]) for name in FILES)
     return Dataset(train=train, test=test, num_classes=INFO.num_classes)
 
 
 def published() -> Published:
-    """Its two files."""
+    """Return its two files."""
     return Published(name="svhn", title="SVHN", files=list(FILES), fetch=_fetch, content_sha256=FILES)
 
 

@@ -10,7 +10,7 @@ from fedstrata.errors import ExperimentError
 
 
 def turned(examples: Examples | Pixels, quarter_turns: int) -> Examples | Pixels:
-    """The examples with their last two axes, height and width, turned."""
+    """Return the examples with their last two axes, height and width, turned."""
     if isinstance(examples, Pixels):
         return replace(examples, values=np.ascontiguousarray(np.rot90(examples.values, quarter_turns, axes=(-2, -1))))
     return replace(examples, inputs=np.ascontiguousarray(np.rot90(examples.inputs, quarter_turns, axes=(-2, -1))))
@@ -39,7 +39,7 @@ def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo
 
 
 def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
-    """The images of each label shared out in turn among the orientations, each of which has labels of its own.
+    """Return the images of each label shared out in turn among the orientations, each of which has labels of its own.
 
     Of C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is there twice.
     """

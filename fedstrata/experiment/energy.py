@@ -24,12 +24,14 @@ class RadioSettings(Settings):
     """Power while a transfer lasts."""
 
 
-# P = up * rate up + down * rate down + base, of Huang et al., MobiSys 2012; mW per Mbit/s are mJ/Mbit
+# P = up * rate up + down * rate down + base; mW per Mbit/s are mJ/Mbit
+RADIO_SOURCE = "Huang et al., MobiSys 2012"
 RADIOS: Mapping[str, RadioSettings] = {
     "lte": RadioSettings.model_validate({"up": "438.39mJ/Mbit", "down": "51.97mJ/Mbit", "base": "1288.04mW"}),
     "wifi": RadioSettings.model_validate({"up": "283.17mJ/Mbit", "down": "137.01mJ/Mbit", "base": "132.86mW"}),
 }
-# Whole boards while all their cores compute, by the profiles of compute: Jeff Geerling's list of HPL runs.
+# Whole boards while all their cores compute, by the profiles of compute.
+WATTS_SOURCE = "Jeff Geerling's list of HPL runs"
 BOARD_WATTS: Mapping[str, int] = {
     "i5-7400t": parsed_power("41W"),
     "pi4": parsed_power("7.2W"),
@@ -55,7 +57,7 @@ class EnergyOverride(Settings):
 
 
 class EnergySettings(Settings):
-    """What transfers and computing take."""
+    """The energy that transfers and computing take."""
 
     radio: str | None = None
     """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`; without it transfers are not counted."""
@@ -82,12 +84,12 @@ class EnergySettings(Settings):
         return self
 
     def radio_of(self, index: int) -> RadioSettings | None:
-        """The radio of a device; None where its transfers are not counted."""
+        """Return the radio of a device; None where its transfers are not counted."""
         own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 
     def watts_of(self, index: int, profile: str | None) -> int | None:
-        """Microwatts of a device of a profile of `compute` while it computes; None where they are not known."""
+        """Return microwatts of a device of a profile of `compute` while it computes; None where they are not known."""
         own = next((entry.compute for entry in self.overrides if index in entry.devices), None)
         by_profile = {**BOARD_WATTS, **(self.profiles or {})}.get(profile) if profile is not None else None
         return next((power for power in (own, by_profile, self.compute) if power is not None), None)

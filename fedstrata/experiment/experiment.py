@@ -51,15 +51,15 @@ class Experiment(Settings):
     data: DataSettings = DataSettings()
     """The data set."""
     partition: Partition
-    """Which examples each device owns; each kind of partition has keys of its own."""
+    """Examples that each device owns; each kind of partition has keys of its own."""
     model: ModelSettings = ModelSettings()
     """The model and its shared layers."""
     architectures: tuple[ArchitectureSettings, ...] = ()
     """Devices with another model than `model`; the entry that began last holds."""
     method: SerializeAsAny[MethodSettings]
-    """How devices are grouped and which tensors travel: a name, or a mapping with a name and the method's options."""
+    """Grouping of devices and tensors that travel: a name, or a mapping with a name and the method's options."""
     topology: TopologySettings | None = None
-    """Which LPS serves which devices; without it each cluster has an LPS of its own."""
+    """Devices that each LPS serves; without it each cluster has an LPS of its own."""
     training: TrainingSettings = TrainingSettings()
     """Rounds, the local optimiser, and the optimisers of the servers."""
     clock: Clock = "none"
@@ -71,11 +71,11 @@ class Experiment(Settings):
     compute: ComputeSettings | None = None
     """With a clock, how long devices compute; without it computing takes no time."""
     schedule: Entries = ()
-    """What changes while the run trains: links, presence of devices, and the LPS of a device."""
+    """The changes while the run trains: links, presence of devices, and the LPS of a device."""
     energy: EnergySettings | None = None
     """Energy that devices use, worked out beside the run; it changes nothing of the run or its id."""
     deadlines: Deadlines = Deadlines()
-    """When a parent stops waiting for its children; without deadlines it waits for all of them."""
+    """The deadlines at which a parent stops waiting for its children; without deadlines it waits for all of them."""
     bounds: Bounds | None = None
     """Limits on the numbers that a device may claim; a device beyond them is refused for the run."""
     secure_aggregation: SecureAggregation | None = None
@@ -107,18 +107,15 @@ class Experiment(Settings):
         return self
 
     @property
-    def is_timed(self) -> bool:
-        """Whether a timeline is worked out beside the run."""
-        return self.clock == "virtual"
-
-    @property
     def is_paced(self) -> bool:
-        """Whether links and computing take the time that they are said to take."""
+        """Return whether links and computing take their time in real time."""
         return self.clock == "real"
 
     @property
     def limits(self) -> Bounds:
-        """What a device may claim: as `bounds` says, and no more examples than the partition gives to any."""
+        """The most that a device may claim: the limits of `bounds`, and the most examples that the partition gives a
+        device.
+        """
         bounds = self.bounds or Bounds()
         if bounds.max_examples is not None:
             return bounds
@@ -126,7 +123,7 @@ class Experiment(Settings):
 
     @property
     def most_examples(self) -> int:
-        """How many examples to train on a device may claim at most."""
+        """The largest number of training examples that a device may claim."""
         return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
 
     @property
@@ -134,7 +131,7 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """The ids in index order: `device-000` …, or the names that a local partition gives."""
+        """Return the ids in index order: `device-000` …, or the names that a local partition gives."""
         return list(self._ids)
 
     @cached_property
@@ -152,11 +149,11 @@ class Experiment(Settings):
         return self.newcomers.indexes(self.task_of_devices() or ["all"] * self.device_count, self.seed)
 
     def task_of_devices(self) -> list[str] | None:
-        """The true task or group of each device by index; None where the partition has neither."""
+        """Return the true task or group of each device by index; None where the partition has neither."""
         return self.partition.true_groups
 
     def model_of(self, device_index: int, global_round: int) -> ModelSettings:
-        """The model that a device has in a global round, counted from 0."""
+        """Return the model that a device has in a global round, counted from 0."""
         own = [each for each in self.architectures if device_index in each.devices]
         begun = [each for each in own if each.from_global_round <= global_round + 1]
         return max(begun, key=lambda each: each.from_global_round).model if begun else self.model
@@ -167,11 +164,11 @@ class Experiment(Settings):
         return None if isinstance(self.partition, LocalPartition) else self.partition.public
 
     def to_yaml(self) -> str:
-        """The resolved file: every key with its value, in a fixed order."""
+        """Return the resolved file: every key with its value, in a fixed order."""
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, whose digest is its own."""
+        """Return a copy, whose digest is its own."""
         copy = super().model_copy(update=update, deep=deep)
         for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)

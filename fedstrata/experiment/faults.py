@@ -17,8 +17,10 @@ PROCESS = r"^(gps|lps-\d+|[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)$"
 
 
 class Moment(Settings):
-    """When a fault comes: in a phase of the run, once a global round (from 1) is open, or, for a kill alone, at the
-    exact instruction where a process reaches a named point of its code for the `count`-th time."""
+    """The moment of a fault: a phase of the run, or the opening of a global round (from 1).
+
+    A kill may also come when a process reaches a named point of its code for the `count`-th time.
+    """
 
     phase: Phase | None = None
     """The fault comes when the run enters this phase."""
@@ -57,7 +59,7 @@ class KillFault(Settings):
     process: str = Field(pattern=PROCESS)
     """Process: `gps`, `lps-0` and so on, or a device's id for the process that hosts the device."""
     at: Moment
-    """When the fault comes: one of `phase`, `global_round` and `point`."""
+    """Moment of the fault: one of `phase`, `global_round` and `point`."""
 
 
 class PauseFault(Settings):
@@ -70,7 +72,7 @@ class PauseFault(Settings):
     for_s: PositiveFloat
     """Seconds that the process stands still."""
     at: OpenMoment
-    """When the fault comes: `phase` or `global_round`."""
+    """Moment of the fault: `phase` or `global_round`."""
 
 
 class CutFault(Settings):
@@ -83,7 +85,7 @@ class CutFault(Settings):
     for_s: PositiveFloat
     """Seconds that the link is cut."""
     at: OpenMoment
-    """When the fault comes: `phase` or `global_round`."""
+    """Moment of the fault: `phase` or `global_round`."""
 
 
 class SlowFault(Settings):
@@ -98,7 +100,7 @@ class SlowFault(Settings):
     for_s: PositiveFloat
     """Seconds that the link is slow."""
     at: OpenMoment
-    """When the fault comes: `phase` or `global_round`."""
+    """Moment of the fault: `phase` or `global_round`."""
 
 
 Fault = Annotated[KillFault | PauseFault | CutFault | SlowFault, Field(discriminator="do")]

@@ -37,23 +37,25 @@ class LinkTimes:
     up_trace: Trace | Generated | None = None
 
     def rate(self, direction: str) -> int | None:
-        """The rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al. 1997)."""
+        """Return the rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al.
+        1997).
+        """
         rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
         return rate if reached is None else reached if rate is None else min(rate, reached)
 
     def source(self, direction: str) -> int | Trace | None:
-        """The rate or the trace in a direction; what is generated has to be drawn before."""
+        """Return the rate or the trace in a direction; what is generated has to be drawn before."""
         trace, reached = self.trace(direction), self._reached
         if isinstance(trace, Generated):
             raise TypeError("a generated trace has not been drawn")
         return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
 
     def trace(self, direction: str) -> Trace | Generated | None:
-        """The trace in a direction."""
+        """Return the trace in a direction."""
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":
-        """The link with what is generated drawn: by the address of seed, tier and child, and the direction."""
+        """Return the link with what is generated drawn: by the address of seed, tier and child, and the direction."""
         down, up = (
             trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
             for number, trace in enumerate((self.down_trace, self.up_trace))
@@ -67,7 +69,7 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """All that can change a timeline, as numbers; without the traces that it has not."""
+        """Return all that can change a timeline, as numbers; without the traces that it has not."""
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
 
@@ -90,8 +92,8 @@ class LinkTiming(Settings):
     loss: float | None = Field(default=None, ge=0, lt=1)
     """Share of packets that are lost; TCP then reaches a lower rate, so a latency is required."""
     down_trace: str | None = None
-    """Name of a trace that replaces `down_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`, `evdo-
-    driving`.
+    """Name of a trace that replaces `down_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`,
+    `evdo-driving`.
     """
     up_trace: str | None = None
     """Name of a trace that replaces `up_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`."""
@@ -116,7 +118,9 @@ class LinkTiming(Settings):
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
     def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
-        """The link; without a preset, what this leaves out is as in `other`. Raises ValueError for unknown traces."""
+        """Return the link; without a preset, what this leaves out is as in `other`. Raises ValueError for unknown
+        traces.
+        """
         said = self.said
         said.pop("preset", None)
         for way in WAYS:
@@ -142,7 +146,7 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """How tensors travel on a link, down (models) and up (updates), and how long they take on a clock."""
+    """The encoding of tensors on a link, down (models) and up (updates), and the times that they take on a clock."""
 
     down: Encoding = "float32"
     """Encoding of models; `int8` has a scale for each tensor."""
@@ -188,7 +192,7 @@ class SharedRates(Settings):
 
 
 class SharedLinks(Settings):
-    """What is shared, by the link that it lies on."""
+    """The shared rates, by the link on which they lie."""
 
     device_lps: SharedRates = Field(alias="device-lps")
     """Link that all devices of an LPS share, such as a cell, beside each device's own link."""
@@ -225,16 +229,16 @@ class Links(Settings):
         return self
 
     def common(self) -> LinkTimes:
-        """The link of devices that no override names."""
+        """Return the link of devices that no override names."""
         return self.device_lps.resolved(traces=self.traces)
 
     def uplink(self) -> LinkTimes:
-        """The link of an LPS."""
+        """Return the link of an LPS."""
         return self.lps_gps.resolved(traces=self.traces)
 
     @property
     def has_trace(self) -> bool:
-        """Whether a rate follows a trace."""
+        """Return whether a rate follows a trace."""
         every = (self.device_lps, self.lps_gps, *self.overrides)
         return any(link.down_trace is not None or link.up_trace is not None for link in every)
 
@@ -247,12 +251,12 @@ class Links(Settings):
         return "links.overrides" if self.overrides else "links.shared" if self.shared else None
 
     def of_devices(self) -> dict[int, LinkTimes]:
-        """The links of those devices that `overrides` names."""
+        """Return the links of those devices that `overrides` names."""
         common = self.common()
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """All that can change a timeline, with presets as the numbers they stand for."""
+        """Return all that can change a timeline, with presets as the numbers they stand for."""
         common = self.common()
         return {
             "device-lps": common.of_digest(),
@@ -272,7 +276,7 @@ class Spread(Settings):
 
 
 class ComputeSettings(Settings):
-    """How long a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
+    """The time that a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
 
     per_example: Duration | None = None
     """Time of one example in training on the reference board; without it only `minimum` and `exponential` take time."""
@@ -299,7 +303,7 @@ class ComputeSettings(Settings):
         return self
 
     def factors(self) -> dict[int, float]:
-        """How many times as long as the reference each of the named devices takes."""
+        """Return the factor of each named device: its time, in multiples of the time of the reference."""
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
 

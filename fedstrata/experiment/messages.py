@@ -36,14 +36,14 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean this? `, by what stays of names without hyphens and capitals; nothing where none is like it."""
+    """Return `did you mean …? ` with the nearest name, compared without hyphens and capitals, or an empty text."""
     plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
     near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
     return f"did you mean {plain[near[0]]}? " if near else ""
 
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:
-    """What follows the key: pydantic's message where it is plain enough."""
+    """Return the text that follows the key: pydantic's message, if it is plain enough."""
     context = fault.get("ctx", {})
     match fault["type"]:
         case "missing":
@@ -89,7 +89,7 @@ def unknown_key(key: str, schema: Schema, kind: str | None = None) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """A hint at up to three keys, those nearest to this one in the file.
+    """Return a hint at up to three keys, those nearest to this one in the file.
 
     Their last part is the same, or what others call so; else, in the key's own section, it reads like this one's.
     """
@@ -104,7 +104,7 @@ def _near(key: str, known: Sequence[str]) -> str:
 
 
 def _like(name: str, known: Sequence[str]) -> list[str]:
-    """The keys whose last part reads like a name."""
+    """Return the keys whose last part reads like a name."""
     names = get_close_matches(name, {path.rpartition(".")[2] for path in known}, n=6)
     return [path for path in known if path.rpartition(".")[2] in names]
 
@@ -114,13 +114,13 @@ def _called(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _shared(path: str, key: str) -> int:
-    """How many parts at their beginning two keys have in common; N stands for any number."""
+    """Return the number of parts that two keys have in common at their beginning; N stands for any number."""
     pairs = zip(path.split("."), key.split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 
 
 def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
-    """The dotted keys that a JSON Schema knows; a list's items have N in their place."""
+    """Yield the dotted keys that a JSON Schema knows; a list's items have N in their place."""
     if "$ref" in node:
         node = definitions[node["$ref"].rpartition("/")[2]]
     for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):

@@ -19,7 +19,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NewcomerSettings(Settings):
-    """Which devices come later, and when they begin to train."""
+    """The devices that come later, and the time at which they begin to train."""
 
     share: Share | None = None
     """Share of all devices, drawn by the seed; each group of the partition keeps a device that is there from the
@@ -46,7 +46,7 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """So many devices, or as many as leave each group a founder; `groups` has the group of each device by index."""
+    """Return so many devices, or as many as leave each group a founder; `groups` has the group of each device."""
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()
     left = {group: groups.count(group) for group in groups}
     found: set[int] = set()

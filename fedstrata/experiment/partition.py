@@ -35,7 +35,7 @@ class PublicSettings(Settings):
 
 
 class SplitPartition(Settings):
-    """What all partitions say that split one data set among devices."""
+    """The settings of every partition that splits one data set among devices."""
 
     kind: str
     """Kind of the partition."""
@@ -100,7 +100,7 @@ class TaskPartition(SplitPartition):
 
     @property
     def true_groups(self) -> list[str] | None:
-        """For each device by index the name of its task."""
+        """The name of each device's task, by device index."""
         return [task.name for task in self.tasks for _ in range(task.devices)]
 
 
@@ -195,14 +195,14 @@ class GroupPartition(SplitPartition):
 
     @property
     def true_groups(self) -> list[str] | None:
-        """For each device by index the name of its group; None with one group, for then nothing is to be found."""
+        """The name of each device's group, by device index; None with one group, for then nothing is to be found."""
         if len(self.groups) == 1:
             return None
         return [group.name for group in self.groups for _ in range(group.devices)]
 
 
 class EvenPartition(SplitPartition):
-    """As many examples for every device, and no groups of them."""
+    """The same number of examples for every device, and no groups of devices."""
 
     devices: int = Field(ge=1, le=MAX_DEVICES)
     """Number of devices."""

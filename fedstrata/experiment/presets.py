@@ -1,4 +1,4 @@
-"""Links and boards by name; where each number comes from stands in docs/links.md."""
+"""Links and boards by name, with the source of each number; docs/reference/presets.md shows them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,5 +28,20 @@ LINK_PRESETS: Mapping[str, LinkPreset] = {
     "nb-iot": _preset("26kbit/s", "66kbit/s", "1.6s"),
     "nb-iot-nb2": _preset("127kbit/s", "159kbit/s", "1.6s"),
 }
+LINK_SOURCES: Mapping[str, str] = {
+    "lte": "Medians of 3,000 users: Huang et al., MobiSys 2012. The latency is assumed.",
+    "lte-driving": "Means of Mahimahi's LTE traces from a car (Netravali et al., USENIX ATC 2015). The latency is "
+    "assumed.",
+    "3g-driving": "Means of Mahimahi's 3G traces. The latency is assumed.",
+    "wifi": "Down: median of 164 users in the traces of FLASH and FLHetBench. Up and the latency are assumed.",
+    "lte-m": "LTE Cat M1, half duplex.",
+    "nb-iot": "LTE Cat NB1: peak rates, lowest latency.",
+    "nb-iot-nb2": "LTE Cat NB2: peak rates, lowest latency.",
+}
 # How many times as long as one core of an Intel i5-7400T a core of a board takes.
 BOARDS: Mapping[str, float] = {"i5-7400t": 1.0, "pi4": 6.3, "pi5": 2.4}
+BOARD_SOURCES: Mapping[str, str] = {
+    "i5-7400t": "The reference: one core of an Intel i5-7400T.",
+    "pi4": "Raspberry Pi 4: 11.9 GFLOP/s in HPL (Jeff Geerling's list).",
+    "pi5": "Raspberry Pi 5: 30.2 of 72 GFLOP/s in HPL, both with four cores (the same list).",
+}

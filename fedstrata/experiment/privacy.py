@@ -49,7 +49,7 @@ class UpdatePrivacy(Settings):
 
 
 class PrivacySettings(Settings):
-    """What is noised, and where noise comes from."""
+    """The noise: its purpose, and the values that get it."""
 
     noise: Literal["research", "protection"]
     """`protection` draws noise from the system's entropy; `research` draws it from the seed, which can be repeated

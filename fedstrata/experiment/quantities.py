@@ -29,7 +29,7 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
 def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """The quantity in whole smallest units. Raises ValueError for what has no unit, or one that is not known."""
+    """Return the quantity in whole smallest units. Raises ValueError for what has no unit, or one that is not known."""
     known = ", ".join(units)
     is_bare = not isinstance(value, str)
     if is_bare:
@@ -44,7 +44,7 @@ def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
 
 
 def parsed_rate(value: Any) -> int:
-    """Bits a second. Raises ValueError."""
+    """Return bits a second. Raises ValueError."""
     rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
     if not 1 <= rate <= FASTEST:
         raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out where nothing limits it")
@@ -52,12 +52,12 @@ def parsed_rate(value: Any) -> int:
 
 
 def parsed_sample_rate(value: Any) -> int:
-    """Bits a second of a trace, which may be none. Raises ValueError."""
+    """Return bits a second of a trace, which may be none. Raises ValueError."""
     return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
 
 
 def parsed_duration(value: Any) -> int:
-    """Nanoseconds. Raises ValueError."""
+    """Return nanoseconds. Raises ValueError."""
     duration = _parsed(value, DURATION_UNITS, "40ms")
     if duration > LONGEST_NS:
         raise ValueError(f"{value!r}: a duration here is at most a week, 168h")
@@ -65,7 +65,7 @@ def parsed_duration(value: Any) -> int:
 
 
 def parsed_power(value: Any) -> int:
-    """Microwatts. Raises ValueError."""
+    """Return the microwatts. Raises ValueError."""
     power = _parsed(value, POWER_UNITS, "7.2W")
     if power > MOST_POWER:
         raise ValueError(f"{value!r}: power here is at most a megawatt, 1000kW")
@@ -73,7 +73,7 @@ def parsed_power(value: Any) -> int:
 
 
 def parsed_per_bit(value: Any) -> int:
-    """Picojoules a bit. Raises ValueError."""
+    """Return picojoules a bit. Raises ValueError."""
     picojoules = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
     if picojoules > MOST_PER_BIT:
         raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
@@ -81,19 +81,19 @@ def parsed_per_bit(value: Any) -> int:
 
 
 def _written(number: int, units: Mapping[str, int]) -> str:
-    """The quantity in the largest unit of thousands that it reaches."""
+    """Return the quantity in the largest unit of thousands that it reaches."""
     fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
     name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
     return f"{(Decimal(number) / size).normalize():f}{name}"
 
 
 def written_rate(rate: int) -> str:
-    """A rate as the experiment file has it."""
+    """Return a rate as the experiment file has it."""
     return _written(rate, RATE_UNITS)
 
 
 def written_duration(duration_ns: int) -> str:
-    """A duration as the experiment file has it."""
+    """Return a duration as the experiment file has it."""
     return _written(duration_ns, DURATION_UNITS) if duration_ns else "0s"
 
 
@@ -103,12 +103,12 @@ def written_power(power: int) -> str:
 
 
 def written_per_bit(picojoules: int) -> str:
-    """Joules a bit as the experiment file has them."""
+    """Return joules a bit as the experiment file has them."""
     return _written(picojoules, PER_BIT_UNITS)
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
-    """Device indexes, of numbers and ranges such as 4-7, which holds both its ends. Raises ValueError."""
+    """Return the device indexes, of numbers and ranges such as 4-7, which holds both its ends. Raises ValueError."""
     items = value if isinstance(value, list | tuple) else [value]
     found: list[int] = []
     for item in items:
@@ -128,7 +128,7 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
 
 
 def written_devices(indexes: Iterable[int]) -> list[int | str]:
-    """Device indexes in ascending order, three and more in a row as a range."""
+    """Return the device indexes in ascending order, three and more in a row as a range."""
     ordered = list(indexes)
     cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(ordered)) if other != one + 1), len(ordered)]
     written: list[int | str] = []

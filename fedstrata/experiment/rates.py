@@ -20,7 +20,7 @@ class Trace:
     period_ns: int | None = None
 
     def at(self, now_ns: int) -> tuple[int, int | None]:
-        """The rate at a time, and when it changes next; None where it does not."""
+        """Return the rate at a time, and when it changes next; None where it does not."""
         begun = 0 if self.period_ns is None else now_ns // self.period_ns * self.period_ns
         number = bisect_right(self.starts, now_ns - begun) - 1
         if number + 1 < len(self.starts):
@@ -34,7 +34,7 @@ class Trace:
         return sum(rate * (end - start) for start, end, rate in zip(self.starts, ends, self.rates, strict=True))
 
     def limited(self, most: int) -> "Trace":
-        """The same with no rate above one."""
+        """Return the same with no rate above one."""
         return Trace(self.starts, tuple(min(rate, most) for rate in self.rates), self.period_ns)
 
 
@@ -46,7 +46,7 @@ class RateSchedule:
     sources: "tuple[int | Trace | None, ...]"
 
     def at(self, now_ns: int) -> tuple[int | None, int | None]:
-        """The rate at a time, and when it changes next."""
+        """Return the rate at a time, and when it changes next."""
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
         if not isinstance(source, Trace):
@@ -55,7 +55,7 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """How long whole periods of a trace last that carry no more than this from a time on, and what they carry."""
+        """Return the length of a trace's whole periods that carry at most `worth` from a time on, and their worth."""
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
         if not isinstance(source, Trace) or source.period_ns is None:
@@ -126,7 +126,7 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
 
 
 def _longest_on(source: "int | Trace", bits: int) -> int:
-    """At most how long so many bits take on one rate or trace alone."""
+    """Return the longest time that so many bits take on one rate or trace alone."""
     if not isinstance(source, Trace):
         return end_of(0, bits, source)
     if source.period_ns is None:
@@ -135,7 +135,7 @@ def _longest_on(source: "int | Trace", bits: int) -> int:
 
 
 def _end_on(schedule: RateSchedule, now_ns: int, left: int) -> int:
-    """When so many bits, times the nanoseconds of a second, have left on a link whose rate changes."""
+    """Return the time at which so many bits, times 1e9 nanoseconds, have left on a link with a changing rate."""
     while left:
         skipped_ns, carried = schedule.whole_periods(now_ns, left - 1)
         now_ns, left = now_ns + skipped_ns, left - carried

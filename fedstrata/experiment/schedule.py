@@ -19,7 +19,7 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """Which links an entry is about; without devices or LPSs all."""
+    """The links that an entry changes; all links, if it names no devices or LPSs."""
 
     link: ScheduledLink = "device-lps"
     """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
@@ -84,7 +84,7 @@ class Move(Settings):
 
 
 class ScheduleEntry(Settings):
-    """What happens at a time."""
+    """An event at a time."""
 
     at: Duration
     """Time of the change, counted from the start of training."""
@@ -120,7 +120,7 @@ class ScheduleEntry(Settings):
         return (what.lps if what is not None else None) or ()
 
     def of_digest(self, traces: Traces | None) -> dict[str, Any]:
-        """What it says, with presets and traces as the numbers that they stand for."""
+        """Return its content for the digest, with numbers instead of the names of presets and traces."""
         said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         if self.set_ is not None and self.set_.preset_times is not None:
             said["set"]["preset"] = self.set_.preset_times.of_digest()
@@ -134,5 +134,5 @@ Entries = tuple[ScheduleEntry, ...]
 
 
 def changes_who_trains(entries: Sequence[ScheduleEntry]) -> bool:
-    """Whether it says more than how long things take."""
+    """Return whether an entry changes more than times: a device that leaves or moves."""
     return any(entry.leave is not None or entry.move is not None for entry in entries)

@@ -44,7 +44,7 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """The name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
+    """Return the name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
     if value in known or PLUGIN.match(value):
         return value
     choose = f"choose {', '.join(known)}, or your own as module:function"
@@ -52,7 +52,7 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
 
 
 class DataSettings(Settings):
-    """Which data set, and where its files are."""
+    """The data set, and the place of its files."""
 
     name: str = "digits"
     """`digits`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own code as
@@ -143,7 +143,7 @@ class MethodSettings(Settings):
 
 
 class TopologySettings(Settings):
-    """Which devices hang on which LPS, where that does not follow from their clusters.
+    """The devices of each LPS, if their clusters do not decide it.
 
     Give `lps` alone for so many LPSs with devices dealt out in index order, as evenly as can be; or `devices`, the
     device indexes of each.
@@ -185,11 +185,11 @@ class SgdSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay, as in `torch.optim.SGD`."""
     schedule: Schedule = Schedule()
-    """How the learning rate falls."""
+    """The fall of the learning rate."""
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
-    """How many examples so many batches hold, where the last batch of each epoch is what is left of it."""
+    """Return the number of examples in so many batches; the last batch of an epoch holds the rest of the epoch."""
     epochs, rest = divmod(steps, -(-examples // batch_size))
     return epochs * examples + rest * batch_size
 
@@ -252,9 +252,9 @@ class TrainingSettings(Settings):
     optimiser: SgdSettings = SgdSettings()
     """Stochastic gradient descent on devices."""
     lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
-    """How an LPS applies the mean update of an LPS round."""
+    """The way in which an LPS applies the mean update of an LPS round."""
     gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
-    """How the GPS applies the mean update of the shared layers in a global round."""
+    """The way in which the GPS applies the mean update of the shared layers in a global round."""
 
     @field_validator("participation", mode="before")
     @classmethod
@@ -279,17 +279,19 @@ class TrainingSettings(Settings):
         return self
 
     def is_measured(self, global_round: int) -> bool:
-        """Whether devices measure the models that they receive in a global round, counted from 0."""
+        """Return whether devices measure the models that they receive in a global round, counted from 0."""
         return global_round % self.evaluate_every == 0
 
     def trained_examples(self, examples: int) -> int:
-        """How many examples a device with so many goes through in an LPS round, each as often as it does."""
+        """Return the number of examples that a device trains on in an LPS round; a repeated example is counted each
+        time.
+        """
         if self.local_steps is None:
             return (self.local_epochs or 1) * examples
         return examples_of_steps(self.local_steps, examples, self.batch_size)
 
     def asks_all(self, devices: int) -> bool:
-        """Whether an LPS with up to so many devices asks each of them in every round."""
+        """Return whether an LPS with up to so many devices asks each of them in every round."""
         share = self.participation
         return share is None or (share == 1.0 if isinstance(share, float) else share >= devices)
 
@@ -300,7 +302,7 @@ class TrainingSettings(Settings):
 
 
 class TierDeadline(Settings):
-    """When a parent stops waiting. Without `deadline_s` it waits for all, and the result is exact."""
+    """The time at which a parent stops waiting. Without `deadline_s` it waits for all, and the result is exact."""
 
     deadline_s: float | None = Field(default=None, gt=0)
     """Seconds until the parent goes on without the children that have not answered; without it the parent waits for
@@ -310,12 +312,12 @@ class TierDeadline(Settings):
     """Share of the children that must be there; with fewer the run stops."""
 
     def quorum(self, children: int) -> int:
-        """How many of so many children have to be there: the share rounded up, at least one."""
+        """Return the number of children that have to be there, of so many: the share rounded up, at least one."""
         return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):
-    """What a device may claim; beyond it the device is refused for the run, by name."""
+    """The most that a device may claim; the run refuses a device that claims more, by name."""
 
     max_examples: int | None = Field(default=None, ge=1)
     """Most examples to train on; without it as many as the partition gives its largest device."""

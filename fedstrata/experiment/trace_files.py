@@ -24,7 +24,8 @@ Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, a
 
 
 def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """An experiment's document with every trace file of its links read; `folder` is what their paths are relative to.
+    """Return an experiment's document with every trace file of its links read; `folder` is what their paths are
+    relative to.
 
     Raises:
         ExperimentError: a file cannot be read, or holds nonsense.
@@ -61,14 +62,14 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
 
 
 class _NonsenseError(Exception):
-    """What is wrong with a trace, and in which line."""
+    """The fault of a trace, and its line."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f", line {line}: {what}" if line else f": {what}")
 
 
 def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
-    """So many numbers, each as large as one of a link can be."""
+    """Return so many numbers, each as large as a number of a link can be."""
     try:
         found = [Decimal(word.strip()) for word in words]
     except InvalidOperation:

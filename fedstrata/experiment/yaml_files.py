@@ -12,7 +12,7 @@ class EachKeyOnce(yaml.SafeLoader):
     """A safe loader that refuses a key that stands twice, of which YAML's own would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping. Raises ConstructorError for a key that it has already."""
+        """Return the mapping. Raises ConstructorError for a key that it has already."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = str(key.value)
@@ -23,7 +23,7 @@ class EachKeyOnce(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """The document of a YAML text.
+    """Return the document of a YAML text.
 
     Raises:
         ValueError: it is not YAML, or its aliases stand for more values than anything can be done with; in one line.
@@ -41,7 +41,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _values(document: Any) -> Iterator[Any]:
-    """All values of a document, each alias counted as what it stands for; endless where one holds itself."""
+    """Yield all values of a document, each alias counted as what it stands for; endless where one holds itself."""
     waiting = [iter((document,))]
     while waiting:
         for value in waiting[-1]:

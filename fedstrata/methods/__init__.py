@@ -22,6 +22,7 @@ from fedstrata.methods.base import (
     Trained,
     Work,
     all_layers,
+    places_late,
     shared_and_rest,
 )
 from fedstrata.methods.registry import NAMES, make_method, method_of, method_settings
@@ -49,5 +50,6 @@ __all__ = [
     "make_method",
     "method_of",
     "method_settings",
+    "places_late",
     "shared_and_rest",
 ]

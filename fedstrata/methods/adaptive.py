@@ -1,12 +1,12 @@
 """Adaptive clustered federated learning (Filippakopoulos et al., Personalization in Distributed tinyML Applications).
 
 Everybody trains some epochs from the same initial weights h⁰ and sends some layers of what comes of it, h_k^E. Devices
-are clustered hierarchically by the cosines of these, once. A cluster begins with the mean of its members' h_k^E; from
-then on a device begins each round with own_share · h_k + (1 − own_share) · h_c, h_k being what it had when it last
-trained and h_c its cluster's mean (the paper's λ is own_share).
+are clustered hierarchically by the cosines of these, once. A cluster begins with the mean of its members' h_k^E. From
+then on a device begins each round with own_share · h_k + (1 − own_share) · h_c. There h_k is the device's model of the
+last time that it trained, and h_c is its cluster's mean. The paper's λ is own_share.
 
-A cluster's first round makes its beginning: devices train the same epochs from h⁰ again, with the same draws and so to
-the same bit, and the mean of that is what lines 8 to 13 of their algorithm ask for, without a second upload.
+A cluster's first round makes its beginning: devices train the same epochs from h⁰ again. They draw the same examples,
+so they get the same bits. The mean is what lines 8 to 13 of their algorithm ask for, without a second upload.
 
 Departures: cosines may be those of updates, h_k^E − h⁰, which tell tasks apart where those of weights hardly do;
 linkage, which the paper leaves open, is average; and a device mixes for itself, so that all of a cluster receive one
@@ -50,7 +50,7 @@ class Adaptive(Method):
     """Group devices once by how they train on their own, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
-        """How devices are compared, how many clusters that makes, and what a device makes of its cluster's model."""
+        """The comparison of devices, the number of clusters, and the use that a device makes of its cluster's model."""
 
         own_share: float = Field(default=0.25, ge=0, le=1)
         """Share λ of a device's own model in the mix: 0 is FedAvg in each cluster, 1 is local training."""
@@ -68,25 +68,22 @@ class Adaptive(Method):
     has_personal_state = True
 
     def check(self) -> None:
-        """A number of clusters or a threshold, not both; and some dense layer, where those are compared."""
-        options = self.options
-        check_clusters(options.clusters, self.facts)
-        if options.threshold is not None and options.given is not None:
-            raise ExperimentError("method.threshold says how many clusters there are; leave method.clusters out")
+        """Require either a number of clusters or a threshold; require a dense layer if dense layers are compared."""
+        check_clusters(self.options.clusters, self.facts, self.options.threshold)
 
     @property
     def clusters_known(self) -> int:
-        """As many as said; else the dendrogram tells."""
+        """The number that the options give; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model, in each cluster."""
+        """Return the whole model, in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """The compared layers of the pre-trained weights or of their difference to the initial ones."""
+        """Return the compared layers of the pre-trained weights or of their difference to the initial ones."""
         size = compared(self.facts.layout, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
 
@@ -99,7 +96,7 @@ class Adaptive(Method):
         return {"layers": taken(vector, layout.slices_of(compared(layout, self.options.layers)))}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """All of the compared layers."""
+        """Require all of the compared layers."""
         (size,) = question.arrays["layers"][1]
         if len(arrays["layers"]) != size:
             raise PayloadError(f"{len(arrays['layers'])} numbers of compared layers, expected {size}")
@@ -119,7 +116,7 @@ class Adaptive(Method):
         return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster with the highest mean cosine."""
+        """Return the cluster with the highest mean cosine."""
         given, indexes = answers.of(PRETRAINED), [device.device_index for device in answers.devices]
         own = units(given[late.device_index]["layers"][None])[0]
         cosines = units(np.stack([given[index]["layers"] for index in indexes])) @ own
@@ -128,7 +125,7 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """The pre-training in the first round; then training from the mix, whose result is kept."""
+        """Return the pre-training in the first round; then training from the mix, whose result is kept."""
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
             return Outcome.of(first)
@@ -149,19 +146,19 @@ class Adaptive(Method):
         return own
 
     def _mixed(self, work: Work) -> Flat:
-        """A round's start."""
+        """Return a round's start."""
         share = np.float32(self.options.own_share)
         mixed: Flat = share * self._own(work) + (np.float32(1) - share) * work.start
         return mixed
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """The mix, or the own model, and the cluster's model."""
+        """Return the mix, or the own model, and the cluster's model."""
         used = self._own(work) if self.options.measure == "own" else self._mixed(work)
         return await work.measure(used), await work.measure(work.start)
 
 
 def compared(layout: Layout, layers: str) -> Layout:
-    """The compared tensors: of the last layer, of all dense layers, or all.
+    """Return the compared tensors: of the last layer, of all dense layers, or all.
 
     Raises:
         ExperimentError: the model has no dense layer.

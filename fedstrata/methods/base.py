@@ -82,7 +82,7 @@ class Channel:
     tensors: Layout
     """Names and shapes of the tensors."""
     reach: Reach
-    """Which devices share one value."""
+    """Devices that share one value."""
 
 
 def all_layers(model: "Model", reach: Reach) -> tuple[Channel, ...]:
@@ -122,7 +122,7 @@ class Question:
     name: str
     """Name of the question; bytes are counted under it."""
     moment: Moment
-    """When devices are asked."""
+    """The moment at which devices are asked."""
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
     """Each array with its dtype and largest shape. The first side of a shape may be smaller."""
     relayed: bool = False
@@ -349,12 +349,6 @@ class Method:
         """Return, by cluster, the devices with answers that a late device hears."""
         return ()
 
-    @classmethod
-    def places_late(cls) -> bool:
-        """Return whether the method can place a device that comes after the first plan."""
-        plans, places = (next(kind for kind in cls.__mro__ if name in vars(kind)) for name in ("plan", "place"))
-        return issubclass(places, plans)
-
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Return the cluster, by number, of a device that comes after a plan.
 
@@ -372,3 +366,9 @@ class Method:
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure on held-out examples what the device would use, and what it received, if that is another model."""
         return await work.measure(work.start), None
+
+
+def places_late(method: type[Method]) -> bool:
+    """Return whether a method can place a device that comes after the first plan."""
+    plans, places = (next(kind for kind in method.__mro__ if name in vars(kind)) for name in ("plan", "place"))
+    return issubclass(places, plans)

@@ -44,7 +44,7 @@ class Cfl(Method):
     """Begin with one cluster, and split clusters in two by the cosines of their devices' updates."""
 
     class Options(MethodSettings):
-        """When and how a cluster is split."""
+        """The conditions under which a cluster is split, and the way."""
 
         mean_ratio: float = Field(default=0.25, gt=0, le=1)
         """A cluster is split if the norm of its mean update is below this share of the largest norm."""
@@ -56,7 +56,7 @@ class Cfl(Method):
         """Linkage of the bipartition: `complete` as in the authors' program, `single` as in their Algorithm 1."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model, in each cluster."""
+        """Return the whole model, in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     @property
@@ -65,7 +65,7 @@ class Cfl(Method):
         return 0
 
     def questions(self) -> Sequence[Question]:
-        """A sketch of the update, before it is sent."""
+        """Return a sketch of the update, before it is sent."""
         arrays = {"sketch": ("float64", (self.options.sketch,))}
         return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
 
@@ -74,11 +74,12 @@ class Cfl(Method):
         return {"sketch": sketch_of(work.update, self.options.sketch, work.seed)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A sketch of as many numbers as asked for."""
+        """Require a sketch of as many numbers as asked for."""
         check_sketch(arrays["sketch"], self.options.sketch)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Each cluster as it is, or in two: the larger part keeps its number, the other begins with the same model.
+        """Return each cluster as it is, or in two: the larger part keeps its number, the other begins with the same
+        model.
 
         Devices that have not answered stay in the part that keeps its number.
         """
@@ -96,7 +97,7 @@ class Cfl(Method):
         return Plan(clusters=tuple(clusters), rule=rule, parents=tuple(parents))
 
     def _leaving(self, cluster: Sequence[int], answers: Answers) -> tuple[int, ...]:
-        """The devices that leave a cluster; none where it stays whole."""
+        """Return the devices that leave a cluster; none where it stays whole."""
         given = {index: arrays["sketch"] for index, arrays in answers.of(UPDATE).items() if index in cluster}
         if len(given) < SMALLEST:
             return ()
@@ -115,7 +116,7 @@ class Cfl(Method):
 
 
 def _distances(updates: Matrix, norms: Matrix) -> Matrix:
-    """One minus the cosine of each pair of updates, shape (N, N); of an update of zeros 1."""
+    """Return one minus the cosine of each pair of updates, shape (N, N); of an update of zeros 1."""
     directions = updates / np.maximum(norms, np.finfo(float).tiny)[:, None]
     distances = np.clip(1.0 - directions @ directions.T, 0.0, 2.0)
     np.fill_diagonal(distances, 0.0)

@@ -16,7 +16,7 @@ ONE_CLUSTER_BELOW = 0.2
 
 
 class ClusterOptions(MethodSettings):
-    """How many clusters: a number, or what the data says."""
+    """The number of clusters: a number, or `auto`, by the data."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of clusters, at most that of devices, or `auto`: the method decides."""
@@ -27,19 +27,23 @@ class ClusterOptions(MethodSettings):
         return None if self.clusters == "auto" else self.clusters
 
 
-def check_clusters(clusters: int | str, facts: Facts) -> None:
-    """Raise ExperimentError where there would be more clusters than devices."""
+def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = None) -> None:
+    """Raise ExperimentError for more clusters than devices, or for a threshold beside their number."""
     if isinstance(clusters, int) and clusters > facts.device_count:
         raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
+    if threshold is not None and clusters != "auto":
+        raise ExperimentError("method.threshold says how many clusters there are; leave method.clusters out")
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """The middle one of some numbers, the lower of two: fewer liars than honest devices move it to an honest number."""
+    """Return the middle one of some numbers, the lower of two: fewer liars than honest devices move it to an honest
+    number.
+    """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def merge_heights(affinity: Matrix) -> Matrix:
-    """Heights of the N − 1 merges of 1 − affinity under average linkage, ascending."""
+    """Return the heights of the N − 1 merges of 1 − affinity under average linkage, ascending."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -50,7 +54,7 @@ def merge_heights(affinity: Matrix) -> Matrix:
 
 
 def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
-    """The number of clusters where the gap between successive merge heights is widest, and why.
+    """Return the number of clusters where the gap between successive merge heights is widest, and why.
 
     With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N whose gap h_(N−T+1) − h_(N−T) is
     largest; among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
@@ -64,11 +68,11 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 
 
 def outlying(affinity: Matrix) -> list[int]:
-    """The places, ascending, of single devices that would hide how the others group.
+    """Return the places, ascending, of single devices that would hide how the others group.
 
-    Where the widest gap leaves one cluster and beside it single devices, and that cluster by itself falls apart by a
-    gap of at least 0.2, the single ones are set aside, and the same is asked of the cluster: a device that is like
-    nobody, by its profile or because it says so, does not make one cluster of all the others.
+    The widest gap may leave one cluster and, beside it, single devices. If that cluster by itself falls apart by a gap
+    of at least 0.2, the single devices are set aside, and the cluster is tested in the same way. So a device that is
+    like no other, by its profile or because it says so, does not make one cluster of all the others.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:
@@ -106,7 +110,7 @@ def grouped_by(
 def _grouped_without(
     apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
 ) -> tuple[list[list[int]], str]:
-    """As `grouped_by`, of all devices but these places, each of which has a cluster of its own."""
+    """Group all devices but these places as `grouped_by` does; each of the places has a cluster of its own."""
     rest = [place for place in range(len(affinity)) if place not in apart]
     clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)
     alone = [[devices[place].device_index] for place in apart]
@@ -126,7 +130,7 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
 
 
 def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """The number of the group whose members are most like a device on average; among equals the first.
+    """Return the number of the group whose members are most like a device on average; among equals the first.
 
     `likeness` is by device index; members that it does not name are passed over, and a group of none is like nobody.
     """
@@ -135,7 +139,7 @@ def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> i
 
 
 def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:
-    """The cluster, from 0, of each of N points with distances of shape (N, N) in agglomerative clusters."""
+    """Return the cluster, from 0, of each of N points with distances of shape (N, N) in agglomerative clusters."""
     from sklearn.cluster import AgglomerativeClustering
 
     if count == 1:

@@ -55,5 +55,5 @@ class Ditto(FedAvg):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """The personal model, and the global one."""
+        """Return the personal model, and the global one."""
         return await work.measure(self._own(work)), await work.measure(work.start)

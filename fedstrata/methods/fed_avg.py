@@ -8,5 +8,5 @@ class FedAvg(Method):
     """Average all layers over all devices, weighted by their examples."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model, everywhere."""
+        """Return the whole model, everywhere."""
         return all_layers(model, Reach.EVERYWHERE)

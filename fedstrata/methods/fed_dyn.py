@@ -35,7 +35,7 @@ class Dynamic:
     def __call__(
         self, gradient: "torch.Tensor", weights: "torch.Tensor", received: "torch.Tensor", own: "torch.Tensor"
     ) -> "torch.Tensor":
-        """The corrected gradient; all of one shape."""
+        """Return the corrected gradient; all of one shape."""
         return gradient.sub_(own).add_(weights, alpha=self.alpha).sub_(received, alpha=self.alpha)
 
 

@@ -51,7 +51,7 @@ class FedFomo(Method):
     """Let each device mix a model of its own from the models that lower its loss."""
 
     class Options(MethodSettings):
-        """Which models a device is offered, and on what it weighs them."""
+        """The models that a device is offered, and the examples on which it weighs them."""
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""
@@ -80,13 +80,13 @@ class FedFomo(Method):
         return min(int(self.options.offered) + 1, self.facts.device_count)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model; each device is a cluster of its own, and its stream is what it has trained last."""
+        """Return the whole model; each device is a cluster of its own, and its stream is what it has trained last."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """The gain of each model that the device has received."""
+        """Return the gain of each model that the device has received."""
         return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
@@ -101,7 +101,7 @@ class FedFomo(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Each device by itself, and whose models it is offered next."""
+        """Return each device by itself, and whose models it is offered next."""
         if before is None:
             clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
             affinity = np.zeros((len(clusters), len(clusters)))
@@ -119,7 +119,7 @@ class FedFomo(Method):
         return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
 
     def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
-        """The device's own model, those of the greatest gains so far, and some drawn at random."""
+        """Return the device's own model, those of the greatest gains so far, and some drawn at random."""
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
         others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
         count = min(int(self.options.offered), len(others))
@@ -145,7 +145,7 @@ class FedFomo(Method):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """The mix that a further round would begin with."""
+        """Return the mix that a further round would begin with."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
 
     def _began(self, work: Work) -> Flat:
@@ -157,7 +157,7 @@ class FedFomo(Method):
         return mixed(self._began(work), work.received, gains)
 
     async def _gains(self, work: Work) -> Gains:
-        """Of every received model; once a round."""
+        """Return the gains of every received model; measure them once a round."""
         if GAINS not in work.noted:
             _, validation = await self._parts(work)
             began = self._began(work)
@@ -167,13 +167,13 @@ class FedFomo(Method):
         return found
 
     async def _parts(self, work: Work) -> Parts:
-        """The device's examples to train on, and those to weigh models on."""
+        """Return the device's examples to train on, and those to weigh models on."""
         share = self.options.validation_share
         return await work.once(GAINS, lambda: split(work.examples, share, [work.seed, work.device_index]))
 
 
 def split(examples: "Examples | Pixels", share: float, address: Sequence[int]) -> Parts:
-    """Examples without this share of them, and the share, drawn at random; at least one in each.
+    """Return examples without this share of them, and the share, drawn at random; at least one in each.
 
     Raises:
         DataError: there is but one example.
@@ -186,7 +186,7 @@ def split(examples: "Examples | Pixels", share: float, address: Sequence[int]) -
 
 
 def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
-    """The Euclidean distance of each model from where a device began."""
+    """Return the Euclidean distance of each model from where a device began."""
     return [float(np.sqrt(np.square(each.astype(np.float64) - began).sum())) for each in models]
 
 

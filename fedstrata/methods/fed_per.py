@@ -11,5 +11,5 @@ class FedPer(Method):
     """Average the base layers (`model.shared`) over all devices, and keep a head on each device."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The base everywhere, the head nowhere."""
+        """Return the base everywhere, the head nowhere."""
         return shared_and_rest(model, Reach.DEVICE)

@@ -65,9 +65,9 @@ class FedTsdp(Method):
         shrink: float = Field(default=0.98, gt=0, le=1)
         """Factor ψ of L_s at each grouping; with 1 layers stay shared."""
         rounding: Literal["up", "down"] = "up"
-        """How 2 · L_s becomes a whole number of tensors: up, or down to at least one."""
+        """Rounding of 2 · L_s to a whole number of tensors: up, or down to at least one."""
         growth: Literal["even", "literal"] = "even"
-        """How the chance of a batch grows that has led to groups: `even`, to half of all, or `literal`."""
+        """Growth of the chance of a batch that has led to groups: `even`, to half of all, or `literal`."""
         sketch: int = Field(default=1024, ge=16, le=1 << 16)
         """Numbers that stand for a device's weights."""
 
@@ -76,7 +76,7 @@ class FedTsdp(Method):
     has_personal_state = True  # layers that are shared now are a device's own later
 
     def check(self) -> None:
-        """A public set that is large enough."""
+        """Require a public set that is large enough."""
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(
@@ -96,7 +96,7 @@ class FedTsdp(Method):
         return 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The first layers in each group, the others at each device."""
+        """Return the first layers in each group, the others at each device."""
         first, rest = self._split(model.layout.names, self._layers(model.layout.names))
         return (
             Channel(name=SHARED, tensors=model.layout.select(first), reach=Reach.CLUSTER),
@@ -108,25 +108,28 @@ class FedTsdp(Method):
         return min(self.options.layers or len(names), len(names) / 2)
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """The tensors that so many layers share, and the others: with ceil(2 · L_s), 4 is 3.5 after seven groupings,
-        with floor(2 · L_s) after the first."""
+        """Return the tensors that so many layers share, and the others: with ceil(2 · L_s), 4 is 3.5 after seven
+        groupings, with floor(2 · L_s) after the first.
+        """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]
 
     # --- questions ------------------------------------------------------------------------------
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Which of the public examples a round is about."""
+        """Return the array of which devices are told: the indexes of the public examples that a round uses."""
         return {"batch": ("int64", (self.options.batch,))}
 
     def questions(self) -> Sequence[Question]:
-        """What the trained model says of the batch, and a sketch of its weights."""
+        """Return a question for the trained model's outputs on the batch and for a sketch of its weights."""
         outputs = ("float32", (self.options.batch, self.facts.num_classes))
         arrays = {"outputs": outputs, "weights": ("float64", (self.options.sketch,))}
         return (Question(name=OUTPUTS, moment=Moment.TRAINED, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shapes (batch, classes), softmax outputs, and (sketch,), of what the weights are beyond the initial ones."""
+        """Return shapes (batch, classes), softmax outputs, and (sketch,), of what the weights are beyond the initial
+        ones.
+        """
         inputs, batch = work.public.inputs, work.told["batch"]
         if not len(batch) or batch.min() < 0 or batch.max() >= len(inputs):
             raise PayloadError(f"told of {len(batch)} public examples that are not among the {len(inputs)} there are")
@@ -138,7 +141,7 @@ class FedTsdp(Method):
         }
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A distribution over the classes for every example of the batch, and a whole sketch."""
+        """Require a distribution over the classes for every example of the batch, and a whole sketch."""
         check_sketch(arrays["weights"], self.options.sketch)
         outputs = arrays["outputs"]
         if len(outputs) != self.options.batch:
@@ -149,7 +152,7 @@ class FedTsdp(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """The groups there are, or new ones where the outputs of this round ask for them; and the next batch."""
+        """Return the groups there are, or new ones where the outputs of this round ask for them; and the next batch."""
         indexes = tuple(device.device_index for device in answers.devices)
         if before is None:
             even = np.full(self.facts.public_examples, 1 / self.facts.public_examples)
@@ -171,7 +174,7 @@ class FedTsdp(Method):
     def _made(
         self, answers: Answers, groups: Sequence[tuple[int, ...]], rule: str, sampling: Matrix, layers: float
     ) -> Plan:
-        """A plan of groups, each of which mixes its own devices' layers by their examples."""
+        """Return a plan of groups, each of which mixes its own devices' layers by their examples."""
         next_round, names = answers.global_round + 1, self.facts.layout.names
         rng = np.random.default_rng([self.facts.seed, BATCH_ADDRESS, next_round])
         batch = np.sort(rng.choice(len(sampling), self.options.batch, replace=False, p=sampling)).astype(np.int64)
@@ -186,7 +189,7 @@ class FedTsdp(Method):
         )
 
     def _hopkins(self, given: Mapping[int, Arrays], global_round: int) -> float:
-        """Of the devices' outputs; 0 where there are too few to tell."""
+        """Return the Hopkins statistic of the devices' outputs; 0 if there are too few outputs."""
         if len(given) < 2:
             return 0.0
         points = np.stack([arrays["outputs"].reshape(-1).astype(np.float64) for arrays in given.values()])
@@ -194,7 +197,7 @@ class FedTsdp(Method):
         return hopkins(points, min(self.options.hopkins_points, len(points) - 1), rng)
 
     def _groups(self, given: Mapping[int, Arrays]) -> list[tuple[int, ...]]:
-        """Groups by outputs, each parted by weights."""
+        """Return groups by outputs, each parted by weights."""
         indexes = np.array(list(given))
         outputs = np.stack([arrays["outputs"].astype(np.float64) for arrays in given.values()])
         weights = np.stack([arrays["weights"] for arrays in given.values()])
@@ -208,7 +211,7 @@ class FedTsdp(Method):
 
 
 def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[int, float]:
-    """The share of each device of a group, by its examples."""
+    """Return the share of each device of a group, by its examples."""
     examples = {device.device_index: device.num_examples for device in devices if device.device_index in group}
     return {index: examples[index] / sum(examples.values()) for index in group}
 

@@ -16,7 +16,9 @@ SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the
 
 
 def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", indexes: NDArray[np.int64]) -> Gradient:
-    """The gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left out."""
+    """Return the gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left
+    out.
+    """
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -41,7 +41,7 @@ class Ifca(Method):
     """Let each device join, in each global round, the cluster with the best model for its data."""
 
     class Options(MethodSettings):
-        """How many models there are, and whether they have layers in common."""
+        """The number of models, and whether they have layers in common."""
 
         clusters: int = Field(default=2, ge=1)
         """Number of models; every device receives all of them."""
@@ -56,22 +56,22 @@ class Ifca(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as said."""
+        """The number that the options give."""
         return int(self.options.clusters)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model in each cluster, or all but its shared layers."""
+        """Return the whole model in each cluster, or all but its shared layers."""
         return shared_and_rest(model, Reach.CLUSTER) if self.options.shares_layers else all_layers(model, Reach.CLUSTER)
 
     def initial(self, model: Model, cluster: int) -> Flat:
-        """Weights of its own for each cluster; those of the first are what any method begins with."""
+        """Return the weights of its own for each cluster; those of the first are what any method begins with."""
         if not cluster:
             return model.initial(self.facts.seed)
         drawn = np.random.SeedSequence([self.facts.seed, INITIAL_ADDRESS, cluster]).generate_state(1, np.uint64)
         return model.initial(int(drawn[0]) >> 1)
 
     def questions(self) -> Sequence[Question]:
-        """The mean loss of every cluster's model on the device's own examples."""
+        """Return the mean loss of every cluster's model on the device's own examples."""
         losses = {"losses": ("float64", (self.options.clusters,))}
         return (Question(name=LOSSES, moment=Moment.RECEIVED, arrays=losses),)
 
@@ -82,14 +82,16 @@ class Ifca(Method):
         return {"losses": np.nan_to_num(losses, nan=LARGEST, posinf=LARGEST)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A loss, from 0 up, for every cluster."""
+        """Require a loss, from 0 up, for every cluster."""
         if len(arrays["losses"]) != self.options.clusters:
             raise PayloadError(f"{len(arrays['losses'])} losses of the models of {self.options.clusters} clusters")
         if arrays["losses"].min() < 0:
             raise PayloadError(f"a loss of {arrays['losses'].min():g}; expected 0 or more")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Each device that has answered where its loss is least, the first among equals; the others where they were."""
+        """Return each device that has answered where its loss is least, the first among equals; the others where they
+        were.
+        """
         count = self.options.clusters
         if before is None:  # nothing is trained before devices have been asked
             return _plan({device.device_index: number % count for number, device in enumerate(answers.devices)}, count)

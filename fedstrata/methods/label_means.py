@@ -82,7 +82,7 @@ class LabelMeans(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as said; else the silhouette tells."""
+        """The number that the options give; 0 if the silhouette decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -95,7 +95,7 @@ class LabelMeans(Method):
         return replace(base, reach=Reach.CLUSTER), head
 
     def questions(self) -> Sequence[Question]:
-        """By label the sum of z, the count, and a share of the squares; to the GPS alone."""
+        """Return a question for the sum of z, the count and a share of the squares, by label; only the GPS reads it."""
         options, facts = self.options, self.facts
         rows = min(options.sketch, feature_dim(options, facts.input_shape))
         shape = (facts.num_classes, rows + 2)
@@ -139,7 +139,7 @@ class LabelMeans(Method):
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster to which the device is most like on average, in the plan's view."""
+        """Return the cluster to which the device is most like on average, in the plan's view."""
         given = answers.of(LABELS)
         means = means_of([given[index][SUMS] for index in (*plan.related, late.device_index)], self._deviation)
         row = likeness(means.at([len(plan.related)]), means.at(range(len(plan.related))))[plan.memory["view"]][0]

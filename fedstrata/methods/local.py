@@ -10,7 +10,7 @@ class Local(Method):
     """Train one model per device, without any exchange."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Nothing travels."""
+        """Return no channel: nothing travels."""
         return all_layers(model, Reach.DEVICE)
 
     def refuses(self) -> Mapping[str, str]:

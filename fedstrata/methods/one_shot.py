@@ -39,7 +39,7 @@ class OneShot(Method):
         eigenvectors: int = Field(default=5, ge=1, le=4096)
         """Number k of eigenvectors that a device shares."""
         measure: Measure = "geometric"
-        """How the relevance of one device to another is computed; `geometric` is the paper's."""
+        """Formula for the relevance of one device to another; `geometric` is the paper's."""
         representatives: int = Field(default=1, ge=1)
         """Devices of each cluster that a late device is compared with."""
         exact_up_to: int = Field(default=128, ge=1)
@@ -60,7 +60,7 @@ class OneShot(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as said; else the dendrogram tells."""
+        """The number that the options give; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     # --- questions ------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class OneShot(Method):
         )
 
     def relays(self) -> Sequence[int]:
-        """All devices, or the landmarks where there are many."""
+        """Return all devices, or the landmarks where there are many."""
         options = self.options
         return landmarks(
             self.facts.device_count, self.facts.seed, exact_up_to=options.exact_up_to, count=options.landmarks
@@ -92,7 +92,7 @@ class OneShot(Method):
         )
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """The leading eigenvectors, shape (k, d); then what was heard as device indexes and values."""
+        """Return the leading eigenvectors, shape (k, d); then what was heard as device indexes and values."""
         if question.name == PROFILE:
             return {"eigenvectors": (await self._spectrum(work)).profile(self.options.eigenvectors)}
         devices = sorted(heard)
@@ -102,7 +102,7 @@ class OneShot(Method):
         }
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> float:
-        """The relevance of another device's eigenvectors to this device's data."""
+        """Return the relevance of another device's eigenvectors to this device's data."""
         options = self.options
         spectrum = await self._spectrum(work)
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
@@ -150,7 +150,7 @@ class OneShot(Method):
         return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """The devices that stand for the clusters: those most relevant to their cluster on average."""
+        """Return the devices that stand for the clusters: those most relevant to their cluster on average."""
         if plan.affinity is None:
             return ()
         places = {index: place for place, index in enumerate(plan.related)}
@@ -164,7 +164,7 @@ class OneShot(Method):
         return tuple(found)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster whose sponsors the device is most relevant to on average."""
+        """Return the cluster whose sponsors the device is most relevant to on average."""
         return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 

@@ -11,7 +11,7 @@ class Oracle(Method):
     """Make one cluster per true task."""
 
     def check(self) -> None:
-        """The truth has to be known."""
+        """Require that the true tasks are known."""
         if not self.facts.true_groups:
             raise ExperimentError(
                 "method oracle needs a partition with groups (kind tasks): only there are the true clusters known"
@@ -19,21 +19,21 @@ class Oracle(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as there are tasks."""
+        """The number of true tasks."""
         return self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """The devices of each true task."""
+        """Return the devices of each true task."""
         return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster of the device's task; the first where nobody else has it."""
+        """Return the cluster of the device's task; the first where nobody else has it."""
         others = devices_by_task(answers.devices).get(late.true_task or "", [])
         return plan.cluster_of(others[0]) if others else 0
 
 
 def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
-    """Device indexes by true task. Raises ExperimentError where the tasks are not known."""
+    """Return the device indexes by true task. Raises ExperimentError where the tasks are not known."""
     tasks: dict[str, list[int]] = defaultdict(list)
     for device in devices:
         if device.true_task is None:

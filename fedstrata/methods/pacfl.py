@@ -66,15 +66,15 @@ class Pacfl(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as said; else the dendrogram tells."""
+        """The number that the options give; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model, in each cluster."""
+        """Return the whole model, in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """The leading singular vectors, to the GPS."""
+        """Return the leading singular vectors, to the GPS."""
         rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
         shape = (rows, feature_dim(self.options, self.facts.input_shape))
         return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)
@@ -90,7 +90,7 @@ class Pacfl(Method):
         return {"vectors": (await work.once(SUBSPACE, vectors)).astype(np.float32)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """The vectors are of length one."""
+        """Require vectors of length one."""
         check_eigenvectors(arrays["vectors"])
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -112,7 +112,7 @@ class Pacfl(Method):
         )
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """The cluster at the smallest mean angle."""
+        """Return the cluster at the smallest mean angle."""
         given = answers.of(SUBSPACE)
         own = given[late.device_index]["vectors"]
         likeness = {
@@ -123,13 +123,17 @@ class Pacfl(Method):
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
-    """The `count` leading right singular vectors of features (n, d): of all rows, or of those of each label in turn."""
+    """Return the `count` leading right singular vectors of features (n, d): of all rows, or of those of each label in
+    turn.
+    """
     parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
     return np.concatenate([np.linalg.svd(part, full_matrices=False)[2][:count] for part in parts])
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """One minus the angle as a share of a right angle (of the sum of as many), shape (N, N), ones on the diagonal."""
+    """Return one minus the angle as a share of a right angle (of the sum of as many), shape (N, N), ones on the
+    diagonal.
+    """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):
         for j in range(i):
@@ -138,7 +142,7 @@ def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
 
 
 def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
-    """The angle, in radians, between vectors of length one, shapes (p, d) and (q, d); of a sum the mean."""
+    """Return the angle, in radians, between vectors of length one, shapes (p, d) and (q, d); of a sum the mean."""
     from scipy.linalg import subspace_angles
 
     if angle == "principal":

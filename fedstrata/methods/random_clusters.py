@@ -19,18 +19,18 @@ class RandomClusters(Method):
     Options = ClusterOptions
 
     def check(self) -> None:
-        """A number is needed where the partition has no groups to take it from."""
+        """Require a number if the partition has no groups that give it."""
         check_clusters(self.options.clusters, self.facts)
         if self.options.clusters == "auto" and not self.facts.true_groups:
             raise ExperimentError("method random needs a number in method.clusters where the partition has no groups")
 
     @property
     def clusters_known(self) -> int:
-        """As many as said, or as there are tasks."""
+        """The number that the options give, or the number of tasks."""
         return self.options.given or self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """A permutation of the devices, cut at the cluster sizes."""
+        """Return a permutation of the devices, cut at the cluster sizes."""
         devices = [device.device_index for device in answers.devices]
         sizes, rule = self._sizes(answers.devices)
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS])
@@ -39,7 +39,7 @@ class RandomClusters(Method):
         return Plan.ordered([shuffled[start:stop] for start, stop in bounds], rule)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Any cluster, each as likely as it has devices."""
+        """Return any cluster, each as likely as it has devices."""
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS, late.device_index])
         return plan.cluster_of(int(rng.choice([device.device_index for device in answers.devices])))
 

@@ -26,6 +26,7 @@ REGISTRY: Mapping[str, str] = {
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",
+    "fedclust": "fedstrata.methods.fedclust:FedClust",
     "label_means": "fedstrata.methods.label_means:LabelMeans",
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",
@@ -40,7 +41,7 @@ NAMES = tuple(REGISTRY)
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of that name, or one's own as `module:Class`.
+    """Return the class of that name, or one's own as `module:Class`.
 
     Raises:
         ExperimentError: no method has that name. PluginError: own code is missing or is something else.
@@ -64,7 +65,7 @@ def method_class(name: str) -> type[Method]:
 
 
 def method_settings(section: Any) -> MethodSettings:
-    """The checked section `method` of an experiment file, a name alone or a mapping.
+    """Return the checked section `method` of an experiment file, a name alone or a mapping.
 
     Raises:
         ExperimentError: it says something that this method does not take.
@@ -86,7 +87,7 @@ def method_settings(section: Any) -> MethodSettings:
 
 
 def make_method(experiment: Experiment) -> Method:
-    """The method of an experiment.
+    """Return the method of an experiment.
 
     Raises:
         ExperimentError: the method does not go with the rest of the experiment. PluginError: own code fails.
@@ -95,7 +96,7 @@ def make_method(experiment: Experiment) -> Method:
 
 
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
-    """The method with its checked section. Raises as `make_method` does."""
+    """Return the method with its checked section. Raises as `make_method` does."""
     kind = method_class(settings.name)
     try:
         return kind(settings, facts)
@@ -108,7 +109,7 @@ def method_of(settings: MethodSettings, facts: Facts) -> Method:
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """What a method may know of a run before it begins."""
+    """Return the facts of a run that a method may know before the run begins."""
     from fedstrata.datasets import dataset_info
     from fedstrata.models import build_model
 

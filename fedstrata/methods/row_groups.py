@@ -13,7 +13,7 @@ SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:
-    """Groups of rows as lists of their places, in the order of their first, and the rule for their number.
+    """Return groups of rows as lists of their places, in the order of their first, and the rule for their number.
 
     `count` is a number, `all` for one group a row, or `auto` for the number from 2 to `most` with the highest mean
     silhouette, the smallest among equals. Rows that are the same to the bit are never in two groups, so there may be
@@ -30,7 +30,7 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
 
 
 def k_means(rows: Matrix, count: int) -> NDArray[Any]:
-    """A label a row. One thread: a sum of several threads' parts could come out in another order."""
+    """Return a label a row. One thread: a sum of several threads' parts could come out in another order."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 

@@ -25,6 +25,7 @@ from fedstrata.methods.base import (
     Array,
     Arrays,
     Channel,
+    Facts,
     Measurement,
     Method,
     MethodSettings,
@@ -51,7 +52,7 @@ class Scores(Method):
     """Exchange what models say about public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """What "label by label" means, how rounds add up, and what becomes of the table at a device."""
+        """The reading of "label by label", the sum over rounds, and the use of the table at a device."""
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
         """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
@@ -66,13 +67,18 @@ class Scores(Method):
         distil_epochs: int = Field(default=1, ge=0)
         """Epochs in which a device learns from the table before its own data; 0 learns nothing from others."""
         measure: Literal["model", "table"] = "model"
-        """What accuracy measures: the model, or the table, which holds public examples only."""
+        """The object that accuracy measures: the model, or the table, which holds public examples only."""
         examples_a_label: int | None = Field(default=None, ge=1)
         """Own examples of each label that a device trains on per round; without it all."""
         least_share: float = Field(default=1.0, gt=0, le=1)
         """Least share of these examples, drawn evenly for each label and round."""
         most_share: float = Field(default=1.0, gt=0, le=1)
         """Largest share of these examples."""
+
+        @property
+        def exchanges(self) -> bool:
+            """Return whether tables are added up at the GPS."""
+            return self.reading in {"rows", "columns"}
 
         @model_validator(mode="after")
         def _coherent(self) -> Self:
@@ -94,7 +100,7 @@ class Scores(Method):
                 "method scores exchanges scores of public examples, and there are none: say how many in "
                 "partition.public.examples"
             )
-        uses_labels = options.reading in {"rows", "labels"} or (self._exchanges and options.beta == "accuracy")
+        uses_labels = options.reading in {"rows", "labels"} or (options.exchanges and options.beta == "accuracy")
         if uses_labels and not facts.public_labelled:
             raise ExperimentError(
                 "method scores needs the public examples' labels: say partition.public.labelled: true, or "
@@ -109,11 +115,7 @@ class Scores(Method):
     def refuses(self) -> Mapping[str, str]:
         """Devices that are away, if tables are added up and not divided by who is there."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
-        return dict.fromkeys(EVERYBODY, why) if self._exchanges and not self.options.normalised else {}
-
-    @property
-    def _exchanges(self) -> bool:
-        return self.options.reading in {"rows", "columns"}
+        return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Models at home; the table and its weights everywhere, or the table at home, or none."""
@@ -129,15 +131,15 @@ class Scores(Method):
     # --- before training ------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Which labels a device has: whether one is a single device's decides its weight."""
-        if not self._exchanges:
+        """Return a question for the labels of each device: a label that only one device has gets another weight."""
+        if not self.options.exchanges:
             return ()
         owned = {"owned": ("int64", (self.facts.num_classes,))}
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays=owned),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, object]) -> Arrays:
         """1 for each label that it has examples of."""
-        return {"owned": self._owned(work).astype(np.int64)}
+        return {"owned": self._of(work).owned().astype(np.int64)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """0 or 1 for each class."""
@@ -146,57 +148,19 @@ class Scores(Method):
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """How many devices have each label."""
-        return {"owners": ("int64", (self.facts.num_classes,))} if self._exchanges else {}
+        """Return the array of which devices are told: the number of devices that have each label."""
+        return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """One cluster, whose table is the plain mean of what devices send."""
+        """Return one cluster; its table is the plain mean of what devices send."""
         plan = super().plan(moment, answers, before)
-        if not self._exchanges:
+        if not self.options.exchanges:
             return plan
         owned = [arrays["owned"] for arrays in answers.of(LABELS).values()]
         owners = np.stack([np.zeros(self.facts.num_classes, np.int64), *owned]).sum(axis=0)
         share = 1 / len(answers.devices)
         even = {device.device_index: share for device in answers.devices}
         return replace(plan, weights={TABLE: (even,)}, told={"owners": owners})
-
-    # --- what of the table is a device's ----------------------------------------------------------
-
-    def _owned(self, work: Work) -> Mask:
-        """Which labels the device has, shape (num_classes,)."""
-        return np.isin(np.arange(self.facts.num_classes), work.examples.labels)
-
-    def _labels(self, work: Work) -> Array:
-        """The public examples' labels, of a run in which devices are told them."""
-        labels = work.public.labels
-        if labels is None:
-            raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
-        return labels
-
-    def _rows(self, work: Work) -> Mask:
-        """The public examples of labels that the device has."""
-        rows: Mask = self._owned(work)[self._labels(work)]
-        return rows
-
-    def _part(self, work: Work) -> Mask:
-        """The device's part of the table: rows of its labels, or columns of them."""
-        if self.options.reading == "rows":
-            return self._rows(work)[:, None]
-        return self._owned(work)[None]
-
-    def _by_label(self, values: Array, work: Work) -> Array:
-        """A number a label, laid along the table's rows or columns."""
-        return values[self._labels(work)][:, None] if self.options.reading == "rows" else values[None]
-
-    def _table(self, work: Work) -> Values:
-        """f_G(l_m): the device's part of what it has received, or of its own sum; 0 elsewhere."""
-        found = work.tables[TABLE].astype(np.float64)
-        if self._exchanges and self.options.normalised:
-            weights = self._by_label(work.tables[WEIGHTS].astype(np.float64), work)
-            found = np.divide(found, weights, out=np.zeros_like(found), where=weights > 0)
-        elif self._exchanges:
-            found = found * self.facts.device_count
-        return np.where(self._part(work), found, 0.0)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -209,26 +173,26 @@ class Scores(Method):
         tables: Arrays = {}
         if self.options.reading != "labels":
             said = softmax(await work.outputs(trained.weights, work.public.inputs))
-            tables = self._sent(work, self._updated(work, said, len(own)))
+            tables = self._of(work).sent(said, len(own))
         return Outcome(
             weights=trained.weights, train_loss=trained.train_loss, measured=used, measured_received=received,
             tables=tables,
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """The model, taught by the last table; and that table, of public examples."""
+        """Return the model, taught by the last table; and that table, of public examples."""
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
-        """The device's model once it has learnt from the table; as it was where there is nothing to learn."""
+        """Return the device's model once it has learnt from the table; as it was where there is nothing to learn."""
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
             return work.start
         if self.options.reading == "labels":
-            rows, labels = self._rows(work), self._labels(work)
+            rows, labels = self._of(work).rows(), self._of(work).labels()
             on = Examples(inputs=inputs[rows], labels=labels[rows])
             return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on)).weights
-        table = self._table(work)
+        table = self._of(work).values()
         sums = table.sum(axis=1)
         if not (rows := sums > 0).any():
             return work.start
@@ -249,52 +213,97 @@ class Scores(Method):
             drawn.append(rng.choice(there, min(max(1, wanted), len(there)), replace=False))
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
-    def _updated(self, work: Work, said: Values, num_examples: int) -> Values:
-        """f_m ← f_G(l_m) + α f_m."""
-        alpha = self.options.alpha or num_examples / self.facts.public_examples
-        return self._table(work) + np.where(self._part(work), alpha * said, 0.0)
-
-    def _sent(self, work: Work, updated: Values) -> Arrays:
-        """β_m f_m and β_m by label, whose sums over devices are all that a ratio takes; alone, f_m itself."""
-        if not self._exchanges:
-            return {TABLE: updated}
-        weights = self._weights(work, updated)
-        return {TABLE: updated * self._by_label(weights, work), WEIGHTS: weights}
-
-    def _weights(self, work: Work, updated: Values) -> Array:
-        """β_m by label: 1 for one that is this device's alone, else its accuracy; 0 for labels of others."""
-        shared = 1.0 if self.options.beta == "equal" else self._accuracy(work, updated)
-        return np.where(self._owned(work), np.where(work.told["owners"] == 1, 1.0, shared), 0.0)
-
-    # --- what is measured -------------------------------------------------------------------------
-
-    def _hits(self, work: Work, table: Values) -> Mask:
-        """Of the public examples of its labels, those whose label has the highest score; no score is no hit."""
-        rows = self._rows(work)
-        found, labels = table[rows], self._labels(work)[rows]
-        hits: Mask = (found.argmax(axis=1) == labels) & (found.max(axis=1, initial=0.0) > 0)
-        return hits
-
-    def _accuracy(self, work: Work, table: Values) -> float:
-        hits = self._hits(work, table)
-        return float(hits.mean()) if len(hits) else 0.0
-
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """What is used, and what was received where that is measured, too."""
+        """Return the measurement that is used, and the one of the received model if that is measured, too."""
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None
-        received = self._measured_table(work)
+        received = self._of(work).measured()
         return (received, None) if self.options.measure == "table" else (model, received)
 
-    def _measured_table(self, work: Work) -> Measurement:
-        """The table, of the public examples of the device's labels: cross-entropy of each row made to sum to 1."""
-        table, rows = self._table(work), self._rows(work)
-        labels, found = self._labels(work)[rows], table[rows]
+    def _of(self, work: Work) -> "DeviceTable":
+        return DeviceTable(self.options, self.facts, work)
+
+
+class DeviceTable:
+    """One device's part of the table in a round: rows of public examples of its labels, or columns of them."""
+
+    def __init__(self, options: Scores.Options, facts: Facts, work: Work) -> None:
+        self._options, self._facts, self._work = options, facts, work
+
+    def owned(self) -> Mask:
+        """Return which labels the device has, shape (num_classes,)."""
+        return np.isin(np.arange(self._facts.num_classes), self._work.examples.labels)
+
+    def labels(self) -> Array:
+        """Return the public examples' labels. Raises ExperimentError if devices are not told them."""
+        labels = self._work.public.labels
+        if labels is None:
+            raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
+        return labels
+
+    def rows(self) -> Mask:
+        """Return which public examples have a label that the device has."""
+        rows: Mask = self.owned()[self.labels()]
+        return rows
+
+    def _part(self) -> Mask:
+        """Return the device's part of the table: rows of its labels, or columns of them."""
+        if self._options.reading == "rows":
+            return self.rows()[:, None]
+        return self.owned()[None]
+
+    def _by_label(self, values: Array) -> Array:
+        """Lay a number for each label along the table's rows or columns."""
+        return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
+
+    def values(self) -> Values:
+        """Return f_G(l_m): the device's part of what it has received, or of its own sum; 0 elsewhere."""
+        found = self._work.tables[TABLE].astype(np.float64)
+        if self._options.exchanges and self._options.normalised:
+            weights = self._by_label(self._work.tables[WEIGHTS].astype(np.float64))
+            found = np.divide(found, weights, out=np.zeros_like(found), where=weights > 0)
+        elif self._options.exchanges:
+            found = found * self._facts.device_count
+        return np.where(self._part(), found, 0.0)
+
+    def sent(self, said: Values, num_examples: int) -> Arrays:
+        """Return β_m f_m and β_m by label, whose sums over devices are all that a ratio takes; alone, f_m itself."""
+        updated = self._updated(said, num_examples)
+        if not self._options.exchanges:
+            return {TABLE: updated}
+        weights = self._weights(updated)
+        return {TABLE: updated * self._by_label(weights), WEIGHTS: weights}
+
+    def _updated(self, said: Values, num_examples: int) -> Values:
+        """Return f_G(l_m) + α f_m, the new f_m."""
+        alpha = self._options.alpha or num_examples / self._facts.public_examples
+        return self.values() + np.where(self._part(), alpha * said, 0.0)
+
+    def _weights(self, updated: Values) -> Array:
+        """Return β_m by label: 1 for one that is this device's alone, else its accuracy; 0 for labels of others."""
+        shared = 1.0 if self._options.beta == "equal" else self._accuracy(updated)
+        return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)
+
+    def _hits(self, table: Values) -> Mask:
+        """Return which public examples of its labels have the highest score at their label; no score is no hit."""
+        rows = self.rows()
+        found, labels = table[rows], self.labels()[rows]
+        hits: Mask = (found.argmax(axis=1) == labels) & (found.max(axis=1, initial=0.0) > 0)
+        return hits
+
+    def _accuracy(self, table: Values) -> float:
+        hits = self._hits(table)
+        return float(hits.mean()) if len(hits) else 0.0
+
+    def measured(self) -> Measurement:
+        """Measure the table by the public examples of the device's labels: cross-entropy of rows made to sum to 1."""
+        table, rows = self.values(), self.rows()
+        labels, found = self.labels()[rows], table[rows]
         sums = found.sum(axis=1)
         shares = np.divide(
             found[np.arange(len(labels)), labels], sums, out=np.full(len(labels), 1 / table.shape[1]), where=sums > 0
         )
         losses = -np.log(np.maximum(shares, np.finfo(np.float32).tiny))
-        hits = self._hits(work, table)
+        hits = self._hits(table)
         return Measurement(loss_sum=float(losses.sum()), correct=int(hits.sum()), num_examples=len(labels))

@@ -11,7 +11,7 @@ NEITHER = 0.5  # of the Hopkins statistic where all points are the same
 
 
 def softmax(logits: NDArray[Any]) -> Matrix:
-    """The distribution over classes of logits (n, classes), in float64."""
+    """Return the distribution over classes of logits (n, classes), in float64."""
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     shares: Matrix = raised / raised.sum(axis=1, keepdims=True)
@@ -19,7 +19,8 @@ def softmax(logits: NDArray[Any]) -> Matrix:
 
 
 def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
-    """The Hopkins statistic of points (n, d), below 1/2 where they are evenly spread and towards 1 where in groups.
+    """Return the Hopkins statistic of points (n, d), below 1/2 where they are evenly spread and towards 1 where in
+    groups.
 
     Of `count` points drawn evenly from the smallest box around all, and of `count` of the points themselves, the
     distances to the nearest (other) point are summed up; it is the former's share of both.

@@ -6,9 +6,9 @@ w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in 
 are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
 
 Departures: examples are shuffled before they are cut into batches, which the paper leaves open; a device may send a
-sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`); and σ_i counts for at most three
-times what is usual among the devices for batches of that size (`capped`), so that no device is like all others because
-it says that its σ is large.
+sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`). σ_i is limited to three times
+what is usual among the devices for batches of that size (`capped`). So no device is like all others because it says
+that its σ is large.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class UserCentric(Method):
     """Give each device, or each few similar ones, a model from the updates of all."""
 
     class Options(MethodSettings):
-        """How many models there are, and what is known of the devices' gradients."""
+        """The number of models, and what is known of the devices' gradients."""
 
         streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"
         """Number m of models: `all` is one per device, `auto` the number with the highest mean silhouette."""
@@ -70,24 +70,24 @@ class UserCentric(Method):
 
     @property
     def clusters_known(self) -> int:
-        """As many as there are streams; 0 where silhouettes have to tell."""
+        """The number of streams; 0 if silhouettes decide."""
         streams = self.options.streams
         return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """The whole model; its streams are the mixes."""
+        """Return the whole model; its streams are the mixes."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """The gradient, or its sketch, and σ²."""
+        """Return the gradient, or its sketch, and σ²."""
         length = self.options.sketch or self.facts.layout.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shapes (size,) or (sketch,), and (1,): at the initial weights, over all examples, without dropout."""
+        """Return shapes (size,) or (sketch,), and (1,): at the initial weights, over all examples, without dropout."""
         weights = work.start
 
         def gradients() -> tuple[Gradient, float]:
@@ -99,7 +99,7 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """A whole gradient, and a variance that is none below zero; `plan` believes a large one only in part."""
+        """Require a whole gradient and variances that are not negative; `plan` believes a large one only in part."""
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:
             raise PayloadError(f"a gradient of {len(arrays['gradient'])} numbers, expected {length}")
@@ -113,7 +113,7 @@ class UserCentric(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """The streams, their devices, and the share of every device in each."""
+        """Return the streams, their devices, and the share of every device in each."""
         given = answers.of(GRADIENT)
         devices = sorted(answers.devices, key=lambda device: device.device_index)
         indexes = [device.device_index for device in devices]
@@ -132,13 +132,15 @@ class UserCentric(Method):
 
 
 def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
-    """The indexes of so many examples, shuffled and cut into K parts of near-equal size, none of them empty."""
+    """Return the indexes of so many examples, shuffled and cut into K parts of near-equal size, none of them empty."""
     order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
     return np.array_split(order, min(parts, examples))
 
 
 def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
-    """The gradient over all parts, shape (size,), and σ², the mean squared distance of a part's gradient from it."""
+    """Return the gradient over all parts, shape (size,), and σ², the mean squared distance of a part's gradient from
+    it.
+    """
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
     mean = np.asarray(mean) / sum(len(part) for part in parts)
     return mean, float(np.mean([np.sum((gradient - mean) ** 2) for gradient in gradients]))

@@ -47,7 +47,7 @@ class Trained:
     train_loss: float
     """Mean loss of the examples that the training saw."""
     measured: Measurement | None = None
-    """How the first weights do on held-out examples, if this round is measured."""
+    """Measurement of the first weights on held-out examples, if this round is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,9 +59,9 @@ class Outcome:
     train_loss: float
     """Mean loss of the examples that the training saw."""
     measured: Measurement | None = None
-    """How the model that the device would use did as the round began."""
+    """Measurement, at the beginning of the round, of the model that the device would use."""
     measured_received: Measurement | None = None
-    """How the received model did, if it is another."""
+    """Measurement of the received model, if it is another."""
     personal: Mapping[str, Array] = field(default_factory=dict)
     """Arrays that the device keeps for the next round, beside its own layers."""
     tables: Mapping[str, Array] = field(default_factory=dict)

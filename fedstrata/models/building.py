@@ -25,7 +25,7 @@ BUILT_IN = {
 
 
 def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """The model for data of this shape and these classes, sharing the layers that `settings.shared` names.
+    """Return the model for data of this shape and these classes, sharing the layers that `settings.shared` names.
 
     `module:function` names one's own, called with (settings, info), which returns a Model: of layers
     (`Model.of_layers`), of a torch module (`from_module`), or made by hand.

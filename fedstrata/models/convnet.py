@@ -24,10 +24,10 @@ KERNEL = 3
 
 
 def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Convolutions that keep the size, each with an activation and 2×2 max pooling while there are 2×2 pixels to pool.
+    """3×3 convolutions as `channels` says, each with its activation and 2×2 max pooling while there are 2×2 pixels to
+    pool; the convolutions are shared.
 
-    `settings.channels` are the convolutions' outputs, `settings.activation` what follows each: ReLU, or a softmax over
-    the channels of a pixel. All convolutions are shared.
+    `settings.activation` is what follows each convolution: ReLU, or a softmax over the channels of a pixel.
     """
     channels, height, width = image_shape(info, "convnet", smallest=1)
     widths = (channels, *(CHANNELS if settings.channels is None else settings.channels))

@@ -30,7 +30,8 @@ OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """A quarter of what the convolutions give is dropped in training, and half of each hidden layer's outputs."""
+    """Two 3×3 convolutions to 32 and 64 channels, then a dense layer of 512. Training drops a quarter of what the
+    convolutions give and half of the dense layer's outputs. The convolutions are shared."""
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
     height, width = (_convolved_twice(side, padding) for side in image[1:])
@@ -66,7 +67,9 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -> "torch.Tensor":
-    """The features, each 0 with probability `rate` and divided by 1 − rate otherwise, so that their mean stays."""
+    """Return the features, each 0 with probability `rate` and divided by 1 − rate otherwise, so that their mean
+    stays.
+    """
     import numpy as np
     import torch
 

@@ -26,7 +26,8 @@ CONVOLUTIONS = ("conv1", "conv2")
 
 
 def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 5×5 convolutions to 6 and 16 channels, then dense layers of 120 and 84; the convolutions are shared."""
+    """Two 5×5 convolutions to 6 and 16 channels, tanh and 2×2 average pooling after each, then dense layers of 120 and
+    84, for images of at least 12×12; the convolutions are shared."""
     channels, *sides = image_shape(info, "lenet5", smallest=SMALLEST)
     padding = 0 if min(sides) >= UNPADDED_FROM else KERNEL // 2
     height, width = (((side + 2 * padding - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in sides)

@@ -16,7 +16,7 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 
 
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """The flattened input, the hidden layers, one output a class; the first hidden layer is the shared one."""
+    """Dense layers `fc1`, `fc2`, … with ReLU, of one hidden layer of 32 by default; the first hidden one is shared."""
     hidden = HIDDEN if settings.hidden is None else settings.hidden
     widths = (math.prod(info.input_shape), *hidden, info.num_classes)
     layers = dense_layers(widths)
@@ -29,12 +29,12 @@ def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dense_layers(widths: Sequence[int]) -> list[Layer]:
-    """Layers fc1, fc2, … that lead from each width to the next."""
+    """Return layers fc1, fc2, … that lead from each width to the next."""
     return [Layer(name=f"fc{index}", shape=(out, into)) for index, (into, out) in enumerate(pairwise(widths), 1)]
 
 
 def dense(weights: "Mapping[str, torch.Tensor]", names: Sequence[str], features: "torch.Tensor") -> "torch.Tensor":
-    """Features (n, d) through the named layers, ReLU after all but the last."""
+    """Return features (n, d) through the named layers, ReLU after all but the last."""
     from torch.nn.functional import linear, relu
 
     for name in names[:-1]:

@@ -150,7 +150,7 @@ def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
 
 
 def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
-    """The tensors of the named layers, in the layout's order; `block` names all of `block.0`, `block.1`, …
+    """Return the tensors of the named layers, in the layout's order; `block` names `block.0`, `block.1` and so on.
 
     Raises:
         ExperimentError: the model has no such layer.

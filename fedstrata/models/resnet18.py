@@ -37,12 +37,12 @@ class Block:
 
     @property
     def has_projection(self) -> bool:
-        """Whether the shortcut is a convolution."""
+        """Return whether the shortcut is a convolution."""
         return self.stride != 1 or self.channels_in != self.channels
 
     @property
     def layers(self) -> list[Layer | Normalisation]:
-        """In torchvision's order."""
+        """The layers of the block, in torchvision's order."""
         layers = _convolution(f"{self.name}.conv1", f"{self.name}.norm1", self.channels_in, self.channels, 3)
         layers += _convolution(f"{self.name}.conv2", f"{self.name}.norm2", self.channels, self.channels, 3)
         if self.has_projection:
@@ -52,7 +52,7 @@ class Block:
         return layers
 
     def outputs(self, weights: "Weights", maps: "torch.Tensor") -> "torch.Tensor":
-        """The block's arithmetic on (n, channels_in, height, width)."""
+        """Return the block's arithmetic on (n, channels_in, height, width)."""
         name = self.name
         inner = _normalised(weights, f"{name}.conv1", f"{name}.norm1", maps, stride=self.stride).relu()
         inner = _normalised(weights, f"{name}.conv2", f"{name}.norm2", inner)
@@ -62,10 +62,8 @@ class Block:
 
 
 def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Four stages of two blocks with 64, 128, 256 and 512 channels, their mean over pixels, a dense layer.
-
-    All but the dense layers are shared.
-    """
+    """ResNet-18 with group normalisation in place of batch normalisation, so that all it learns are weights; all but
+    the dense layers are shared."""
     image = image_shape(info, "resnet18", smallest=4)
     blocks = list(_blocks())
     dense_part = dense_layers((STAGES[-1], *(settings.hidden or ()), info.num_classes))
@@ -97,7 +95,7 @@ def _convolution(name: str, norm: str, into: int, out: int, kernel: int) -> list
 
 
 def _normalised(weights: "Weights", name: str, norm: str, maps: "torch.Tensor", stride: int = 1) -> "torch.Tensor":
-    """A convolution that keeps the size, or halves it with stride 2, and its group normalisation."""
+    """Return a convolution that keeps the size, or halves it with stride 2, and its group normalisation."""
     from torch.nn.functional import conv2d, group_norm
 
     weight = weights[f"{name}.weight"]

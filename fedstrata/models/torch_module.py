@@ -56,7 +56,7 @@ class _ModuleModel(Model):
     module_factory: "Callable[[], torch.nn.Module]"
 
     def of_run(self, seed: int) -> Self:
-        """The same model, with what its module has beside the weights drawn by this seed."""
+        """Return the same model, with what its module has beside the weights drawn by this seed."""
         forward = _Forward(_seeded(self.module_factory, seed))
         return replace(self, logits=forward.measured, dropping=forward.trained)
 
@@ -68,13 +68,13 @@ class _Forward:
         self._module = module
 
     def measured(self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
-        """The logits in eval mode."""
+        """Return the logits in eval mode."""
         return self._computed(weights, inputs, is_training=False, seed=0)
 
     def trained(
         self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", rng: "np.random.Generator"
     ) -> "torch.Tensor":
-        """The logits in training mode, by the draws that follow from the next one of `rng`."""
+        """Return the logits in training mode, by the draws that follow from the next one of `rng`."""
         return self._computed(weights, inputs, is_training=True, seed=int(rng.integers(1 << 63)))
 
     def _computed(
@@ -105,13 +105,13 @@ def _drawing(seed: int) -> "Iterator[None]":
 
 
 def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torch.nn.Module":
-    """A new module drawn from this seed."""
+    """Return a new module drawn from this seed."""
     with _turn, _drawing(seed):
         return module_factory()
 
 
 def _training(module: "torch.nn.Module") -> "Iterator[tuple[str, torch.nn.Parameter]]":
-    """The parameters that train, by name."""
+    """Return the parameters that train, by name."""
     return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
 
 

@@ -22,7 +22,7 @@ class OptimiserFiles:
 
     @property
     def has_state(self) -> bool:
-        """Whether there is anything to keep."""
+        """Return whether the optimiser has state to keep."""
         return bool(self._optimiser.state_names)
 
     def begin(self, number: int, layout: Layout) -> None:
@@ -57,11 +57,11 @@ class OptimiserFiles:
             self._path(number).unlink(missing_ok=True)
 
     def moved(self, moves: Iterator[Move]) -> Iterator[Flat]:
-        """The model of the next round, in pieces."""
+        """Return the model of the next round, in pieces."""
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
-        """The elements [start, stop) of the state at the start of a round, beside a vector of this layout."""
+        """Return the elements [start, stop) of the state at the start of a round, beside a vector of this layout."""
         if not self.has_state:
             return ()
         if self._open is None or self._open[0] != number:

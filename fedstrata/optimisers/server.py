@@ -26,13 +26,13 @@ class ServerOptimiser(Protocol):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """What is kept beside the model, a vector a name."""
+        """The names of the vectors that are kept beside the model."""
 
     def initial_state(self, size: int) -> State:
-        """What is kept before the first round, for a piece of `size` elements."""
+        """Return the state before the first round, for a piece of `size` elements."""
 
     def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
-        """The next model and state, float32, of a piece, from those before and the mean update.
+        """Return the next model and state, float32, of a piece, from those before and the mean update.
 
         Raises:
             StateError: the state is not as many vectors of the piece's shape as `state_names` says.
@@ -40,7 +40,7 @@ class ServerOptimiser(Protocol):
 
 
 def server_optimiser(settings: NoOptimiserSettings | MomentumSettings | AdamSettings) -> ServerOptimiser:
-    """The rule that an experiment's `training.lps_optimiser` or `training.gps_optimiser` asks for."""
+    """Return the rule that an experiment's `training.lps_optimiser` or `training.gps_optimiser` asks for."""
     match settings:
         case NoOptimiserSettings():
             return _Addition()
@@ -104,7 +104,8 @@ Move = tuple[Flat, Flat | None, State]  # a piece: where it stands, its mean upd
 
 
 def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
-    """The pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the moves' order.
+    """Yield the pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the moves'
+    order.
 
     A piece without an update stays as it is. Each output is a walk of its own, so that no vector is ever held whole.
     """
@@ -117,7 +118,7 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
 
 
 def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
-    """The vectors of an optimiser's state, one after the other, beside a vector of that layout."""
+    """Return the vectors of an optimiser's state, one after the other, beside a vector of that layout."""
     return Layout(
         tuple(
             TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)
@@ -128,14 +129,14 @@ def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
 
 
 def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
-    """The state before the first round, beside a vector of `size` elements, laid out as `state_layout` says."""
+    """Yield the state before the first round, beside a vector of `size` elements, laid out as `state_layout` says."""
     for number in range(len(optimiser.state_names)):
         for start, stop in pieces_of(size):
             yield optimiser.initial_state(stop - start)[number]
 
 
 def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
-    """The elements [start, stop) of each vector of a state, beside a vector of `size` elements."""
+    """Return the elements [start, stop) of each vector of a state, beside a vector of `size` elements."""
     if kept is None:
         return ()
     return tuple(kept.read(number * size + start, number * size + stop) for number in range(len(optimiser.state_names)))

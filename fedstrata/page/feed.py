@@ -13,7 +13,7 @@ RETRY_MS = 1000  # when a page asks again that has lost its connection
 
 
 def to_json(value: object) -> bytes:
-    """As one line of JSON."""
+    """Return the value as one line of JSON."""
     return json_text(value, separators=(",", ":")).encode()
 
 
@@ -37,7 +37,7 @@ class Feed:
 
     @property
     def has_readers(self) -> bool:
-        """Whether a page is open."""
+        """Return whether a page is open."""
         return self._readers > 0
 
     def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
@@ -85,7 +85,7 @@ class Feed:
         self._changed.wait_for(lambda: self._is_closed or self._version > version, ALIVE_S)
 
     def _event_after(self, version: int, sent: Mapping[str, bytes]) -> bytes:
-        """What a reader lacks that was `sent` the parts of a version."""
+        """Return the parts of a version that a reader lacks after it was `sent` others."""
         if version not in self._events:
             news = [(name, data) for name, data in self._parts.items() if sent.get(name) is not data]
             rows = self._rows_since(version)

@@ -35,7 +35,7 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Disjoint uniform draws for training; the test examples are shared out evenly."""
+    """Return disjoint uniform draws for training; the test examples are shared out evenly."""
     check_total(partition, len(dataset.train))
     total = partition.devices * partition.examples_per_device
     drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]

@@ -42,7 +42,7 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
-    """For each device of the group the labels that it may have; `place` is seed, group and first device."""
+    """Yield the labels that each device of the group may have; `place` is seed, group and first device."""
     seed, group_index, first = place
     labels = _labels_of(group, num_classes, where)
     number = group.labels_per_device or len(labels)
@@ -55,7 +55,9 @@ def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: 
 
 
 def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
-    """The labels that the group's devices draw from. Raises ExperimentError where they are not there or too few."""
+    """Return the labels that the group's devices draw from. Raises ExperimentError where they are not there or
+    too few.
+    """
     labels = np.arange(num_classes) if group.labels is None else np.array(group.labels)
     if labels.max() >= num_classes:
         raise ExperimentError(
@@ -73,7 +75,7 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
 
 
 def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
-    """How many examples of each label a device takes of what is left; `place` is seed, group and device."""
+    """Return how many examples of each label a device takes of what is left; `place` is seed, group and device."""
     seed, group_index, device = place
     available = np.zeros_like(left)
     available[labels] = left[labels]
@@ -93,7 +95,7 @@ def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where:
 
 
 def _size(group: Group, rng: np.random.Generator) -> int:
-    """Examples of one device: as many as the group says, or any number of its range alike."""
+    """Return examples of one device: as many as the group says, or any number of its range alike."""
     if isinstance(group.examples_per_device, int):
         return group.examples_per_device
     least, most = group.examples_per_device

@@ -31,7 +31,7 @@ from fedstrata.partitions.tasks import by_task
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceData:
-    """What one device owns; `test` may be empty where there are fewer test examples than devices."""
+    """The data of one device; `test` may be empty if there are fewer test examples than devices."""
 
     train: Examples | Pixels
     test: Examples | Pixels
@@ -49,7 +49,7 @@ _assignments: WeakKeyDictionary[Dataset, dict[tuple[Partition, int], Assignment]
 
 
 def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> DeviceData:
-    """The examples of one device, the same whichever process asks and whatever was asked before.
+    """Return the examples of one device, the same whichever process asks and whatever was asked before.
 
     With partition `local` the data set is the device's own folder, and all of it is the device's.
 
@@ -76,7 +76,7 @@ def _all(examples: Examples | Pixels) -> Indices:
 
 
 def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
-    """The examples that belong to nobody, the same for every device.
+    """Return the examples that belong to nobody, the same for every device.
 
     Raises:
         ExperimentError: the experiment has none.
@@ -91,7 +91,7 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
 
 
 def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
-    """How many training examples each device has; raises as `device_data` does."""
+    """Return the number of training examples of each device; raise the errors of `device_data`."""
     return [len(examples) for examples in _assignment(experiment, dataset).train]
 
 

@@ -12,7 +12,8 @@ from fedstrata.partitions.stock import HELD_OUT, PUBLIC, Counts, Indices, Stock,
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
-    """The split with the public examples, and with tests out of devices' own data, where the partition asks for them.
+    """Return the split with the public examples, and with tests out of devices' own data, where the partition asks for
+    them.
 
     The public examples are of what devices leave, so they change nothing of what a device owns.
 

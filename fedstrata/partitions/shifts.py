@@ -21,11 +21,11 @@ class Shift:
 
     @property
     def changes(self) -> bool:
-        """Whether it does anything to examples."""
+        """Return whether the shift changes examples."""
         return bool(self.quarter_turns) or self.new_labels is not None
 
     def apply(self, examples: Examples | Pixels) -> Examples | Pixels:
-        """The examples, turned and renamed."""
+        """Return the examples, turned and renamed."""
         if self.quarter_turns:
             examples = turned(examples, self.quarter_turns)
         if self.new_labels is not None:
@@ -34,7 +34,7 @@ class Shift:
 
 
 def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift:
-    """The shift that a group asks for.
+    """Return the shift that a group asks for.
 
     Args:
         group: its settings.

@@ -15,7 +15,7 @@ SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT,
 
 
 def no_indices() -> Indices:
-    """An empty array of them."""
+    """Return an empty array of them."""
     return np.empty(0, np.int64)
 
 
@@ -37,14 +37,14 @@ class Stock:
         return left
 
     def take(self, counts: Counts) -> Indices:
-        """The next `counts` examples of each label, sorted by label; a pile at its end starts over."""
+        """Return the next `counts` examples of each label, sorted by label; a pile at its end starts over."""
         starts, self._taken = self._taken, self._taken + counts
         rows = zip(self._piles, starts, counts, strict=True)
         return np.concatenate([pile.take(np.arange(start, start + count), mode="wrap") for pile, start, count in rows])
 
 
 def level(total: int, available: Counts) -> Counts:
-    """Counts that sum to `total`, as equal as `available` allows; it must hold that many."""
+    """Return counts that sum to `total`, as equal as `available` allows; it must hold that many."""
     counts = np.zeros_like(available)
     while total > 0:
         has_more = np.flatnonzero(available > counts)
@@ -56,7 +56,7 @@ def level(total: int, available: Counts) -> Counts:
 
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
-    """How many of each label come up in `total` draws by `shares` from what is `left`."""
+    """Return how many examples of each label come up in `total` draws by `shares` from what is `left`."""
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:
         more = left - counts
@@ -68,7 +68,7 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
 
 
 def tests_like(train: list[Indices], dataset: Dataset, seed: int) -> list[Indices]:
-    """For each device, an even share of the test examples in number, in the proportions of its training labels.
+    """Return an even share of the test examples in number for each device, in the proportions of its training examples.
 
     Devices get different ones until a label's are used up; then those are given out again, so that a device
     is tested on what it has learnt. None gets an example twice; one whose labels have too few test examples
@@ -84,7 +84,7 @@ def tests_like(train: list[Indices], dataset: Dataset, seed: int) -> list[Indice
 
 
 def apportioned(total: int, weights: Counts) -> Counts:
-    """Counts that sum to `total` in proportion to `weights`, by largest remainders; zeros for no weights."""
+    """Return counts that sum to `total` in proportion to `weights`, by largest remainders; zeros for no weights."""
     if not weights.sum():
         return np.zeros_like(weights)
     counts, remainders = np.divmod(total * weights, weights.sum())

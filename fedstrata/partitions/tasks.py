@@ -33,7 +33,7 @@ def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment
 
 
 def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
-    """For each label the index of its task, or −1."""
+    """Return the index of the task of each label, or −1."""
     owner = np.full(num_classes, -1, dtype=np.int64)
     for index, task in enumerate(partition.tasks):
         owner[list(task.labels)] = index
@@ -41,14 +41,14 @@ def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
 
 
 def _minority_sizes(partition: TaskPartition) -> list[int]:
-    """For each task, how many of a device's examples are from other tasks."""
+    """Return, for each task, how many of a device's examples are from other tasks."""
     if len(partition.tasks) == 1:
         return [0]
     return [round(task.examples_per_device * partition.minority_ratio) for task in partition.tasks]
 
 
 def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """For each task, what all its devices take of its own labels, as level as the data allow."""
+    """Return, for each task, what all its devices take of its own labels, as level as the data allow."""
     owner, counts = _labels_of(partition, len(left)), []
     for index, (task, minority) in enumerate(zip(partition.tasks, _minority_sizes(partition), strict=True)):
         available = np.where(owner == index, left, 0)
@@ -63,7 +63,7 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
 
 
 def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """For each task, what all its devices take of the other tasks' labels, as level as the data allow.
+    """Return, for each task, what all its devices take of the other tasks' labels, as level as the data allow.
 
     A task may use every label but its own. So where examples are scarce, the first to choose must leave what a
     later task can use, which is to say, must take some of the later task's own labels (`owed`). With that, all

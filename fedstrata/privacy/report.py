@@ -11,7 +11,7 @@ DIGESTS = "digests of what devices keep for themselves"
 
 
 def not_covered(experiment: Experiment) -> tuple[str, ...]:
-    """What leaves devices without noise."""
+    """Return what leaves devices without noise."""
     privacy = experiment.privacy
     if privacy is None or privacy.updates is None:
         return ("updates", *NEVER_COVERED)
@@ -43,7 +43,7 @@ def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
 
 
 def privacy_lines(experiment: Experiment) -> list[str]:
-    """For a person: what is private, in what sense, and what is not."""
+    """Return lines for a person: what is private, in what sense, and what is not."""
     privacy, budget, said = experiment.privacy, budget_of(experiment), []
     if privacy is None:
         return []

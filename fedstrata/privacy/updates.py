@@ -33,7 +33,7 @@ MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every devic
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBudget:
-    """How much noise there is on updates, and what ε it comes to."""
+    """The amount of noise on updates, and the ε that it gives."""
 
     settings: UpdatePrivacy
     rounds: int  # LPS rounds of the whole run
@@ -42,11 +42,11 @@ class UpdateBudget:
 
     @property
     def releases(self) -> int:
-        """Of one device in the whole run, at most."""
+        """The largest number of releases of one device in the whole run."""
         return self.releases_in(self.rounds)
 
     def releases_in(self, lps_rounds: int) -> int:
-        """Of one device in the first so many LPS rounds, at most."""
+        """Return the largest number of releases of one device in the first so many LPS rounds."""
         if self.cohorts is None:
             return lps_rounds
         return self.cohorts.most[lps_rounds - 1] if lps_rounds else 0
@@ -66,7 +66,7 @@ class UpdateBudget:
 
     @property
     def reach(self) -> float:
-        """What no value that leaves a device goes beyond."""
+        """The bound on every value that leaves a device."""
         return self.settings.clip + FARTHEST * self.deviation
 
     @property
@@ -99,7 +99,7 @@ class UpdateBudget:
 
 
 def budget_of(experiment: Experiment) -> UpdateBudget | None:
-    """The noise on updates in an experiment, if there is any."""
+    """Return the noise on updates in an experiment, if there is any."""
     settings = experiment.privacy.updates if experiment.privacy is not None else None
     if settings is None:
         return None
@@ -113,7 +113,7 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Who is asked when, where fewer than all are and nothing but the seed decides it."""
+    """Return the cohorts of each round, if not all devices are asked and the seed alone decides."""
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
     if (
@@ -128,12 +128,12 @@ def _cohorts(experiment: Experiment) -> Cohorts | None:
 
 
 def weight_of(experiment: Experiment, num_examples: int) -> int:
-    """How much a device counts in a mean: by its examples, or as every other where updates are private."""
+    """Return the weight of a device in a mean: its number of examples, or 1 if updates are private."""
     return 1 if experiment.privacy is not None and experiment.privacy.updates is not None else num_examples
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """What leaves a device of its update, shape (size,): shortened, on the grid, and noised there.
+    """Return a device's update as it leaves the device, shape (size,): shortened, on the grid, with noise.
 
     One that is not finite counts as zeros: what is released must not depend on whether training diverged.
 
@@ -156,7 +156,7 @@ def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_i
 
 
 def _scale(update: Flat, clip: float) -> float | None:
-    """What shortens an update to `clip`; None for one that is not finite."""
+    """Return the factor that shortens an update to `clip`; None for an update that is not finite."""
     pieces = (update[start : start + PIECE] for start in range(0, len(update), PIECE))
     length = math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
     if not math.isfinite(length):
@@ -165,7 +165,9 @@ def _scale(update: Flat, clip: float) -> float | None:
 
 
 def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The shortened update as multiples of 1 / grid, piece by piece; rounded towards zero, so that no length grows."""
+    """Yield the shortened update as multiples of 1 / grid, piece by piece; rounded towards zero, so that no length
+    grows.
+    """
     for start in range(0, len(update), PIECE):
         piece = update[start : start + PIECE].astype(np.float64)
         yield start, np.trunc(piece * (scale * grid)).astype(np.int64)

@@ -20,7 +20,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def has_ipv6() -> bool:
-    """Whether this machine's kernel knows IPv6."""
+    """Return whether this machine's kernel knows IPv6."""
     try:
         socket.socket(socket.AF_INET6).close()
     except OSError:
@@ -42,7 +42,7 @@ def numbered_address(address: str, number: int) -> str:
 
 @cache
 def loopback() -> str:
-    """The address by which processes of this machine reach each other, of IPv4 if it has that.
+    """Return the address by which processes of this machine reach each other, of IPv4 if it has that.
 
     Raises:
         AddressError: there is none.
@@ -54,7 +54,7 @@ def loopback() -> str:
 
 
 def any_port() -> str:
-    """An address for a process that only this machine's are to reach, at a port that the kernel chooses."""
+    """Return an address for a process that only this machine's are to reach, at a port that the kernel chooses."""
     return joined_address(loopback(), 0)
 
 
@@ -64,7 +64,7 @@ def joined_address(host: str, port: int) -> str:
 
 
 def _answers(host: str) -> bool:
-    """Whether a connection to this machine itself comes about."""
+    """Return whether a connection to this machine itself succeeds."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, 0), family=family)) as server:

@@ -17,7 +17,7 @@ def scrub_environment() -> None:
 
 @cache
 def openblas_kernel() -> str:
-    """The kernel of NumPy's OpenBLAS, such as SkylakeX or Haswell; empty where that cannot be told."""
+    """Return the kernel of NumPy's OpenBLAS, such as SkylakeX or Haswell; empty where that cannot be told."""
     try:
         import numpy  # noqa: F401  # it has to be loaded to be asked
         from threadpoolctl import threadpool_info

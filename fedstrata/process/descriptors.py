@@ -33,7 +33,7 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """How many connections a server may have at once, so that files are left for what is its own."""
+    """Return the number of connections that a server may have at once, with some files left for the server itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -41,7 +41,7 @@ def connections_allowed() -> int:
 
 
 def when_there_is_room(open_one: Callable[[], Opened]) -> Opened:
-    """What a call opens; while too many files are open it is tried again, for some 15 s, since that passes.
+    """Return what a call opens; repeat the call for some 15 s while too many files are open.
 
     Raises:
         OSError: as the call does, the one of too many open files at last.

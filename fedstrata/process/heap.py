@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def keep_for_chunks() -> None:
-    """For a server, whose memory counts: chunks are kept, models are not.
+    """Let a server's heap keep chunks, but no models.
 
     All threads share one heap: in a heap of its own each keeps the largest chunks that ever passed through it.
     """
@@ -21,7 +21,7 @@ def keep_for_chunks() -> None:
 
 
 def keep_for_training() -> None:
-    """For devices: the weights, gradients and inputs of a stack are kept, too."""
+    """Let a device's heap keep the weights, gradients and inputs of a stack, too."""
     _set({M_MMAP_THRESHOLD: 8 * MIB, M_TRIM_THRESHOLD: 32 * MIB})
 
 

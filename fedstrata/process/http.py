@@ -112,7 +112,7 @@ class _Quiet(WSGIRequestHandler):
     server: _Server
 
     def get_environ(self) -> "WSGIEnvironment":
-        """A request's environment, with a way to let its connection last."""
+        """Return a request's environment, with a way to let its connection last."""
         return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
@@ -179,13 +179,13 @@ class StatusServer:
 
 
 def _name_in(host: str) -> str:
-    """The name or address in a Host header, without its port; empty where there is no header."""
+    """Return the name or address in a Host header, without its port; empty where there is no header."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removesuffix(".").lower()
 
 
 def _is_nobody_elses(name: str) -> bool:
-    """Whether a name is an address, or one that no stranger can have: without a dot, or of Kubernetes."""
+    """Return whether a name is an address, or a name that no stranger can have: without a dot, or of Kubernetes."""
     if "." not in name or name.endswith(NOBODY_ELSES):
         return True
     try:

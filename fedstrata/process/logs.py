@@ -41,7 +41,7 @@ class EventLog:
         self._fields = fields
 
     def bind(self, **fields: Any) -> "EventLog":
-        """A log whose events all carry these fields."""
+        """Return a log whose events all carry these fields."""
         return EventLog(self._logger.name, **(self._fields | fields))
 
     def debug(self, event: str, **fields: Any) -> None:
@@ -57,5 +57,5 @@ class EventLog:
         self._logger.error(event, extra={"fields": self._fields | fields})
 
     def exception(self, event: str, **fields: Any) -> None:
-        """As `error`, with the traceback of the exception being handled."""
+        """Log as `error` does, with the traceback of the exception being handled."""
         self._logger.exception(event, extra={"fields": self._fields | fields})

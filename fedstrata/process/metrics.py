@@ -20,7 +20,7 @@ ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKey:
-    """Where bytes were counted: on which link, in which direction, of what kind, at which end."""
+    """The place at which bytes were counted: the link, the direction, the kind and the end."""
 
     link: str
     direction: str
@@ -37,7 +37,7 @@ class LinkMeter(Collector):
         self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
-        """A function that adds to one count."""
+        """Return a function that adds to one count."""
         count = self._bytes[key]
 
         def add(size: int) -> None:
@@ -53,11 +53,11 @@ class LinkMeter(Collector):
             self._bytes[key][0] += more
 
     def snapshot(self) -> Mapping[LinkKey, int]:
-        """All counts so far."""
+        """Return all counts so far."""
         return {key: count for key, [count] in list(self._bytes.items()) if count}  # at once: threads ask
 
     def total(self, link: str, direction: str, end: str) -> int:
-        """Bytes of every kind."""
+        """Return the bytes of every kind."""
         return sum(
             count
             for key, [count] in self._bytes.items()
@@ -65,7 +65,7 @@ class LinkMeter(Collector):
         )
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """The counts as Prometheus reads them."""
+        """Yield the counts as Prometheus reads them."""
         family = CounterMetricFamily(
             "fedstrata_link_bytes", "Bytes of messages, counted when serialised and parsed.", labels=LINK_LABELS
         )
@@ -175,7 +175,7 @@ class ProcessMetrics:
 
 
 class _RunMetrics:
-    """What the GPS alone shows, of the run as a whole; without a registry nothing is shown."""
+    """The metrics that only the GPS shows, for the run as a whole; without a registry it shows none."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.info = Gauge(

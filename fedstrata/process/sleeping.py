@@ -25,7 +25,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
-    """The deadline of a call that carries a payload, and may be held back for some time before."""
+    """Return the deadline of a call that carries a payload, and may be held back for some time before."""
     return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
 
 
@@ -39,13 +39,14 @@ def hold_s(children: int) -> float:
 
 
 def wall_time() -> float:
-    """Seconds since 1970 as this process knew them when it started, and as many as have gone by since: somebody who
-    sets the clock meanwhile changes no duration."""
+    """Return seconds since 1970 as this process knew them when it started, and as many as have gone by since: somebody
+    who sets the clock meanwhile changes no duration.
+    """
     return _STARTED_AT + time.monotonic()
 
 
 def since_ns(unix_ns: int) -> int:
-    """How long ago a time was that is told in nanoseconds since 1970; 0 for one to come."""
+    """Return the time since a time given in nanoseconds since 1970; 0 for a time in the future."""
     return max(0, round(wall_time() * 1e9) - unix_ns)
 
 
@@ -65,10 +66,10 @@ async def until_ns(at_ns: int, early_ns: int = 0) -> None:
 
 
 class Clock(Protocol):
-    """What tells the time, in nanoseconds, and lets it pass."""
+    """A clock: it tells the time, in nanoseconds, and lets it pass."""
 
     def now_ns(self) -> int:
-        """The time now."""
+        """Return the time now."""
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
         """Wait until a time, with timers that are set so much early."""
@@ -133,7 +134,7 @@ class Changes:
 
     @property
     def next(self) -> asyncio.Event:
-        """What the next telling sets."""
+        """The event that is set when the time is told next."""
         if self._next is None:
             self._next = asyncio.Event()
         return self._next
@@ -214,7 +215,7 @@ class TimeLimit:
         self._is_over = False
 
     async def hold(self, timeout_s: float, step: Coroutine[Any, Any, Result]) -> Result:
-        """What a step gives. Raises TimeoutError when it takes longer; it is cancelled then."""
+        """Return the result of a step. Raises TimeoutError when it takes longer; it is cancelled then."""
         task = asyncio.current_task()
         if task is None or self._task is not None:
             step.close()

@@ -23,13 +23,13 @@ class EnergySummary:
     joules: Amount
     """Energy of all devices, in joules."""
     down: Amount
-    """Of `joules`, energy for receiving."""
+    """Energy for receiving, a part of `joules`."""
     compute: Amount
-    """Of `joules`, energy for computing."""
+    """Energy for computing, a part of `joules`."""
     up: Amount
-    """Of `joules`, energy for sending."""
+    """Energy for sending, a part of `joules`."""
     late: Amount
-    """Of `joules`, energy for updates that missed their round."""
+    """Energy for updates that missed their round, a part of `joules`."""
     by_device: dict[str, Amount]
     """Energy of each device, in joules."""
 
@@ -55,7 +55,7 @@ ENERGY = Table(EnergyRow)
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a device took in an LPS round, or before training."""
+    """The energy that a device took in an LPS round, or before training."""
 
     row: pb.LpsRound | None
     device: int
@@ -137,7 +137,7 @@ class EnergySoFar:
         for place, data in self._rows_after(self._seen) if self._is_on else ():
             row = pb.LpsRound.FromString(data)
             spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))
-            key = row.cluster_id, row.lps_round
+            key = row.home_id, row.lps_round
             self._total_fj += spent_fj - self._by_round.get(key, 0)
             self._by_round[key], self._seen = spent_fj, place
         return self._total_fj / JOULE_FJ

@@ -53,8 +53,8 @@ class LinkRow:
     """Seconds from the end of the transfer on the link until the parent had it or had written it. For computing, the
     time that the device took."""
     outside: str | None
-    """Which of `rate`, `latency` and `compute` differ by more than 2 % from the configured value and, in the mean, by
-    more than a millisecond. Empty for a link without rate and latency."""
+    """Names, of `rate`, `latency` and `compute`, that differ by more than 2 % from the configured value and, in the
+    mean, by more than a millisecond. Empty for a link without rate and latency."""
 
 
 LINK_ROWS = Table(LinkRow)

@@ -16,9 +16,9 @@ class NoisedUpdates:
     """Hold the noise on updates."""
 
     covers: Literal["update", "sum"]
-    """What ε is of: each `update`, or only the `sum` of many."""
+    """Scope of ε: each `update`, or only the `sum` of many."""
     unit: str
-    """What counts as one unit of privacy."""
+    """Unit of privacy."""
     clip: Amount
     """Largest norm of an update; longer ones are shortened to it."""
     epsilon: Amount

@@ -63,7 +63,7 @@ def round_row(row: pb.LpsRound) -> RoundRow:
     return RoundRow(
         global_round=row.global_round + 1,
         lps_round=row.lps_round + 1,
-        lps_id=row.cluster_id,
+        lps_id=row.home_id,
         devices=row.devices,
         num_examples=row.num_examples,
         loss=loss,

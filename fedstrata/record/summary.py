@@ -43,7 +43,7 @@ class Exclusion:
     stage: From
     """Enrolment, or a round counted from 1: it took no part from then on."""
     reason: str
-    """Why it was excluded."""
+    """Reason of the exclusion."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Summary:
     status: Literal["completed", "failed"]
     """Whether the run ended with a result. A failed run has the other fields as far as it came."""
     reason: str | None
-    """Why the run failed, in one line."""
+    """Reason for which the run failed, in one line."""
     devices: NonNegativeInt
     """Number of devices in the experiment."""
     clusters: dict[str, tuple[str, ...]]
@@ -199,16 +199,16 @@ class Summary:
         return sum(link.total for link in self.bytes.values())
 
     def link(self, name: Link) -> LinkBytes:
-        """The bytes of a link; zero if none were counted."""
+        """Return the bytes of a link; zero if none were counted."""
         return self.bytes.get(name, LinkBytes(up=0, down=0))
 
     def document(self) -> dict[str, Any]:
-        """The summary as JSON has it."""
+        """Return the summary as JSON has it."""
         document: dict[str, Any] = SUMMARY.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
         return document
 
     def text(self) -> str:
-        """The text of summary.json."""
+        """Return the text of summary.json."""
         return json_text(self.document(), indent=2) + "\n"
 
 

@@ -95,7 +95,7 @@ BEFORE = ("before", "", "", "")  # these columns before training
 
 def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
     """Return the first columns of an LPS round."""
-    return "lps", row.global_round + 1, row.lps_round + 1, row.cluster_id
+    return "lps", row.global_round + 1, row.lps_round + 1, row.home_id
 
 
 def of_global_round(global_round: int) -> tuple[object, ...]:

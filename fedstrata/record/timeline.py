@@ -44,11 +44,11 @@ class Virtual:
     seconds: Amount
     """Virtual seconds from the first question until the last final model has arrived."""
     before: Parts
-    """Of `seconds`, the questions before training, by part."""
+    """Seconds of the questions before training, by part."""
     gps: Parts
-    """Of `seconds`, the global rounds as the GPS sees them, by part."""
+    """Seconds of the global rounds as the GPS sees them, by part."""
     lps: Parts
-    """Of `seconds`, the LPS rounds as the LPSs see them, by part."""
+    """Seconds of the LPS rounds as the LPSs see them, by part."""
     timeline_sha256: str
     """SHA-256 of `timeline.csv`."""
 
@@ -97,7 +97,7 @@ class FlowRow(OfRound):
     answer_bytes: Count
     """Bytes of the device's answer, if it was asked in the round."""
     answer_examples: Count
-    """Of `examples`, those that the device trained on before it answered."""
+    """Number of `examples` that the device trained on before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
         """Return the row as a timeline takes it."""
@@ -116,7 +116,7 @@ OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as t
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """What the GPS has worked out: the questions, from zero on, and the global rounds, from where training begins."""
+    """The times of the GPS: the questions, from zero on, and the global rounds, from the beginning of training."""
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
     global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
@@ -151,13 +151,13 @@ def _flows(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[tuple[objec
             yield *BEFORE[:3], name, index, 0, size, question.examples[index], 0, 0, 0
     last: dict[str, int] = {}
     for row in rows:
-        last[row.cluster_id] = row.times.next_bytes
+        last[row.home_id] = row.times.next_bytes
         yield from _flows_of(of_lps_round(row), row.times)
     for global_round, closed in sorted(times.global_rounds.items()):
         yield from _flows_of(of_global_round(global_round), closed)
     following = of_global_round(max(times.global_rounds, default=-1) + 1)
-    for cluster_id, size in last.items():
-        yield *following, int(cluster_id.rpartition("-")[2]), size, 0, 0, 0, 0, 0
+    for home_id, size in last.items():
+        yield *following, int(home_id.rpartition("-")[2]), size, 0, 0, 0, 0, 0
 
 
 def _flows_of(of: Sequence[object], times: pb.RoundTimes) -> Iterator[tuple[object, ...]]:
@@ -170,8 +170,8 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
     by_lps: dict[str, list[int]] = {}
     last_ns = max((closed.ends_ns for closed in times.global_rounds.values()), default=0)
     for row in rows:
-        sums = by_lps.get(row.cluster_id, [0] * len(PARTS))
-        by_lps[row.cluster_id] = [a + b for a, b in zip(sums, _means(row.times), strict=True)]
+        sums = by_lps.get(row.home_id, [0] * len(PARTS))
+        by_lps[row.home_id] = [a + b for a, b in zip(sums, _means(row.times), strict=True)]
         last_ns = max(last_ns, row.times.ready_ns)
     seconds = zip(*([part_ns / 1e9 for part_ns in sums] for sums in by_lps.values()), strict=True)
     digest = hashlib.sha256()

@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """When the rounds of a run happened."""
+    """The times of a run's rounds."""
 
     experiment: Experiment
     rows: Iterable[pb.LpsRound]  # iterated over several times
@@ -25,7 +25,7 @@ class Timing:
     carried_before: Sequence[pb.Carried] = ()  # of answers before training, on the real clock
 
     def tables(self) -> dict[str, Iterator[str]]:
-        """The lines of each table by its file's name; none without a clock."""
+        """Return the lines of each table by its file's name; none without a clock."""
         found, ids = {}, self.experiment.device_ids()
         if self.experiment.clock == "virtual":
             found["timeline.csv"] = timeline_csv(self.rows, self.times)
@@ -39,7 +39,7 @@ class Timing:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """The keys of the summary that a clock fills in."""
+        """Return the keys of the summary that a clock fills in."""
         experiment = self.experiment
         return {
             "virtual": virtual_summary(self.rows, self.times) if experiment.clock == "virtual" else None,

@@ -41,7 +41,7 @@ class WaitRow(OfRound):
 
     @property
     def busy_s(self) -> float:
-        """How long the child was about it, without waiting."""
+        """The time of the child's own work, without waiting."""
         return self.down_s + self.compute_s + self.up_s
 
 
@@ -50,7 +50,7 @@ WAITS = Table(WaitRow)
 
 @dataclass(kw_only=True)
 class _Took:
-    """How long a child was about each part of a round, in nanoseconds."""
+    """The time of a child in each part of a round, in nanoseconds."""
 
     down_ns: int = 0
     compute_ns: int = 0
@@ -61,7 +61,7 @@ class _Took:
         return self.down_ns + self.compute_ns + self.up_ns
 
     def cells(self, round_ns: int) -> list[str]:
-        """The parts, and the rest of the round as waiting."""
+        """Return the parts, and the rest of the round as waiting."""
         parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
         return [as_seconds(part) for part in parts]
 
@@ -75,7 +75,7 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
     seconds: dict[tuple[int, str], float] = {}  # by global round and LPS, of its LPS rounds
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
-        lps = (row.global_round, row.cluster_id)
+        lps = (row.global_round, row.home_id)
         seconds[lps] = seconds.get(lps, 0.0) + row.seconds
         for child, took in _of_children(row.times, row.times.carried):
             yield *of_lps_round(row), device_ids[child], *took.cells(round_ns)
@@ -85,7 +85,7 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """By number each child's parts: as the virtual clock has worked them out, or as the real one has measured them."""
+    """Return each child's parts by number: as the virtual clock calculated them, or as the real clock measured them."""
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
     }
@@ -98,8 +98,9 @@ def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tu
 def _of_lpss(
     global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[int, _Took, int]]:
-    """The LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS rounds, in
-    which its devices' answers go up, where they are asked."""
+    """Yield the LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS
+    rounds, in which its devices' answers go up, where they are asked.
+    """
     found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns
     if closed.carried:

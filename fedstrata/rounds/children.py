@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import ExcludedError, RunStoppedError, UnknownChildError
@@ -16,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ChildState(Enum):
-    """Where a child stands in the round."""
+    """The state of a child in the round."""
 
     AWAITED = "awaited"
     ACCEPTED = "accepted"
@@ -52,19 +53,19 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """What a closed round holds."""
+    """The result of a closed round."""
 
     children: int
     num_examples: int
     train_loss: float
     missing: tuple[str, ...]
     evaluations: tuple[pb.Evaluation, ...]
-    uploaded: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock: what the accepted children sent up
+    exchanged: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock, with the accepted children
 
 
 @dataclass
 class Notes:
-    """What children reported beside their tensors."""
+    """The reports of children beside their tensors."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
@@ -92,19 +93,36 @@ class Notes:
             train_loss=mean_loss(losses),
             missing=missing,
             evaluations=tuple(each for name in sorted(self.evaluations) for each in self.evaluations[name]),
-            uploaded=self.uploaded,
+            exchanged=self.uploaded,
         )
+
+
+class Enough:
+    """Says how few children may be left in a round. This class asks for nothing; the quorum counts reports."""
+
+    is_void_without_any: ClassVar[bool] = False
+    """Whether the sum is void if any child leaves, even one that has sent nothing."""
+
+    def are_left(self, left: int, quorum: int) -> bool:
+        """Return whether the round can still make a sum with so many children left."""
+        return True
+
+    def check(self, left: int, of: int, refused: str) -> None:
+        """Raise RunStoppedError if so few children are left; the message ends with `refused`."""
+
+
+NO_LEAST = Enough()
 
 
 class Children:
     """Says where each child of a round stands, and whether enough of them are left."""
 
-    def __init__(self, names: Iterable[str], wait: TierDeadline, masked_by: int) -> None:
-        """`masked_by` is the least number of children whose masked updates make a sum; 0: updates are not masked."""
+    def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
+        """`enough` says how few children may be left in the round."""
         self._children = {name: Child() for name in names}
         self._awaited = len(self._children)  # how many: counted, since every update asks
         self._quorum = wait.quorum(len(self._children))
-        self._masked_by = masked_by
+        self._enough = enough
 
     def state_of(self, child_id: str) -> ChildState | None:
         """Return where a child stands; None for one that is not in this round."""
@@ -132,19 +150,15 @@ class Children:
 
     @property
     def _are_too_few(self) -> bool:
-        """Whether the children left cannot hide each other's updates, or mask for a sum that is not wanted."""
-        return bool(self._masked_by) and len(self.going_on) < max(self._masked_by, self._quorum)
+        """Return whether the round can end because the children that are left cannot make a sum that is wanted."""
+        return not self._enough.are_left(len(self.going_on), self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
         """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
 
         With `still_awaited` those count, too, who still can.
         """
-        if len(self.going_on) < self._masked_by:
-            raise RunStoppedError(
-                f"{len(self.going_on)} of {len(self._children)} devices are left in the round, too few to mask their "
-                f"updates: secure_aggregation.min_devices is {self._masked_by}{_why(refusals)}"
-            )
+        self._enough.check(len(self.going_on), len(self._children), _why(refusals))
         enough = (
             {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
         )

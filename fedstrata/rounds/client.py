@@ -8,6 +8,7 @@ from fedstrata.errors import ParentAwayError
 from fedstrata.experiment import LinkSettings
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import brief
 from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
 from fedstrata.rounds.exchanged import Identity, Masker, Offered, ParentCalls, Update
 from fedstrata.rounds.offer import MODEL_PART
@@ -83,7 +84,8 @@ class RoundClient:
             except CallError as error:
                 if not is_passing(error):
                     raise refusal(error) from None
-                self._log.debug("fetch_cut", status=error.code().name, offset=offset)
+                status, reason = error.code().name, brief(error.details() or "")
+                self._log.debug("fetch_cut", status=status, reason=reason, round=sent_round, offset=offset)
                 if self._receiving.offset > offset:
                     backoff.reset()
                 await self._pause(backoff)
@@ -93,7 +95,7 @@ class RoundClient:
             backoff.reset()
 
     def close(self) -> None:
-        """Nothing more is asked of the parent."""
+        """Ask nothing more of the parent."""
         self._calls.close()
 
     async def _pause(self, backoff: Backoff) -> None:
@@ -118,7 +120,7 @@ class RoundClient:
         message = pb.RoundAnswer(
             run_id=who.run_id,
             child_id=who.child_id,
-            cluster_id=who.cluster_id,
+            home_id=who.home_id,
             round=round_number,
             answer=answer,
             then_fetch=self._receiving.request(),
@@ -190,7 +192,7 @@ class RoundClient:
     async def _locate(self, round_number: int) -> int:
         who = self.identity
         request = pb.LocateUpdateRequest(
-            run_id=who.run_id, child_id=who.child_id, cluster_id=who.cluster_id, round=round_number
+            run_id=who.run_id, child_id=who.child_id, home_id=who.home_id, round=round_number
         )
         backoff = Backoff()
         while True:

@@ -70,7 +70,7 @@ class ReceivedModel:
             whole_bytes=whole_bytes,
         )
 
-    def trained_from(self, cluster_id: str, cluster: int) -> bytes:
+    def trained_from(self, home_id: str, cluster: int) -> bytes:
         """Return the SHA-256 of all that was received and that training depends on, by a device in this cluster.
 
         The values themselves are hashed, not the digest that the parent claims for them.
@@ -78,7 +78,7 @@ class ReceivedModel:
         numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
         lists = (self.offered, self.offers, self.withdrawn)
         told = self.told.SerializeToString(deterministic=True) if self.told is not None else b""
-        found = sha256(json.dumps([cluster_id, cluster, numbers, lists, len(told)]).encode() + b"\n" + told)
+        found = sha256(json.dumps([home_id, cluster, numbers, lists, len(told)]).encode() + b"\n" + told)
         found.update(self.flat.data)
         return found.digest()
 
@@ -87,13 +87,13 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
 class Masker(Protocol):
-    """What hides a child's updates, as far as it concerns its calls."""
+    """The interface that hides a child's updates, as far as its calls need it."""
 
     digest: bytes  # of the roster that it knows; empty for none
 
     @property
     def key(self) -> pb.MaskKey:
-        """Of the child, as it is vouched for now."""
+        """The child's key, with the certificate of now."""
 
     def take(self, roster: pb.Roster) -> None:
         """Mask for those of a roster from now on. Raises PayloadError."""
@@ -101,7 +101,7 @@ class Masker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What a child sends up for one round, and may have to send again; `read` gives its elements."""
+    """The update that a child sends for one round, perhaps more than once; `read` gives its elements."""
 
     round: int
     num_examples: int
@@ -121,10 +121,10 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who calls."""
+    """The identity of a caller."""
 
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
     lps_id: str = ""  # of an LPS: who it is,
     term: int = 0  # and its term at the cluster

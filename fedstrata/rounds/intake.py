@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, PayloadError, SupersededError
 from fedstrata.experiment import TierDeadline
-from fedstrata.rounds.children import Child, Children, ChildState, Notes, RoundResult, Upload
+from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildState, Enough, Notes, RoundResult, Upload
 from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
@@ -33,10 +33,10 @@ class Intake(Children):
         wait: TierDeadline,
         executor: Executor | None = None,
         limits: ChildLimits = NO_LIMITS,
-        masked_by: int = 0,
+        enough: Enough = NO_LEAST,
     ) -> None:
-        """`sums` is None if it comes later, or if nothing is summed up; `masked_by` as in `Children`."""
-        super().__init__(children, wait, masked_by)
+        """`sums` is None if it comes later, or if nothing is summed up; `enough` as in `Children`."""
+        super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
         self.limits = limits
@@ -152,14 +152,14 @@ class Intake(Children):
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Go on without a child; what it had sent in part voids the sum, and so do masks that others have for it."""
+        """Go on without a child; what it had sent in part voids the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
         had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
-        if had_part or self._masked_by:
+        if had_part or self._enough.is_void_without_any:
             self.void()
         self._tell()
 
@@ -196,7 +196,7 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """For whoever adds, while nobody else does."""
+        """Empty the sums if they are void; only the job that adds calls this, and nobody else adds meanwhile."""
         if self._is_void:
             if self.sums is not None:
                 self.sums.clear()

@@ -7,14 +7,16 @@ key, the sum is void, and those who are left mask anew for each other.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.children import ChildState
+from fedstrata.rounds.children import ChildState, Enough
 from fedstrata.rounds.intake import Intake
+from fedstrata.rounds.open_round import Around, Stage, Verdict
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -26,7 +28,7 @@ MOST_KEYS = 16  # of one child in a round, each of which has all others mask ane
 
 
 def roster_digest(roster: pb.Roster) -> bytes:
-    """What two rosters have in common that stand for the same masks: ids and keys, however they are vouched for."""
+    """Return the digest of ids and keys: two rosters that stand for the same masks have it in common."""
     said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
     for member in roster.members:
         said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
@@ -42,6 +44,25 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
             f"with a certificate of {len(key.certificate)}; expected {KEY_BYTES}, {SIGNATURE_BYTES} and at most "
             f"{MOST_CERTIFICATE_BYTES}, as secure_aggregation makes them: give all processes the same file"
         )
+
+
+@dataclass(frozen=True)
+class EnoughToMask(Enough):
+    """Asks for as many devices as can hide each other's updates. The masks of the others void the sum without any."""
+
+    min_devices: int
+
+    is_void_without_any = True
+
+    def are_left(self, left: int, quorum: int) -> bool:
+        return left >= max(self.min_devices, quorum)
+
+    def check(self, left: int, of: int, refused: str) -> None:
+        if left < self.min_devices:
+            raise RunStoppedError(
+                f"{left} of {of} devices are left in the round, too few to mask their "
+                f"updates: secure_aggregation.min_devices is {self.min_devices}{refused}"
+            )
 
 
 class KeyRing:
@@ -71,7 +92,7 @@ class KeyRing:
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """A child's key, if it has shown one that is vouched for now."""
+        """Return a child's key, if it has shown one that is vouched for now."""
         key = self._keys.get(child_id)
         if key is None:
             return None
@@ -94,7 +115,7 @@ class KeyRing:
 
 
 class Masking:
-    """Who masks with whom in one round."""
+    """The masking of one round: the devices that mask with each other."""
 
     def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
         """`max_examples` is the most that the weights of the round's children come to."""
@@ -109,12 +130,12 @@ class Masking:
 
     @property
     def is_formed(self) -> bool:
-        """Whether there is a roster."""
+        """Return whether there is a roster."""
         return bool(self.digest)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Those of the round whose keys are not there."""
+        """The children of the round that have not sent their keys."""
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
     async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
@@ -161,6 +182,40 @@ class Masking:
         roster = _roster(keys.items(), self._max_examples)
         self._known, self._vouched = {child_id: key.public_key for child_id, key in keys.items()}, keys
         self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
+
+
+@dataclass
+class Masked(Stage):
+    """Has the children mask their updates for each other, so that the parent learns their sum alone."""
+
+    masking: Masking
+
+    def begin(self, around: Around) -> None:
+        self._around = around
+
+    def asked(self, request: pb.FetchModelRequest) -> bool:
+        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+        return self.masking.heard(request.child_id, has_masked=has_masked)
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        return not self.masking.is_formed
+
+    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+        """Return the roster that the child masks for, unless it knows that."""
+        return None if self.masking.digest == request.roster_digest else self.masking.part
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        is_for_all = self.masking.is_formed and header.roster_digest == self.masking.digest
+        return Verdict.TAKEN if is_for_all else Verdict.LATE
+
+    def lacking(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.masking.is_formed else (self.masking.lacking, "its key for masks")
+
+    async def gather(self) -> None:
+        around = self._around
+        for child_id in await self.masking.without_key(around.changes, around.terms.wait.deadline_s):
+            around.log.warning("no_key", child=child_id, round=around.opened.number)
+            around.opened.intake.exclude(child_id)
 
 
 def _roster(keys: Iterable[tuple[str, pb.MaskKey]], max_examples: int) -> pb.Roster:

@@ -115,7 +115,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def _ranges(row: pb.LpsRound) -> dict[str, tuple[float, float]]:
-    """The least and the most that each number of a row can be."""
+    """Return the least and the most that each number of a row can be."""
     largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
     largest_received = LARGEST_LOSS * (row.received_examples + 1)
     return {
@@ -129,7 +129,7 @@ def _ranges(row: pb.LpsRound) -> dict[str, tuple[float, float]]:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Whether an LPS can say so of its devices' links."""
+    """Return whether an LPS can report this of its devices' links."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
@@ -159,7 +159,7 @@ class ChildLimits:
     held_out: Mapping[str, int] | None = None  # by child, the examples that it measures on, as told when it enrolled
 
     def squares_of(self, values: NDArray[Any]) -> float:
-        """What a stretch of an update adds to the square of its norm; 0 where norms are not limited."""
+        """Return the part of a piece of an update in the square of its norm; 0 if norms are not limited."""
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:

@@ -26,7 +26,7 @@ class SharedChunks:
         self._made: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()
 
     async def at(self, offset: int) -> bytes:
-        """The message with the chunk that begins at a byte of the payload."""
+        """Return the message with the chunk that begins at a byte of the payload."""
         made = self._made.get(offset)
         if made is None:
             made = asyncio.get_running_loop().run_in_executor(None, self._make, offset)
@@ -36,7 +36,7 @@ class SharedChunks:
         return await asyncio.shield(made)  # who waits for it beside this child still wants it
 
     def end_of(self, offset: int) -> int:
-        """Where the chunk ends that begins at a byte of the payload."""
+        """Return the end of the chunk that begins at a byte of the payload."""
         return min(offset + CHUNK_BYTES, self._codec.payload_bytes)
 
     def _make(self, offset: int) -> bytes:
@@ -62,11 +62,11 @@ class Offer:
 
     @property
     def whole_bytes(self) -> int:
-        """Of all that a child is sent: the header and the payload."""
+        """The size of all that a child is sent, in bytes: the header and the payload."""
         return self.header.ByteSize() + self.codec.payload_bytes
 
     def header_part(self, offset: int) -> pb.ModelPart:
-        """What a download begins with that begins at a byte of the payload."""
+        """Return the first message of a download that begins at a byte of the payload."""
         header = pb.ModelHeader()
         header.CopyFrom(self.header)
         header.offset = offset

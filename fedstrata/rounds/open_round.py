@@ -45,7 +45,7 @@ class NoKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """What all rounds of one parent have in common."""
+    """The terms that all rounds of one parent have in common."""
 
     run_id: str
     layout: Layout
@@ -61,7 +61,7 @@ class RoundTerms:
 
 
 class Verdict(Enum):
-    """What becomes of an update that a child begins to send."""
+    """The decision on an update that a child begins to send."""
 
     TAKEN = "taken"
     LATE = "late"
@@ -250,7 +250,7 @@ class OpenRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What a stage works with."""
+    """The objects with which a stage works."""
 
     opened: OpenRound
     terms: RoundTerms

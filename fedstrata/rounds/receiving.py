@@ -19,7 +19,7 @@ KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from ro
 
 @dataclass
 class Download:
-    """What has arrived of a model."""
+    """The part of a model that has arrived."""
 
     header: pb.ModelHeader
     codec: PayloadCodec
@@ -71,7 +71,7 @@ class Receiving:
         return pb.FetchModelRequest(
             run_id=who.run_id,
             child_id=who.child_id,
-            cluster_id=who.cluster_id,
+            home_id=who.home_id,
             sent_round=sent_round,
             sent_digest=sent_digest,
             resume_round=partial.header.round if partial else -1,

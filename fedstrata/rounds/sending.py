@@ -32,7 +32,7 @@ class Sending:
         return pb.UpdateHeader(
             run_id=who.run_id,
             child_id=who.child_id,
-            cluster_id=who.cluster_id,
+            home_id=who.home_id,
             round=update.round,
             payload=self._announced(update),
             offset=offset,

@@ -4,8 +4,8 @@ The LPS uses one for each cluster with devices as children, the GPS one with clu
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from fedstrata.clock.exchanged import Exchanged
 from fedstrata.process.fault_points import reach
 from fedstrata.process.sleeping import wait_until
 from fedstrata.rounds.child_calls import ChildCalls
@@ -72,7 +72,9 @@ class RoundServer(ChildCalls):
             self._log.warning("deadline_reached", round=opened.number, missing=list(intake.exclude_late()))
         intake.check_quorum(self.refused.reasons)
         reach("aggregation", opened.number)
-        return await intake.close()
+        result = await intake.close()
+        exchanged = {name: sent_up.after(opened.sent_to(name)) for name, sent_up in result.exchanged.items()}
+        return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
         """Gather updates from now on, of children that go on each in its cluster."""
@@ -85,8 +87,3 @@ class RoundServer(ChildCalls):
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
         """Wait, for a time, until these children have been told that the run is over."""
         return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)
-
-    def exchanged(self, result: RoundResult) -> dict[str, Exchanged]:
-        """Return what went between the children and this parent in the round just closed, for its timeline."""
-        opened = self.opened()
-        return {name: uploaded.after(opened.sent_to(name)) for name, uploaded in result.uploaded.items()}

@@ -1,4 +1,4 @@
-"""The stages that a round can have: a question, masks for updates, a deadline in virtual time."""
+"""The stages that a round can have: a question, a deadline in virtual time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,6 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
-from fedstrata.rounds.mask_keys import Masking
 from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rounds.open_round import Around, Stage, Verdict
 from fedstrata.rpc.answers import arrays_of
@@ -113,40 +112,6 @@ class Asking(Stage):
     def _is_of_this(self, request: pb.FetchModelRequest) -> bool:
         """Return whether a child says that it has answered this round's question."""
         return request.HasField("answered_round") and request.answered_round == self._around.opened.number
-
-
-@dataclass
-class Masked(Stage):
-    """Has the children mask their updates for each other, so that the parent learns their sum alone."""
-
-    masking: Masking
-
-    def begin(self, around: Around) -> None:
-        self._around = around
-
-    def asked(self, request: pb.FetchModelRequest) -> bool:
-        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
-        return self.masking.heard(request.child_id, has_masked=has_masked)
-
-    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        return not self.masking.is_formed
-
-    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster that the child masks for, unless it knows that."""
-        return None if self.masking.digest == request.roster_digest else self.masking.part
-
-    def judge(self, header: pb.UpdateHeader) -> Verdict:
-        is_for_all = self.masking.is_formed and header.roster_digest == self.masking.digest
-        return Verdict.TAKEN if is_for_all else Verdict.LATE
-
-    def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        return None if self.masking.is_formed else (self.masking.lacking, "its key for masks")
-
-    async def gather(self) -> None:
-        around = self._around
-        for child_id in await self.masking.without_key(around.changes, around.terms.wait.deadline_s):
-            around.log.warning("no_key", child=child_id, round=around.opened.number)
-            around.opened.intake.exclude(child_id)
 
 
 @dataclass

@@ -17,8 +17,9 @@ LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one messa
 
 
 def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
-    """An answer as a message. Arrays that its question does not allow are for the parent to refuse: by name, so that
-    nobody waits for a device that has gone."""
+    """Return an answer as a message. Arrays that its question does not allow are for the parent to refuse: by name, so
+    that nobody waits for a device that has gone.
+    """
     little = {name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     headers = [
         pb.ArrayHeader(name=name, dtype=arrays[name].dtype.name, shape=array.shape) for name, array in little.items()
@@ -29,7 +30,7 @@ def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
 
 
 def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
-    """The arrays of an answer, to be read only.
+    """Return the arrays of an answer, to be read only.
 
     Raises:
         PayloadError: another question, or arrays that it does not allow; or a number that is not finite.
@@ -50,7 +51,7 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
 
 
 def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
-    """How many bytes the arrays announced have. Raises PayloadError where the question does not allow them."""
+    """Return the number of bytes of the announced arrays. Raise PayloadError if the question does not allow them."""
     if [header.name for header in headers] != list(question.arrays):
         names = quoted(*(header.name for header in headers))
         raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
@@ -73,12 +74,12 @@ def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
 
 
 def largest_bytes(question: Question) -> int:
-    """The most bytes that an answer's arrays have."""
+    """Return the most bytes that an answer's arrays have."""
     return sum(math.prod(most) * DTYPES[dtype].itemsize for dtype, most in question.arrays.values())
 
 
 def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.AnswerPart]:
-    """An answer as a stream; `header` says whose it is."""
+    """Yield an answer as a stream; `header` says whose it is."""
     header.arrays.extend(answer.arrays)
     header.payload_bytes = len(answer.data)
     yield pb.AnswerPart(header=header, question=answer.question)
@@ -87,7 +88,7 @@ def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.Answ
 
 
 def question_named(questions: Iterable[Question], name: str) -> Question:
-    """The question of that name. Raises PayloadError where there is none."""
+    """Return the question of that name. Raises PayloadError where there is none."""
     for question in questions:
         if question.name == name:
             return question
@@ -95,5 +96,5 @@ def question_named(questions: Iterable[Question], name: str) -> Question:
 
 
 def bytes_of(answers: Mapping[int, pb.Answer]) -> int:
-    """How many bytes the answers of devices have together, as they are sent."""
+    """Return the number of bytes of the answers of devices together, as they are sent."""
     return sum(answer.ByteSize() for answer in answers.values())

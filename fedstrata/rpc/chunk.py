@@ -24,11 +24,11 @@ class Chunk:
         self.data = data
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Which of the part's fields is there."""
+        """Return the name of the part's field that is there."""
         return "data"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
-        """Whether a field is there."""
+        """Return whether a field is there."""
         return name == "data"
 
 
@@ -43,21 +43,21 @@ class Whole:
         self.chunk = Chunk(small)
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Which of the part's fields is there."""
+        """Return the name of the part's field that is there."""
         return "header"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
-        """Whether a field is there."""
+        """Return whether a field is there."""
         return name == "header"
 
 
 def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
-    """A part of this kind (UpdatePart, ModelPart) with data alone, serialised; its bytes are copied once."""
+    """Return a part of this kind (UpdatePart, ModelPart) with data alone, serialised; its bytes are copied once."""
     return b"".join((_tag(part, "data"), _varint(len(data)), data))
 
 
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
-    """A part of this kind with a header and a small payload, serialised; its bytes are copied once.
+    """Return a part of this kind with a header and a small payload, serialised; its bytes are copied once.
 
     The header's length is written in more bytes than it needs, as protobuf allows, where that puts the payload at a
     multiple of four: elements are read there, and are read faster.
@@ -71,7 +71,9 @@ def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
-    """What parses messages of this kind: a `Chunk` or a `Whole` that looks into the message where it is one."""
+    """Return a parser of messages of this kind: it gives a `Chunk` or a `Whole` that looks into the message, if it is
+    one.
+    """
     data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
     parse = part.FromString
     header_of = GetMessageClass(part.DESCRIPTOR.fields_by_name["header"].message_type).FromString
@@ -95,7 +97,7 @@ def part_parser(part: Any) -> Callable[[bytes], Any]:
 
 
 def _by_protobuf(parsed: Any) -> Any:
-    """A part that was written in another order of its fields, or by another hand."""
+    """Return a part that was written in another order of its fields, or by another hand."""
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()
         header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
@@ -105,12 +107,12 @@ def _by_protobuf(parsed: Any) -> Any:
 
 @cache
 def _tag(part: Any, field: str) -> bytes:
-    """What stands before a field of bytes or of a message, whose number is below 16."""
+    """Return the tag before a field of bytes or of a message, for a field number below 16."""
     return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])
 
 
 def _varint(number: int, width: int = 1) -> bytes:
-    """A number as protobuf has it, in so many bytes or more."""
+    """Return a number as protobuf has it, in so many bytes or more."""
     groups: list[int] = []
     while number > 0x7F or len(groups) + 1 < width:
         groups.append(number & 0x7F | 0x80)
@@ -119,7 +121,7 @@ def _varint(number: int, width: int = 1) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a place, and where it ends; a length that fits nothing if there is none."""
+    """Return the number that begins at a place, and where it ends; a length that fits nothing if there is none."""
     number = 0
     for shift, byte in enumerate(message[at : at + LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * shift

@@ -72,14 +72,14 @@ _BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error f
 def open_channel(
     address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
-    """A channel to a parent and its counting face, which generated stubs take."""
+    """Return a channel to a parent and its counting face, which generated stubs take."""
     split_address(address)
     channel = plain_or_secure(address, tls, parent)
     return channel, CountingChannel(channel, meter)
 
 
 def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:
-    """A channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
+    """Return a channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     return SecureChannel(address, tls, parent, CHANNEL_OPTIONS)
@@ -106,21 +106,21 @@ async def until_reached(
 
 
 def is_passing(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the same call may succeed later."""
+    """Return whether the same call may succeed later."""
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in (error.details() or ""):
         return False
     return error.code() in PASSING or (error.code() in BROKEN and _error_name(error) is None)
 
 
 def _error_name(error: grpc.aio.AioRpcError) -> str | None:
-    """Which error of ours the parent named, if it was the parent that ended the call."""
+    """Return the error of ours that the parent named, if the parent ended the call."""
     metadata: Any = error.trailing_metadata() or ()
     told = dict(tuple(metadata)).get(ERROR_KEY)
     return None if told is None else str(told)
 
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
-    """The domain error that a parent answered with, with its reason."""
+    """Return the domain error that a parent answered with, with its reason."""
     kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code(), AddressError)
     return kind(brief(error.details() or error.code().name))
 
@@ -153,13 +153,13 @@ async def call_until_answered(
 
 
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
-    """The answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
+    """Return the answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
     call = getattr(stub, name)
     return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """As `call_until_answered`; a pod also waits while an upgrade to its experiment has not reached its parent."""
+    """Call as `call_until_answered` does; a pod also waits for an upgrade of its experiment to reach its parent."""
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)
     while True:

@@ -75,7 +75,7 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 
 
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
-    """Counts a message of a method by its link, direction and kind."""
+    """Return counts a message of a method by its link, direction and kind."""
     link, kind = METHODS[method]
 
     def of_kind(kind: str) -> Callable[[int], None]:
@@ -115,7 +115,7 @@ class CountingChannel:
         self._meter = meter
 
     def __getattr__(self, kind: str) -> Any:
-        """The channel's `unary_unary`, `unary_stream`, … with counted serialisers."""
+        """Return the channel's `unary_unary`, `unary_stream`, … with counted serialisers."""
         make = getattr(self._channel, kind)
 
         def multicallable(method: str, request_serializer: Serialise, response_deserializer: Parse, **rest: Any) -> Any:

@@ -44,7 +44,7 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
 def accepted_codec(
     header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
 ) -> tuple[PayloadCodec, int]:
-    """The codec and number of examples of a payload of one part that is exactly what was declared.
+    """Return the codec and number of examples of a payload of one part that is exactly what was declared.
 
     Raises:
         PayloadError: another encoding, part, tensor name, order, shape, scale or length.
@@ -56,7 +56,9 @@ def accepted_codec(
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
-    """The codec, of a vector laid out as `layout`, and the parts' weights. Raises PayloadError as `accepted_codec`."""
+    """Return the codec, of a vector laid out as `layout`, and the parts' weights. Raises PayloadError as
+    `accepted_codec`.
+    """
     if header.encoding != _TO_PROTO[encoding]:
         raise PayloadError(f"encoding {header.encoding}, expected {encoding} ({_TO_PROTO[encoding]}) on this link")
     if [part.name for part in header.parts] != [name for name, _ in parts]:
@@ -86,7 +88,7 @@ class Acceptance:
         self._longest = longest.ByteSize()  # with nothing in it that is not ours
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
-        """As `accepted_parts`."""
+        """Return the codec and the weights of a payload, as `accepted_parts` does."""
         written = header.SerializeToString()
         known = self._known.get(written)
         if known is not None:

@@ -9,7 +9,15 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fedstrata.errors import AddressError, FedstrataError, OutdatedError, PayloadError, StalledError, TooManyCallsError
+from fedstrata.errors import (
+    AddressError,
+    FedstrataError,
+    NotServedError,
+    OutdatedError,
+    PayloadError,
+    StalledError,
+    TooManyCallsError,
+)
 from fedstrata.process.address import joined_address, split_address
 from fedstrata.process.descriptors import connections_allowed
 from fedstrata.process.heap import keep_for_chunks
@@ -98,7 +106,7 @@ def _nothing(request: Any) -> None:
 
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """A handler of a stream that tells when an upload is given up."""
+    """Return a handler of a stream that tells when an upload is given up."""
     if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
         return behaviour
 
@@ -113,8 +121,9 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """A handler of a stream whose parts are held by nobody but itself; of an upload from its first part to its end,
-    each of them is waited for as long as `uploads` says."""
+    """Return a handler of a stream whose parts are held by nobody but itself; of an upload from its first part to its
+    end, each of them is waited for as long as `uploads` says.
+    """
     if isasyncgenfunction(behaviour):
 
         async def yielding(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
@@ -161,8 +170,9 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
         error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
     if isinstance(error, FedstrataError):
         reason = brief(str(error))
-        is_repeated = isinstance(error, TooManyCallsError | OutdatedError)  # and told by who found it, once a minute
-        tell = log.debug if is_repeated else log.warning
+        # the first two are told by who found them, once a minute; the third sends a child to its new parent
+        is_told = isinstance(error, TooManyCallsError | OutdatedError | NotServedError)
+        tell = log.debug if is_told else log.warning
         # Its traceback holds the message that it is about, and an abort takes until its reply has gone.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         tell("call_refused", method=method, reason=reason, status=error.status.name)
@@ -178,15 +188,18 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
 
 
 def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
-    """The options for how much a child sends before it is read."""
+    """Return the options for how much a child sends before it is read."""
     if 0 < payload_bytes <= SMALL_BYTES:
         return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, payload_bytes + HEADER_BYTES)),)
     return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
 
 
 def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
-    """The options for what peers may hold: one connection too many is hung up on at once, and on each, which may be
-    that of all children where one process speaks for them, the calls of a stream too many wait for the others."""
+    """Return the options for what peers may hold.
+
+    A connection above the limit is closed at once. On a connection, calls above the limit of streams wait for other
+    calls. One process may speak for all children on one connection.
+    """
     return (
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
         ("grpc.server.max_pending_requests", STREAMS_OF_A_CHILD * children + FEW_PENDING),
@@ -212,11 +225,11 @@ class RpcServer:
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
     ) -> None:
-        """`payload_bytes` is the size of the largest payload that a child sends up; 0 where it is not known.
+        """Make a server. `payload_bytes` is the size of the largest payload that a child sends up; 0 if it is unknown.
 
-        `children` is how many there may be; `tls` is this server's certificate, with which goes the `guard` that knows
-        what callers may do by theirs. `uploads` says how long an upload is waited for, and `refused` is told why one
-        was given up.
+        `children` is the largest number of children. `tls` is this server's certificate. `guard` goes with it: it knows
+        what callers may do by their certificates. `uploads` limits the wait for an upload. `refused` gets the reason
+        for each upload that was given up.
         """
         keep_for_chunks()
         self._tls = tls

@@ -37,7 +37,7 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """The parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
+        """Return the parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
         return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
     def exchange(

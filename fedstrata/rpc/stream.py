@@ -17,7 +17,7 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """What a child sends: each part is read when it is asked for, and only the asker has it.
+    """The parts that a child sends: each part is read when it is asked for, and only the asker has it.
 
     gRPC's own iterator keeps the last part until the next has come, a chunk for every child that waits for its turn.
     A payload that came with its header follows it as a part of its own.
@@ -44,7 +44,7 @@ class Parts:
 
 
 class Supersedable:
-    """What is done with one stream, until its sender has begun a newer one for the same."""
+    """The work on one stream, until its sender begins a newer stream for the same."""
 
     _limit: asyncio.Timeout | None = None
 
@@ -70,12 +70,12 @@ class Supersedable:
 
 
 async def header_first(parts: AsyncIterator[Any], what: str) -> Any:
-    """The header that a stream begins with. Raises PayloadError for a stream that does not."""
+    """Return the header that a stream begins with. Raises PayloadError for a stream that does not."""
     return (await first_part(parts, what)).header
 
 
 async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
-    """The part with the header that a stream begins with. Raises PayloadError as `header_first`."""
+    """Return the part with the header that a stream begins with. Raises PayloadError as `header_first`."""
     first = await anext(parts, None)
     if first is None or first.WhichOneof("part") != "header":
         raise PayloadError(f"{what} begins with its header")

@@ -10,12 +10,12 @@ Messages = Iterable[Any] | AsyncIterable[Any]
 
 
 def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """An error as gRPC raises it, for what gRPC says in another way or not at all."""
+    """Return an error as gRPC raises it, for what gRPC says in another way or not at all."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
 
 
 def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """A stream-unary call of grpc.aio whose awaiter is cancelled by nobody but its own canceller.
+    """Return a stream-unary call of grpc.aio whose awaiter is cancelled by nobody but its own canceller.
 
     grpc.aio takes messages in a task of its own. Where that fails, because the link breaks between two messages or
     because the sender's iterator raises, it cancels the call, and who awaits it is told CancelledError: a task that
@@ -45,7 +45,7 @@ async def _answered(call: Callable[..., Awaitable[Any]], messages: Messages, opt
 
 
 def _noted(messages: Iterable[Any], failures: list[Exception]) -> Iterator[Any]:
-    """The messages; what they raise is noted."""
+    """Yield the messages; what they raise is noted."""
     try:
         yield from messages
     except Exception as error:

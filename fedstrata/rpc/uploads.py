@@ -16,12 +16,12 @@ from fedstrata.process.sleeping import SLOWEST_BYTES_PER_S, payload_timeout_s
 from fedstrata.tensors import CHUNK_BYTES
 
 LATER_S = 10.0  # than a sender gives up by itself
-SENDERS = ("child_id", "device_id", "cluster_id")  # what headers call who sends an upload
+SENDERS = ("child_id", "device_id", "home_id")  # what headers call who sends an upload
 
 
 @dataclass(frozen=True)
 class UploadWait:
-    """For how long an upload is waited for in all: at first, and longer by what has come.
+    """The time that an upload may take in all: at first, and longer by what has come.
 
     That is as long as its sender's own deadline, of a chunk or of the server's largest payload, and ten seconds; and
     half as fast as deadlines allow for has to come what comes. So senders give up earlier by themselves.
@@ -78,13 +78,13 @@ class Awaited:
 
 
 def sender_of(part: Any) -> str:
-    """Who sends an upload, as its header says; nobody where there is none."""
+    """Return the sender of an upload, by its header; an empty text if it has no header."""
     header = getattr(part, "header", None)
     return next((name for field in SENDERS if (name := getattr(header, field, ""))), "")
 
 
 def _bytes_of(part: Any) -> int:
-    """How much of an upload a part brings: its data, or all of it where its kind has other things in it."""
+    """Return how many bytes of an upload a part brings: its data, or the whole part if its kind has other fields."""
     data = getattr(part, "data", None)
     if data is not None:
         return len(data)

@@ -49,7 +49,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A new file, in a folder that is made if it is not there."""
+    """Return a new file, in a folder that is made if it is not there."""
 
     def opened() -> BinaryIO:
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
@@ -85,7 +85,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path) -> TextIO:
-    """The folder's lock file, held for as long as it is open."""
+    """Return the folder's lock file, held for as long as it is open."""
     path = folder / ".lock"
     try:
         lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
@@ -115,7 +115,7 @@ def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def read_sealed(path: Path) -> bytes:
-    """The content of a sealed file. Raises StateError, naming the file, when it is missing, cut or altered."""
+    """Return the content of a sealed file. Raises StateError, naming the file, when it is missing, cut or altered."""
     try:
         content = when_there_is_room(path.read_bytes)
     except OSError as error:

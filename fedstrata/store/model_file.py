@@ -28,12 +28,12 @@ _NO_DIGEST = "0" * 64
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:
-    """The ranges in which a vector of `size` elements is walked through."""
+    """Return the ranges in which a vector of `size` elements is walked through."""
     return ((start, min(start + PIECE_ELEMENTS, size)) for start in range(0, size, PIECE_ELEMENTS))
 
 
 def joined(pieces: Iterable[Flat]) -> Flat:
-    """The vector that consecutive pieces make up; of no piece, an empty one."""
+    """Return the vector that consecutive pieces make up; of no piece, an empty one."""
     return np.concatenate([np.empty(0, np.float32), *pieces])
 
 
@@ -84,7 +84,7 @@ class AnyModel(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
-        """The elements [start, stop)."""
+        """Return the elements [start, stop)."""
 
     @abstractmethod
     def close(self) -> None:
@@ -98,26 +98,26 @@ class AnyModel(ABC):
         )
 
     def _bytes_at(self, start: int, size: int) -> Iterator[memoryview]:
-        """So many elements from one on, piece by piece."""
+        """Return the bytes of so many elements from one on, piece by piece."""
         return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
-        """The SHA-256 of all that stands in the model's file but itself, in hexadecimal."""
+        """Return the SHA-256 of all that stands in the model's file but itself, in hexadecimal."""
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(_bytes_of(piece))
         return digest.hexdigest()
 
     def read_all(self) -> Flat:
-        """The whole vector."""
+        """Return the whole vector."""
         return self.read(0, self.layout.size)
 
     def pieces(self) -> Iterator[Flat]:
-        """The whole vector in consecutive pieces."""
+        """Return the whole vector in consecutive pieces."""
         return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
 
     def scales(self) -> list[float]:
-        """The int8 scale of each tensor, max|x| / 127."""
+        """Return the int8 scale of each tensor, max|x| / 127."""
         largest = []
         for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
             parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
@@ -145,7 +145,7 @@ class ModelFile(AnyModel):
             raise
 
     def _read_header(self) -> tuple[dict[str, str], int, str]:
-        """The metadata, where the data begins, and the checksum that the file claims."""
+        """Return the metadata, where the data begins, and the checksum that the file claims."""
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
@@ -170,7 +170,7 @@ class ModelFile(AnyModel):
         return self._digest.encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """The elements [start, stop)."""
+        """Return the elements [start, stop)."""
         with self._reading:  # a descriptor that is closed under a reader may name another file by then
             if self._file.closed:
                 raise SupersededError(f"{self.path.name} belongs to a round that is over; ask for the newest")
@@ -202,15 +202,15 @@ class ModelInMemory(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """As its file has it once it is written."""
+        """The digest that the model's file has once it is written."""
         return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """The elements [start, stop)."""
+        """Return the elements [start, stop)."""
         return self._flat[start:stop]
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is nothing to give up."""
 
 
 def _bytes_of(values: Flat) -> memoryview:

@@ -23,11 +23,11 @@ class ModelView(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """As a file of it would have."""
+        """The digest that a file of the model would have."""
         return self._digest
 
     def read(self, start: int, stop: int) -> Flat:
-        """The elements [start, stop)."""
+        """Return the elements [start, stop)."""
         found: list[Flat] = []
         number = bisect_right(self._starts, start) - 1
         while start < stop:
@@ -38,4 +38,4 @@ class ModelView(AnyModel):
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
 
     def close(self) -> None:
-        """Nothing to give up: the source is its owner's."""
+        """Do nothing: the source is its owner's."""

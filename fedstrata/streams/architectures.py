@@ -30,16 +30,16 @@ class Architectures:
 
     @property
     def main(self) -> Architecture:
-        """That of `model`, which the servers know: all others have in common with it what travels."""
+        """The architecture of `model`, which the servers know: all others share its travelling layers."""
         return self._built(self._experiment.model)
 
     @property
     def all(self) -> "list[Architecture]":
-        """That of `model`, and those of `architectures` in their order."""
+        """The architecture of `model`, then the ones of `architectures`, in their order."""
         return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
 
     def at(self, device_index: int, global_round: int) -> Architecture:
-        """That of a device in a global round, counted from 0; the same object as long as the device keeps it."""
+        """Return a device's architecture in a global round, counted from 0; the object changes only with it."""
         return self._built(self._experiment.model_of(device_index, global_round))
 
     def _build(self, settings: "ModelSettings") -> Architecture:
@@ -71,6 +71,6 @@ class Architectures:
 
 
 def _said(architecture: Architecture, name: str) -> str:
-    """A travelling tensor with its shape, as an architecture has it."""
+    """Return a travelling tensor with its shape, as an architecture has it."""
     shape = next((each.shape for each in architecture.streams.travelling.tensors if each.name == name), None)
     return f"no {name}" if shape is None else f"{name} of shape {'×'.join(map(str, shape))}"

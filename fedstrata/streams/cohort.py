@@ -13,7 +13,7 @@ COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second n
 
 
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
-    """The device indexes that take part, in ascending order, of those that an LPS has.
+    """Return the device indexes that take part, in ascending order, of those that an LPS has.
 
     Every device draws one number, at an address of its own, and those with the smallest take part: so many, or a share,
     rounded up; None asks all. Whom an LPS asks depends on its members and their number alone, not on the other LPSs'.
@@ -27,7 +27,7 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts:
-    """Who takes part when, where all devices hang on one LPS from the first round to the last."""
+    """The cohort of each round, if one LPS serves all devices from the first round to the last."""
 
     asked: tuple[frozenset[int], ...]  # by LPS round
     most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
@@ -35,7 +35,7 @@ class Cohorts:
 
 @lru_cache(maxsize=4)
 def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
-    """The cohorts of so many devices, and of rounds."""
+    """Return the cohorts of so many devices, and of rounds."""
     asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))
     often: Counter[int] = Counter()
     most = []
@@ -46,7 +46,7 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:
-    """How many; a share is taken as it is written, so that 0.1 of 30 devices are 3."""
+    """Return the size of a cohort; a share is taken as it is written, so that 0.1 of 30 devices are 3."""
     if participation is None:
         return members
     if isinstance(participation, float):

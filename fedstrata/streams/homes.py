@@ -8,7 +8,7 @@ from fedstrata.streams.streams import are_placed_by_index
 
 
 def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """By LPS the indexes of the devices that hang on it."""
+    """Return the indexes of the devices of each LPS, by LPS."""
     if not are_placed_by_index(experiment, method):
         return [tuple(cluster) for cluster in clusters]
     there = sorted(index for cluster in clusters for index in cluster)
@@ -18,7 +18,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """The number of the LPS that a device hangs on, where clusters do not say."""
+    """Return the number of the LPS that a device hangs on, where clusters do not say."""
     topology = experiment.topology
     if topology is None:
         return 0
@@ -28,10 +28,10 @@ def home_of(experiment: Experiment, device_index: int) -> int:
 
 
 def lps_count(experiment: Experiment) -> int:
-    """How many LPSs there are where clusters do not say."""
+    """Return the number of LPSs, if clusters do not decide it."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 
 def lps_known(experiment: Experiment, method: Method) -> int:
-    """How many LPSs a run needs, as far as its experiment tells; 0 where the plan has to."""
+    """Return the number of LPSs that a run needs, as its experiment gives it; 0 if the plan decides it."""
     return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

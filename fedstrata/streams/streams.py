@@ -40,7 +40,7 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """What its part of a payload is called."""
+        """The name of the stream's part of a payload."""
         return self.channel if self.cluster is None else f"{self.cluster}/{self.channel}"
 
 
@@ -79,7 +79,7 @@ class Streams:
         return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
 
     def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
-        """The whole vector, of the model's weights and of tables; None: of tables as they are at first, 0.
+        """Return the whole vector, of the model's weights and of tables; None: of tables as they are at first, 0.
 
         Raises:
             PluginError: they are not the tables that the method's channels name.
@@ -93,7 +93,7 @@ class Streams:
         return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
 
     def without(self, names: Iterable[str]) -> "Streams":
-        """The streams once these tensors travel no more: they stay at devices.
+        """Return the streams once these tensors travel no more: they stay at devices.
 
         Raises:
             PayloadError: one of them is no tensor of the model.
@@ -120,21 +120,21 @@ class Streams:
 
     @cached_property
     def everywhere(self) -> Layout:
-        """What all devices share, in the model's order."""
+        """The tensors that all devices share, in the model's order."""
         return self._of(Reach.EVERYWHERE)
 
     @cached_property
     def travelling(self) -> Layout:
-        """What a device receives and sends, in the model's order."""
+        """The tensors that a device receives and sends, in the model's order."""
         return self._of(Reach.EVERYWHERE, Reach.CLUSTER)
 
     @cached_property
     def own(self) -> Layout:
-        """What never leaves a device, in the model's order."""
+        """The tensors that never leave a device, in the model's order."""
         return self._of(Reach.DEVICE)
 
     def streams(self, clusters: Clusters) -> list[Stream]:
-        """All streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+        """Return all streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
@@ -143,11 +143,11 @@ class Streams:
         ]
 
     def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
-        """The parts of a payload with all streams of clusters: their names, and the tensors of each."""
+        """Return the parts of a payload with all streams of clusters: their names, and the tensors of each."""
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
     def layout(self, clusters: Clusters) -> Layout:
-        """The vector of all streams of clusters; tensors of a cluster begin with its number."""
+        """Return the vector of all streams of clusters; tensors of a cluster begin with its number."""
         return Layout(
             tuple(
                 tensor
@@ -159,7 +159,7 @@ class Streams:
         )
 
     def places(self, clusters: int) -> list[slice]:
-        """Where each stream lies in the vector of all."""
+        """Return the slice of each stream in the vector of all streams."""
         found, start = [], 0
         for stream in self.streams(clusters):
             found.append(slice(start, start + stream.tensors.size))
@@ -167,7 +167,7 @@ class Streams:
         return found
 
     def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
-        """Where, in the vector of all streams of clusters, a cluster's travelling tensors lie, in the model's order."""
+        """Return the slices of a cluster's travelling tensors in the vector of all streams, in the model's order."""
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))
         found: list[slice] = []
@@ -202,7 +202,7 @@ class Streams:
     def weights(
         self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
     ) -> list[int]:
-        """A device's weight in every stream."""
+        """Return a device's weight in every stream."""
         weights = [0] * len(self.streams(clusters))
         for route in self.routes(cluster, clusters, num_examples, shares):
             weights[route.stream] = route.weight
@@ -214,19 +214,19 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Whether for each of so many clusters there are named some in ascending order, its own among them."""
+    """Return whether the offers name, for each of so many clusters, some in ascending order and the cluster itself."""
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
     )
 
 
 def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Whether these are some of so many clusters, in ascending order, and one of them is this."""
+    """Return whether the offered clusters are some of so many, in ascending order, and include this cluster."""
     return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """A device's weights by stream in each channel that a plan mixes, on the grid."""
+    """Return a device's weights by stream in each channel that a plan mixes, on the grid."""
     return {
         channel: {
             stream: weight
@@ -238,7 +238,7 @@ def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
 
 
 def streams_of(experiment: Experiment, method: Method, model: "Model") -> Streams:
-    """The streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
+    """Return the streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
     return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
 
 
@@ -252,10 +252,10 @@ def spans_lps(experiment: Experiment, method: Method) -> bool:
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Whether a device's LPS is known by its index: `topology` says it, or one LPS serves clusters that change."""
+    """Return whether a device's LPS follows from its index: `topology` says so, or one LPS serves changing clusters."""
     return experiment.topology is not None or asks_in_training(method) is not None
 
 
 def asks_in_training(method: Method) -> Moment | None:
-    """At which moment of a global round devices are asked, if they are."""
+    """Return the moment of a global round at which devices are asked, if they are."""
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

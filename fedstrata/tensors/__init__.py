@@ -4,15 +4,15 @@ from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.digest import values_digest
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
-from fedstrata.tensors.stream_sums import MaskedSum, OneSum, PartialSums, Route, RoutedSums, Sums
+from fedstrata.tensors.stream_sums import Fold, OneSum, PartialSums, Route, RoutedSums, Sums, check_unmasked
 
 __all__ = [
     "CHUNK_BYTES",
     "SMALL_BYTES",
     "ExactSum",
     "Flat",
+    "Fold",
     "Layout",
-    "MaskedSum",
     "OneSum",
     "PartialSums",
     "PayloadCodec",
@@ -20,6 +20,7 @@ __all__ = [
     "RoutedSums",
     "Sums",
     "TensorSpec",
+    "check_unmasked",
     "taken",
     "values_digest",
 ]

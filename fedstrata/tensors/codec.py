@@ -23,12 +23,12 @@ FLOAT16_MAX = 65504.0
 
 
 def int8_scale(tensor: Flat) -> float:
-    """The step of an int8 tensor: max|x| / 127, rounded to float32; 0 for a tensor of zeros."""
+    """Return the step of an int8 tensor: max|x| / 127, rounded to float32; 0 for a tensor of zeros."""
     return float(np.float32(np.max(np.abs(tensor)) / np.float32(127))) if tensor.size else 0.0
 
 
 def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> memoryview:
-    """The bytes of some elements of one tensor.
+    """Return the bytes of some elements of one tensor.
 
     Raises:
         PayloadError: a value is larger than the encoding can hold.
@@ -52,7 +52,7 @@ def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> m
 
 
 def decode(data: bytes | memoryview, encoding: AnyEncoding, scale: float = 0.0) -> NDArray[Any]:
-    """The float32 elements of encoded bytes, int64 for exact; for these two a read-only view of them."""
+    """Return the float32 elements of encoded bytes, int64 for exact; for these two a read-only view of them."""
     match encoding:
         case "float32":
             return np.frombuffer(data, "<f4")
@@ -85,18 +85,18 @@ class PayloadCodec:
 
     @property
     def is_small(self) -> bool:
-        """Whether the payload travels in one message with its header."""
+        """Return whether the payload travels in one message with its header."""
         return self.payload_bytes <= SMALL_BYTES
 
     @classmethod
     def for_vector(cls, layout: Layout, encoding: Encoding, flat: Flat) -> "PayloadCodec":
-        """The codec for one vector, its int8 scales measured."""
+        """Return the codec for one vector, its int8 scales measured."""
         if encoding != "int8":
             return cls(layout, encoding)
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
 
     def chunks(self, read: Callable[[int, int], NDArray[Any]], offset: int = 0) -> Iterator[bytes | memoryview]:
-        """The payload from byte `offset` on, in chunks; `read(start, stop)` gives those elements."""
+        """Yield the payload from byte `offset` on, in chunks; `read(start, stop)` gives those elements."""
         step = CHUNK_BYTES // self.element_bytes
         for start in range(offset // self.element_bytes, self.layout.size, step):
             stop = min(start + step, self.layout.size)
@@ -109,7 +109,7 @@ class PayloadCodec:
         return b"".join(encode(values[a - start : b - start], "int8", scale) for a, b, scale in spans)
 
     def decode(self, data: bytes | memoryview, offset: int) -> NDArray[Any]:
-        """The elements in a chunk that begins at byte `offset` of the payload.
+        """Return the elements in a chunk that begins at byte `offset` of the payload.
 
         Raises:
             PayloadError: the chunk is larger than allowed, ends inside an element or beyond the payload.
@@ -128,7 +128,7 @@ class PayloadCodec:
         return np.concatenate([decode(view[a - start : b - start], "int8", scale) for a, b, scale in spans])
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
-        """The element ranges of [start, stop) by tensor, each with its scale."""
+        """Yield the element ranges of [start, stop) by tensor, each with its scale."""
         index = bisect_right(self.layout.starts, start) - 1
         while start < stop:
             tensor_stop = self.layout.starts[index] + self.layout.tensors[index].size

@@ -11,9 +11,9 @@ def values_digest(arrays: Iterable[tuple[str, str, Sequence[int], Iterable[Bytes
     """Return the SHA-256 of named arrays, in hexadecimal.
 
     Each array is given as its name, its type as NumPy names it, its shape, and its bytes in consecutive pieces:
-    little-endian, row-major. The digest is of all arrays in ascending order of names, of each one first the line
-    `["fc1.weight", "float32", [32, 64]]`, JSON with a space after each comma, characters beyond ASCII escaped and a
-    line feed at its end, then its bytes.
+    little-endian, row-major. The digest takes all arrays in ascending order of names. Of each array it takes first the
+    line `["fc1.weight", "float32", [32, 64]]`, then its bytes. The line is JSON with a space after each comma, escapes
+    for characters beyond ASCII, and a line feed at its end.
     """
     digest = hashlib.sha256()
     for name, dtype, shape, pieces in sorted(arrays, key=lambda array: array[0]):

@@ -23,7 +23,7 @@ _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
 def largest_value(max_examples: int) -> float:
-    """The largest |value| that a sum takes whose weights add up to no more."""
+    """Return the largest |value| that a sum takes whose weights add up to no more."""
     return min(2.0**18, 2.0**30 / max_examples)
 
 
@@ -90,7 +90,9 @@ class ExactSum:
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
 
     def sums(self, start: int = 0, stop: int | None = None) -> Sums:
-        """The elements [start, stop) as they stand on the grid: int64 multiples of 2⁻³², each times its examples."""
+        """Return the elements [start, stop) as they stand on the grid: int64 multiples of 2⁻³², each times its
+        examples.
+        """
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
 
     def check(self, values: Flat) -> None:
@@ -116,7 +118,7 @@ class ExactSum:
         self.count(num_examples)
 
     def mean(self, start: int = 0, stop: int | None = None) -> Flat:
-        """The weighted mean of the elements [start, stop), float32.
+        """Return the weighted mean of the elements [start, stop), float32.
 
         Raises:
             NoUpdatesError: nothing has been counted.
@@ -132,5 +134,5 @@ class ExactSum:
 
 
 def _wrapped(number: int) -> int:
-    """A number as int64 arithmetic has it, modulo 2⁶⁴."""
+    """Return a number as int64 arithmetic has it, modulo 2⁶⁴."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

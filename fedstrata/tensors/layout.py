@@ -46,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Mapping[str, Iterable[int]]) -> Self:
-        """The layout of tensors given as name → shape, in the mapping's order."""
+        """Return the layout of tensors given as name → shape, in the mapping's order."""
         return cls(tuple(TensorSpec(name=name, shape=tuple(shape)) for name, shape in shapes.items()))
 
     @property
@@ -60,30 +60,30 @@ class Layout:
 
     @property
     def is_small(self) -> bool:
-        """Whether a flat vector of it is kept in memory, and written while its round is open already."""
+        """Return whether its flat vector is kept in memory and written after its round has opened."""
         return self.float32_bytes <= SMALL_BYTES
 
     def select(self, names: Iterable[str]) -> "Layout":
-        """The layout of some of the tensors, in this layout's order."""
+        """Return the layout of some of the tensors, in this layout's order."""
         wanted = set(names)
         return Layout(tuple(tensor for tensor in self.tensors if tensor.name in wanted))
 
     def views(self, flat: Flat) -> dict[str, Flat]:
-        """The tensors of a flat vector by name; views, not copies."""
+        """Return the tensors of a flat vector by name; views, not copies."""
         return {
             tensor.name: flat[start : start + tensor.size].reshape(tensor.shape)
             for tensor, start in zip(self.tensors, self.starts, strict=True)
         }
 
     def flatten(self, tensors: Mapping[str, NDArray[np.float32]]) -> Flat:
-        """The flat vector of named tensors, shape (size,)."""
+        """Return the flat vector of named tensors, shape (size,)."""
         flat = np.empty(self.size, np.float32)
         for name, view in self.views(flat).items():
             view[...] = tensors[name]
         return flat
 
     def slices_of(self, part: "Layout") -> list[slice]:
-        """Where the tensors of `part` lie in this layout; neighbours are joined into one slice."""
+        """Return the slices of the tensors of `part` in this layout; neighbours are joined into one slice."""
         places = {t.name: slice(s, s + t.size) for t, s in zip(self.tensors, self.starts, strict=True)}
         joined: list[slice] = []
         for name in part.names:
@@ -96,7 +96,7 @@ class Layout:
 
 
 def taken(whole: Flat, places: Sequence[slice]) -> Flat:
-    """Some stretches of a vector, one after the other; the vector itself where that is all of it."""
+    """Return some stretches of a vector, one after the other; the vector itself where that is all of it."""
     if len(places) == 1 and places[0] == slice(0, len(whole)):
         return whole
     return np.concatenate([np.empty(0, np.float32), *(whole[place] for place in places)])

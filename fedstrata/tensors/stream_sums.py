@@ -3,7 +3,7 @@
 A child's values go by its routes into the streams that they count for, with the weight that they have there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.tensors.exact_sum import ExactSum
 
 Values = NDArray[Any]  # float32, or int64 partial sums
+Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where they begin, and their weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Route:
 
 
 class Sums(Protocol):
-    """Where an intake puts what children send; `weights` are those that a child's payload announces, part by part."""
+    """The sums to which an intake adds what children send; `weights` are the weights in a payload, part by part."""
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
         """Raise PayloadError for weights that a child cannot have."""
@@ -44,19 +45,20 @@ class Sums(Protocol):
 class OneSum:
     """One vector, to which every child adds all of its own, each by its examples."""
 
-    def __init__(self, size: int, children: Mapping[str, int]) -> None:
-        """`children` are given with the most examples that each may stand for."""
+    def __init__(self, size: int, children: Mapping[str, int], fold: Fold = ExactSum.fold) -> None:
+        """`children` are given with the most examples that each may stand for; masked values have another `fold`."""
         self._most = children
+        self._fold = fold
         self.total = ExactSum(size, max(1, sum(children.values())))
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """One weight, from one up to the child's examples."""
+        """Require one weight, from one up to the child's examples."""
         if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
         """Add values, as many times as the child has examples."""
-        self.total.fold(start, values, weights[0])
+        self._fold(self.total, start, values, weights[0])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
         """Count the child's examples."""
@@ -66,32 +68,39 @@ class OneSum:
         """Forget all that was added."""
         self.total.clear()
 
+    @property
+    def totals(self) -> Sequence[ExactSum]:
+        """The sum, as a list of one."""
+        return (self.total,)
 
-class MaskedSum(OneSum):
-    """One vector, to which every child adds its own times its examples under masks that cancel in the sum of all."""
 
-    def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add masked values, which are anything."""
-        self.total.fold_masked(start, values, weights[0])
-
-    def check_unmasked(self) -> None:
-        """Refuse a sum in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
-        try:
-            self.total.check_unmasked()
-        except PayloadError as error:
-            raise RunStoppedError(
-                f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
-                "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
-            ) from None
+def check_unmasked(totals: Iterable[ExactSum]) -> None:
+    """Refuse sums in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
+    try:
+        for total in totals:
+            total.check_unmasked()
+    except PayloadError as error:
+        raise RunStoppedError(
+            f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
+            "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
+        ) from None
 
 
 class RoutedSums:
     """Several streams at an LPS: each device's update goes by its routes, whose weights are the plan's."""
 
     def __init__(
-        self, sizes: Sequence[int], routes: Mapping[str, Sequence[Route]], examples: Mapping[str, int]
+        self,
+        sizes: Sequence[int],
+        routes: Mapping[str, Sequence[Route]],
+        examples: Mapping[str, int],
+        fold: Fold = ExactSum.fold,
     ) -> None:
-        """`sizes` are those of the streams; `routes` and `examples` are given by child."""
+        """`sizes` are those of the streams; `routes` and `examples` are given by child.
+
+        Masked values have another `fold`. Their masks cancel only in streams to which every child adds.
+        """
+        self._fold = fold
         self._routes = routes
         self._examples = examples
         self._weights = {child: {route.stream: route.weight for route in found} for child, found in routes.items()}
@@ -101,15 +110,15 @@ class RoutedSums:
 
     @property
     def weights(self) -> list[int]:
-        """By stream, of those who are counted in it."""
+        """The weight of all children in each stream."""
         return [stream.num_examples for stream in self.streams]
 
     def weight(self, child_id: str, stream: int) -> int:
-        """How often a child counts in a stream."""
+        """Return the weight of a child in a stream."""
         return self._weights[child_id].get(stream, 0)
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """The number of examples that the child enrolled with."""
+        """Require the number of examples with which the child enrolled."""
         if list(weights) != [self._examples[child_id]]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
@@ -120,7 +129,7 @@ class RoutedSums:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
             if first < last:
                 at = route.offset + first - route.place.start
-                self.streams[route.stream].fold(at, values[first - start : last - start], route.weight)
+                self._fold(self.streams[route.stream], at, values[first - start : last - start], route.weight)
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
         """Count the child in every stream that it has a part in."""
@@ -133,6 +142,11 @@ class RoutedSums:
         self.counted.clear()
         for stream in self.streams:
             stream.clear()
+
+    @property
+    def totals(self) -> Sequence[ExactSum]:
+        """The sums of all streams."""
+        return self.streams
 
 
 class PartialSums:
@@ -147,7 +161,7 @@ class PartialSums:
         self._starts = [sum(sizes[:stream]) for stream in range(len(sizes) + 1)]
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """A weight for each stream, of none to all of the LPS's devices."""
+        """Require a weight for each stream, of none to all of the LPS's devices."""
         most = self._most[child_id]
         if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
             raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")

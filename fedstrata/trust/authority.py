@@ -14,10 +14,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedstrata.errors import CertificateError
 from fedstrata.trust.certificates import is_issued_by, uris
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
-from fedstrata.trust.names import Name, Peer, check_domain, server_name
+from fedstrata.trust.names import CERTIFICATE_DAYS, Name, Peer, check_domain, server_name
 
 AUTHORITY_DAYS = 3650
-CERTIFICATE_DAYS = 365
 CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be behind the one of who issues
 MOST_NAMES = 64  # of one certificate: gRPC hangs up on one of 9 KB or more, which 250 names make
 
@@ -33,7 +32,7 @@ class Authority:
 
     @classmethod
     def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
-        """A new authority. Raises CertificateError for a name that cannot be a domain's."""
+        """Return a new authority. Raises CertificateError for a name that cannot be a domain's."""
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
         public = key.public_key()
@@ -47,7 +46,7 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The authority of a folder. Raises CertificateError when it is not there or not whole."""
+        """Return the authority of a folder. Raises CertificateError when it is not there or not whole."""
         try:
             certificates = x509.load_pem_x509_certificates((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
@@ -70,11 +69,11 @@ class Authority:
         return {CA_KEY: _key_pem(self.key), CA: self.trusted()}
 
     def trusted(self) -> bytes:
-        """What `ca.pem` holds: this authority's certificate, and those of the authorities of before."""
+        """Return the content of `ca.pem`: the certificates of this authority and of the authorities before it."""
         return b"".join(map(_pem, (self.certificate, *self.before)))
 
     def succeeded(self) -> Self:
-        """Another authority of the same domain, beside which this one still counts.
+        """Return another authority of the same domain, beside which this one still counts.
 
         Raises:
             CertificateError: this one itself counts beside another.
@@ -108,7 +107,7 @@ class Authority:
         write_private(folder, self.issued(names, days=days))
 
     def issued(self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS) -> dict[str, bytes]:
-        """A new key and a certificate of these names, with this authority's own certificate, by names of files.
+        """Return a new key and a certificate of these names, with this authority's own certificate, by names of files.
 
         Raises:
             CertificateError: more names than a peer would read.
@@ -142,7 +141,7 @@ class Issued:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The certificate of a folder, valid or not. Raises CertificateError when it is none of ours."""
+        """Return the certificate of a folder, valid or not. Raises CertificateError when it is none of ours."""
         path = folder / CERT
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -192,7 +191,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """By what a certificate names the key that signed it: the authority's own name for that key, if it has one."""
+    """Return the name of the key that signs a certificate: the authority's own name for that key, if it has one."""
     try:
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -31,7 +31,7 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still needed."""
+        """Return whether the channel is still needed."""
         return self._closing is None
 
     def carry(self, call: Any) -> Any:
@@ -70,7 +70,7 @@ class _Call:
         return connection.carry(self._call(*words, **options))
 
     def connection(self) -> object:
-        """What a call begins on now; another one once the certificate has been renewed."""
+        """Return the connection on which a call begins now; it is another one after the certificate was renewed."""
         return self._channel.newest()
 
 
@@ -86,7 +86,7 @@ class SecureChannel(grpc.aio.Channel):
         self._left: list[_Connection] = []
 
     def newest(self) -> _Connection:
-        """The connection that new calls begin on, opened now if the certificate has been renewed.
+        """Return the connection that new calls begin on, opened now if the certificate has been renewed.
 
         Raises:
             NotServedError: the parent is revoked, by the list beside this process's own certificate.
@@ -112,23 +112,23 @@ class SecureChannel(grpc.aio.Channel):
         return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
-        """As of any channel."""
+        """Return the call, as any channel does."""
         return self._called("unary_unary", words, options)
 
     def unary_stream(self, *words: Any, **options: Any) -> Any:
-        """As of any channel."""
+        """Return the call, as any channel does."""
         return self._called("unary_stream", words, options)
 
     def stream_unary(self, *words: Any, **options: Any) -> Any:
-        """As of any channel."""
+        """Return the call, as any channel does."""
         return self._called("stream_unary", words, options)
 
     def stream_stream(self, *words: Any, **options: Any) -> Any:
-        """As of any channel."""
+        """Return the call, as any channel does."""
         return self._called("stream_stream", words, options)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """The state of the newest connection."""
+        """Return the state of the newest connection."""
         return self.newest().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:

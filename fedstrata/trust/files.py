@@ -189,7 +189,9 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Who a process is, its key, and whom it trusts, in PEM, as its folder had them at one time."""
+    """The identity of a process, its key and the authorities that it trusts, in PEM, as its folder had them at one
+    time.
+    """
 
     folder: Path
     ca: bytes
@@ -314,7 +316,7 @@ class TlsFiles:
 
 
 class TlsOptions(Protocol):
-    """What a process was given on its command line, as text; empty or None where it was not."""
+    """The options of a process on its command line, as text; an option that was not given is empty or None."""
 
     tls: str | None  # the folder
     revoked: str | None  # a list of revoked names in place of the one in the folder

@@ -42,15 +42,15 @@ log = EventLog("trust")
 
 
 class Place(Protocol):
-    """What a server knows of who belongs to its clusters."""
+    """The members of a server's clusters, as the server knows them."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Whether a caller belongs to the cluster that it speaks for."""
+        """Return whether a caller belongs to the cluster for which it speaks."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who is at the other end of a connection, and the certificate by which that is known."""
+    """The peer at the other end of a connection, and the certificate that proves it."""
 
     peer: Peer
     chain: bytes  # in PEM: the certificate, then those that were shown with it
@@ -91,7 +91,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return handler._replace(**{"request_streaming": True, kind: None, as_stream: _guarded(behaviour, check)})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
-        """Who calls, if somebody of that role may make the call. Raises NotAllowedError."""
+        """Return the caller, if its role may make the call. Raises NotAllowedError."""
         auth = context.auth_context()
         try:
             peer = _named_by(tuple(auth.get("peer_uri", ())))
@@ -173,14 +173,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             if rule.is_of_cluster and not await self._place.belongs(peer, claim):
                 self._refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
-                raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.cluster_id or '')} here")
+                raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Whether somebody is refused now for a certificate that counts no more, and would be let in by another."""
+        """Return whether a peer is refused now for its certificate, but would be accepted with a new certificate."""
         return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
-        """The error for a refusal, which is counted."""
+        """Return the error for a refusal, which is counted."""
         self._refused(reason)
         return NotAllowedError(text)
 
@@ -196,7 +196,7 @@ def guard_of(
 
 
 class _Outdated:
-    """Who was refused lately for a certificate that counts no more."""
+    """The peers that were refused lately for a revoked or replaced certificate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -282,13 +282,13 @@ class _Check:
 
     @contextmanager
     def caller(self, context: Context) -> Iterator[Caller]:
-        """Who calls, for as long as the call is under way."""
+        """Yield the caller for as long as the call runs."""
         caller = self._guard.caller(context, self._method, self._rule)
         with self._guard.share(caller):
             yield caller
 
     async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """The message of a call that has one.
+        """Return the message of a call that has one.
 
         Raises:
             DecodeError: none comes. PayloadError: it is larger than any that is asked by.
@@ -304,7 +304,7 @@ class _Check:
         return message
 
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """The first message of a stream. Raises StopAsyncIteration where it has none."""
+        """Return the first message of a stream. Raises StopAsyncIteration where it has none."""
         async with self._guard.reading(caller):
             message = await anext(messages)
         await self.message(caller, message)
@@ -315,7 +315,7 @@ class _Check:
         return self._guard.over(caller)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """What a handler has to say, to a caller as long as its certificate counts."""
+        """Yield the replies of a handler to a caller, as long as the caller's certificate is valid."""
         async with aclosing(replies):
             while True:
                 async with self._guard.over(caller):
@@ -332,8 +332,9 @@ class _Check:
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
-    """A handler of one message, which is read once it is known that its sender may call: until then no more of it is
-    held than a stream's window, whoever sends how many."""
+    """Return a handler of one message, which is read once it is known that its sender may call: until then no more of
+    it is held than a stream's window, whoever sends how many.
+    """
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
@@ -354,7 +355,7 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
 
 
 def _guarded_stream(behaviour: Any, check: _Check) -> Any:
-    """A handler of many messages, each of which is checked as it is read."""
+    """Return a handler of many messages, each of which is checked as it is read."""
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:

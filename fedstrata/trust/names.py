@@ -20,6 +20,7 @@ NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are seve
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 LONGEST_ID = 63
+CERTIFICATE_DAYS = 365  # that a certificate is valid, unless a command says another number
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
 URI = re.compile(rf"spiffe://(?P<domain>[^/]+)/{NAME}")
@@ -29,7 +30,7 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """What a certificate says that its holder is: the GPS, an operator, an LPS, a device, or devices in a row."""
+    """The holder of a certificate: the GPS, an operator, an LPS, a device, or devices in a row."""
 
     role: Role
     id: str = ""
@@ -51,7 +52,7 @@ class Name:
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 
     def covers(self, device_or_lps_id: str) -> bool:
-        """Whether this is a name of somebody with that id."""
+        """Return whether this name covers that id."""
         if not self.last or len(device_or_lps_id) > LONGEST_ID:
             return device_or_lps_id == self.id
         found, ends = _numbered(device_or_lps_id), self.ends
@@ -65,13 +66,13 @@ class Name:
 
     @property
     def devices(self) -> int:
-        """How many devices have this name."""
+        """The number of devices that have this name."""
         if self.role != "device":
             return 0
         return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
-        """The name as it stands in a certificate."""
+        """Return the name as it stands in a certificate."""
         return f"spiffe://{domain}/{self}"
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ class Peer:
 
     @classmethod
     def of_uris(cls, uris: Iterable[str]) -> Self:
-        """The holder that these URIs name; URIs of other kinds are passed over.
+        """Return the holder that these URIs name; URIs of other kinds are passed over.
 
         Raises:
             CertificateError: they name nobody, or are of several domains.
@@ -102,11 +103,11 @@ class Peer:
         return cls(domains[0], tuple(names))
 
     def is_a(self, role: Role) -> bool:
-        """Whether it has a role at all."""
+        """Return whether a name has this role."""
         return any(name.role == role for name in self.names)
 
     def is_(self, role: Role, device_or_lps_id: str) -> bool:
-        """Whether it is the device, or the LPS, of that id."""
+        """Return whether it is the device, or the LPS, of that id."""
         return any(name.role == role and name.covers(device_or_lps_id) for name in self.names)
 
     def __str__(self) -> str:
@@ -115,7 +116,7 @@ class Peer:
 
 
 def device_names(ids: Iterable[str]) -> list[Name]:
-    """The names of these devices, in order, as few as there can be: numbers that follow each other are a row."""
+    """Return the names of these devices, in order, as few as there can be: numbers that follow each other are a row."""
     names: list[Name] = []
     for device_id in ids:
         before = names[-1] if names else None
@@ -127,7 +128,9 @@ def device_names(ids: Iterable[str]) -> list[Name]:
 
 
 def name_of(text: str) -> Name:
-    """The name that is written so, as in a certificate behind the run: `device/device-003`. Raises CertificateError."""
+    """Return the name that is written so, as in a certificate behind the run: `device/device-003`. Raises
+    CertificateError.
+    """
     found = re.fullmatch(NAME, text)
     if found is None:
         raise CertificateError(f"{quoted(text)} is no name")
@@ -135,12 +138,12 @@ def name_of(text: str) -> Name:
 
 
 def server_name(name: Name) -> str:
-    """By which name a server's certificate is checked, wherever it listens: `gps`, `lps-0`."""
+    """Return the name by which a server's certificate is checked, wherever it listens: `gps`, `lps-0`."""
     return name.id or name.role
 
 
 def check_domain(domain: str) -> str:
-    """The name of a run or a release, as it may stand in certificates. Raises CertificateError."""
+    """Return the name of a run or a release, as it may stand in certificates. Raises CertificateError."""
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"

@@ -23,7 +23,9 @@ PER_S_EACH = 100.0  # a device makes some ten calls in a run, and after a broken
 BURST_S = 10.0  # a process that starts makes the calls of all its devices together
 # Calls whose first message is being read: of up to a megabyte, held three times over until it is known what it says.
 READ_AT_ONCE = 4
-FIRST_MESSAGE_S = 10.0  # for how long one is waited for: the slowest link brings the largest that we send in three
+# For how long one is waited for. The slowest link brings the largest first message in three seconds. A process of 1,000
+# devices with a twentieth of a core needs more than ten. While a peer is silent, only its own calls wait.
+FIRST_MESSAGE_S = 60.0
 OPERATORS = 16  # as many as so many devices: who watches, fetches and asks for health, in several windows
 IDENTITIES_REMEMBERED = 4096
 SAID_AGAIN_S = 60.0
@@ -32,7 +34,7 @@ log = EventLog("trust")
 
 @dataclass
 class _Share:
-    """What one identity has now."""
+    """The present share of one identity."""
 
     allowed: float  # calls that it may begin at once
     at_s: float  # when that was so
@@ -113,6 +115,6 @@ class Shares:
         return TooManyCallsError(f"{reason}; wait, and try again")
 
     def _weight(self, peer: Peer) -> int:
-        """How many an identity stands for: the devices of its process, the clusters of an LPS."""
+        """Return the weight of an identity: the devices of its process, or the clusters of an LPS."""
         devices, clusters = sum(name.devices for name in peer.names), self._children if peer.is_a("lps") else 0
         return max(devices, clusters) or OPERATORS

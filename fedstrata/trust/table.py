@@ -1,4 +1,4 @@
-"""Who may call what: the one table. What is not in it, nobody may call. Drawn in docs/security.md."""
+"""Who may call what: the one table. What is not in it, nobody may call. `make reference` draws it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 @dataclass(frozen=True)
 class Claim:
-    """What a message says of its sender: who it is, and for which cluster it speaks, if for one."""
+    """The claim of a message about its sender: its id, and the cluster for which it speaks, if any."""
 
     id: str | None  # None where a message of its kind does not say
-    cluster_id: str | None = None
+    home_id: str | None = None
     term: int | None = None  # in which an LPS serves the cluster; None where a message does not say
 
 
@@ -25,7 +25,7 @@ Claims = Callable[[Any], Iterator[Claim]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Who may make a call: these roles, in whose name the caller has to be all that its messages claim."""
+    """The roles that may make a call; the caller's certificate has to cover all that its messages claim."""
 
     roles: tuple[Role, ...]
     claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
@@ -41,7 +41,7 @@ def _lps(message: Any) -> Iterator[Claim]:
 
 
 def _header(claims: Claims) -> Claims:
-    """Of a stream: its header makes the claims, and data none."""
+    """Return the claims of a stream: its header makes them, and its data make none."""
 
     def of(part: Any) -> Iterator[Claim]:
         if part.HasField("header"):
@@ -51,32 +51,32 @@ def _header(claims: Claims) -> Claims:
 
 
 def _device_of_cluster(message: Any) -> Iterator[Claim]:
-    yield Claim(message.child_id, message.cluster_id)
+    yield Claim(message.child_id, message.home_id)
     if "then_fetch" in message.DESCRIPTOR.fields_by_name and message.HasField("then_fetch"):
         yield from _device_of_cluster(message.then_fetch)
 
 
 def _holder(message: Any) -> Iterator[Claim]:
-    yield Claim(message.device_id, message.cluster_id)
+    yield Claim(message.device_id, message.home_id)
 
 
 def _measured(message: Any) -> Iterator[Claim]:
-    yield Claim(message.evaluation.device_id, message.cluster_id)
+    yield Claim(message.evaluation.device_id, message.home_id)
 
 
 def _cluster(message: Any) -> Iterator[Claim]:
-    """Of an LPS, which speaks in a round as the cluster that it serves."""
+    """Yield the claim of an LPS, which speaks in a round as the cluster that it serves."""
     fields = message.DESCRIPTOR.fields_by_name
     lps_id = message.lps_id if "lps_id" in fields else None
-    yield Claim(lps_id, message.cluster_id, message.term if "term" in fields else None)
-    if "child_id" in fields and message.child_id != message.cluster_id:
+    yield Claim(lps_id, message.home_id, message.term if "term" in fields else None)
+    if "child_id" in fields and message.child_id != message.home_id:
         yield Claim(lps_id, message.child_id, message.term if "term" in fields else None)
     if "then_fetch" in fields and message.HasField("then_fetch"):
         yield from _cluster(message.then_fetch)
 
 
 def _attended(claims: Claims) -> Claims:
-    """Of a stream that asks, answers and sends in turn."""
+    """Return the claims of a stream that asks, answers and sends in turn."""
 
     def of(part: Any) -> Iterator[Claim]:
         for kind in ("header", "fetch", "answer", "announced"):

@@ -11,7 +11,7 @@ class Undecoded:
 
 
 def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A parser that gives an Undecoded for what is no message."""
+    """Return a parser that gives an Undecoded for what is no message."""
 
     def run(data: bytes) -> Any:
         try:

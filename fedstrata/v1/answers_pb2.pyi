@@ -93,22 +93,22 @@ class BundlePart(_message.Message):
     def __init__(self, header: _Optional[_Union[BundleHeader, _Mapping]] = ..., answer: _Optional[_Union[DeviceAnswer, _Mapping]] = ..., question: _Optional[str] = ...) -> None: ...
 
 class BundleHeader(_message.Message):
-    __slots__ = ("run_id", "lps_id", "cluster_id", "term", "global_round", "answers", "answered_ns")
+    __slots__ = ("run_id", "lps_id", "home_id", "term", "global_round", "answers", "answered_ns")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_NS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
-    cluster_id: str
+    home_id: str
     term: int
     global_round: int
     answers: int
     answered_ns: int
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., answers: _Optional[int] = ..., answered_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., home_id: _Optional[str] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., answers: _Optional[int] = ..., answered_ns: _Optional[int] = ...) -> None: ...
 
 class DeviceAnswer(_message.Message):
     __slots__ = ("device_index", "answer")

@@ -51,18 +51,18 @@ class FetchAssignmentRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., device_id: _Optional[str] = ..., process_id: _Optional[str] = ...) -> None: ...
 
 class FetchAssignmentResponse(_message.Message):
-    __slots__ = ("run_id", "is_assigned", "cluster_id", "lps_id", "lps_address")
+    __slots__ = ("run_id", "is_assigned", "home_id", "lps_id", "lps_address")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     IS_ASSIGNED_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     is_assigned: bool
-    cluster_id: str
+    home_id: str
     lps_id: str
     lps_address: str
-    def __init__(self, run_id: _Optional[str] = ..., is_assigned: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., lps_address: _Optional[str] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., is_assigned: _Optional[bool] = ..., home_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., lps_address: _Optional[str] = ...) -> None: ...
 
 class RegisterLpsRequest(_message.Message):
     __slots__ = ("lps_id", "address", "experiment_sha256")
@@ -125,22 +125,22 @@ class FetchClustersResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., is_grouped: _Optional[bool] = ..., clusters: _Optional[_Iterable[_Union[Cluster, _Mapping]]] = ..., plan_version: _Optional[int] = ..., is_over: _Optional[bool] = ..., planned_rounds: _Optional[int] = ..., planned_ns: _Optional[int] = ..., told: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns")
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("home_id", "members", "term", "global_round", "clusters", "mixed", "began_unix_ns")
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     CLUSTERS_FIELD_NUMBER: _ClassVar[int]
     MIXED_FIELD_NUMBER: _ClassVar[int]
     BEGAN_UNIX_NS_FIELD_NUMBER: _ClassVar[int]
-    cluster_id: str
+    home_id: str
     members: _containers.RepeatedCompositeFieldContainer[Member]
     term: int
     global_round: int
     clusters: int
     mixed: _containers.RepeatedScalarFieldContainer[str]
     began_unix_ns: int
-    def __init__(self, cluster_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ..., began_unix_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, home_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., term: _Optional[int] = ..., global_round: _Optional[int] = ..., clusters: _Optional[int] = ..., mixed: _Optional[_Iterable[str]] = ..., began_unix_ns: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("device_id", "device_index", "num_examples", "from_global_round", "cluster", "shares", "num_held_out", "began_in")
@@ -181,7 +181,7 @@ class ReportPart(_message.Message):
     def __init__(self, header: _Optional[_Union[ReportHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReportHeader(_message.Message):
-    __slots__ = ("run_id", "lps_id", "cluster_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns", "busy_ns")
+    __slots__ = ("run_id", "lps_id", "home_id", "evaluations", "lps_rounds", "link_bytes", "exclusions", "model_sha256", "term", "now_ns", "busy_ns")
     class BusyNsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -191,7 +191,7 @@ class ReportHeader(_message.Message):
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LPS_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     LINK_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +202,7 @@ class ReportHeader(_message.Message):
     BUSY_NS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     lps_id: str
-    cluster_id: str
+    home_id: str
     evaluations: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.Evaluation]
     lps_rounds: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LpsRound]
     link_bytes: _containers.RepeatedCompositeFieldContainer[_rounds_pb2.LinkBytes]
@@ -211,7 +211,7 @@ class ReportHeader(_message.Message):
     term: int
     now_ns: int
     busy_ns: _containers.ScalarMap[int, int]
-    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ..., busy_ns: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., lps_id: _Optional[str] = ..., home_id: _Optional[str] = ..., evaluations: _Optional[_Iterable[_Union[_rounds_pb2.Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[_rounds_pb2.LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[_rounds_pb2.Exclusion, _Mapping]]] = ..., model_sha256: _Optional[str] = ..., term: _Optional[int] = ..., now_ns: _Optional[int] = ..., busy_ns: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class SubmitReportResponse(_message.Message):
     __slots__ = ("run_id",)
@@ -272,20 +272,20 @@ class RunStatus(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., energy_joules: _Optional[float] = ..., epsilon_spent: _Optional[float] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("cluster_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("home_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     IS_EVALUATED_FIELD_NUMBER: _ClassVar[int]
-    cluster_id: str
+    home_id: str
     devices: int
     lps_round: int
     loss: float
     accuracy: float
     is_evaluated: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, home_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
 
 class StateCount(_message.Message):
     __slots__ = ("state", "devices")

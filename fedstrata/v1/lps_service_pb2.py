@@ -26,7 +26,7 @@ from fedstrata.v1 import rounds_pb2 as fedstrata_dot_v1_dot_rounds__pb2
 from fedstrata.v1 import tensors_pb2 as fedstrata_dot_v1_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/lps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x19\x66\x65\x64strata/v1/rounds.proto\x1a\x1a\x66\x65\x64strata/v1/tensors.proto\"k\n\x17SubmitEvaluationRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12,\n\nevaluation\x18\x03 \x01(\x0b\x32\x18.fedstrata.v1.Evaluation\"*\n\x18SubmitEvaluationResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"X\n\rHeldModelPart\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.fedstrata.v1.HeldModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x95\x01\n\x0fHeldModelHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06sha256\x18\x06 \x01(\t\"%\n\x13SubmitModelResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\xe9\x03\n\nLpsService\x12H\n\nFetchModel\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12\x45\n\x0cSubmitUpdate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12?\n\x06\x41ttend\x12\x18.fedstrata.v1.UpdatePart\x1a\x17.fedstrata.v1.ModelPart(\x01\x30\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12\x61\n\x10SubmitEvaluation\x12%.fedstrata.v1.SubmitEvaluationRequest\x1a&.fedstrata.v1.SubmitEvaluationResponse\x12O\n\x0bSubmitModel\x12\x1b.fedstrata.v1.HeldModelPart\x1a!.fedstrata.v1.SubmitModelResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x64strata/v1/lps_service.proto\x12\x0c\x66\x65\x64strata.v1\x1a\x19\x66\x65\x64strata/v1/rounds.proto\x1a\x1a\x66\x65\x64strata/v1/tensors.proto\"h\n\x17SubmitEvaluationRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07home_id\x18\x02 \x01(\t\x12,\n\nevaluation\x18\x03 \x01(\x0b\x32\x18.fedstrata.v1.Evaluation\"*\n\x18SubmitEvaluationResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t\"X\n\rHeldModelPart\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.fedstrata.v1.HeldModelHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x92\x01\n\x0fHeldModelHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x0f\n\x07home_id\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x03\x12,\n\x07payload\x18\x05 \x01(\x0b\x32\x1b.fedstrata.v1.PayloadHeader\x12\x0e\n\x06sha256\x18\x06 \x01(\t\"%\n\x13SubmitModelResponse\x12\x0e\n\x06run_id\x18\x01 \x01(\t2\xe9\x03\n\nLpsService\x12H\n\nFetchModel\x12\x1f.fedstrata.v1.FetchModelRequest\x1a\x17.fedstrata.v1.ModelPart0\x01\x12\x45\n\x0cSubmitUpdate\x12\x18.fedstrata.v1.UpdatePart\x1a\x19.fedstrata.v1.UpdateReply(\x01\x12?\n\x06\x41ttend\x12\x18.fedstrata.v1.UpdatePart\x1a\x17.fedstrata.v1.ModelPart(\x01\x30\x01\x12U\n\x0cLocateUpdate\x12!.fedstrata.v1.LocateUpdateRequest\x1a\".fedstrata.v1.LocateUpdateResponse\x12\x61\n\x10SubmitEvaluation\x12%.fedstrata.v1.SubmitEvaluationRequest\x1a&.fedstrata.v1.SubmitEvaluationResponse\x12O\n\x0bSubmitModel\x12\x1b.fedstrata.v1.HeldModelPart\x1a!.fedstrata.v1.SubmitModelResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedstrata.v1.lps_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SUBMITEVALUATIONREQUEST']._serialized_start=103
-  _globals['_SUBMITEVALUATIONREQUEST']._serialized_end=210
-  _globals['_SUBMITEVALUATIONRESPONSE']._serialized_start=212
-  _globals['_SUBMITEVALUATIONRESPONSE']._serialized_end=254
-  _globals['_HELDMODELPART']._serialized_start=256
-  _globals['_HELDMODELPART']._serialized_end=344
-  _globals['_HELDMODELHEADER']._serialized_start=347
-  _globals['_HELDMODELHEADER']._serialized_end=496
-  _globals['_SUBMITMODELRESPONSE']._serialized_start=498
-  _globals['_SUBMITMODELRESPONSE']._serialized_end=535
-  _globals['_LPSSERVICE']._serialized_start=538
-  _globals['_LPSSERVICE']._serialized_end=1027
+  _globals['_SUBMITEVALUATIONREQUEST']._serialized_end=207
+  _globals['_SUBMITEVALUATIONRESPONSE']._serialized_start=209
+  _globals['_SUBMITEVALUATIONRESPONSE']._serialized_end=251
+  _globals['_HELDMODELPART']._serialized_start=253
+  _globals['_HELDMODELPART']._serialized_end=341
+  _globals['_HELDMODELHEADER']._serialized_start=344
+  _globals['_HELDMODELHEADER']._serialized_end=490
+  _globals['_SUBMITMODELRESPONSE']._serialized_start=492
+  _globals['_SUBMITMODELRESPONSE']._serialized_end=529
+  _globals['_LPSSERVICE']._serialized_start=532
+  _globals['_LPSSERVICE']._serialized_end=1021
 # @@protoc_insertion_point(module_scope)

@@ -9,10 +9,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FetchModelRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest", "answered_round", "mask_key", "roster_digest")
+    __slots__ = ("run_id", "child_id", "home_id", "sent_round", "resume_round", "resume_offset", "held_round", "term", "resume_digest", "sent_digest", "answered_round", "mask_key", "roster_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     SENT_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_ROUND_FIELD_NUMBER: _ClassVar[int]
     RESUME_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -25,7 +25,7 @@ class FetchModelRequest(_message.Message):
     ROSTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
     sent_round: int
     resume_round: int
     resume_offset: int
@@ -36,7 +36,7 @@ class FetchModelRequest(_message.Message):
     answered_round: int
     mask_key: MaskKey
     roster_digest: bytes
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ..., answered_round: _Optional[int] = ..., mask_key: _Optional[_Union[MaskKey, _Mapping]] = ..., roster_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., home_id: _Optional[str] = ..., sent_round: _Optional[int] = ..., resume_round: _Optional[int] = ..., resume_offset: _Optional[int] = ..., held_round: _Optional[int] = ..., term: _Optional[int] = ..., resume_digest: _Optional[bytes] = ..., sent_digest: _Optional[bytes] = ..., answered_round: _Optional[int] = ..., mask_key: _Optional[_Union[MaskKey, _Mapping]] = ..., roster_digest: _Optional[bytes] = ...) -> None: ...
 
 class MaskKey(_message.Message):
     __slots__ = ("public_key", "signature", "certificate")
@@ -185,26 +185,26 @@ class UpdatePart(_message.Message):
     def __init__(self, header: _Optional[_Union[UpdateHeader, _Mapping]] = ..., data: _Optional[bytes] = ..., fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., answer: _Optional[_Union[RoundAnswer, _Mapping]] = ..., announced: _Optional[_Union[UpdateHeader, _Mapping]] = ..., small: _Optional[bytes] = ...) -> None: ...
 
 class RoundAnswer(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "answer", "then_fetch")
+    __slots__ = ("run_id", "child_id", "home_id", "round", "answer", "then_fetch")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     THEN_FETCH_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
     round: int
     answer: _answers_pb2.Answer
     then_fetch: FetchModelRequest
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., answer: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., home_id: _Optional[str] = ..., round: _Optional[int] = ..., answer: _Optional[_Union[_answers_pb2.Answer, _Mapping]] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples", "work", "roster_digest", "unfit")
+    __slots__ = ("run_id", "child_id", "home_id", "round", "payload", "offset", "train_loss", "evaluations", "lps_rounds", "link_bytes", "exclusions", "lps_id", "term", "then_fetch", "base_digest", "num_examples", "work", "roster_digest", "unfit")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -223,7 +223,7 @@ class UpdateHeader(_message.Message):
     UNFIT_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
     round: int
     payload: _tensors_pb2.PayloadHeader
     offset: int
@@ -240,7 +240,7 @@ class UpdateHeader(_message.Message):
     work: Work
     roster_digest: bytes
     unfit: str
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., roster_digest: _Optional[bytes] = ..., unfit: _Optional[str] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., home_id: _Optional[str] = ..., round: _Optional[int] = ..., payload: _Optional[_Union[_tensors_pb2.PayloadHeader, _Mapping]] = ..., offset: _Optional[int] = ..., train_loss: _Optional[float] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., lps_rounds: _Optional[_Iterable[_Union[LpsRound, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., exclusions: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ..., lps_id: _Optional[str] = ..., term: _Optional[int] = ..., then_fetch: _Optional[_Union[FetchModelRequest, _Mapping]] = ..., base_digest: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., roster_digest: _Optional[bytes] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("examples", "busy_ns", "computed_ns", "answer_bytes", "answer_examples")
@@ -267,16 +267,16 @@ class UpdateReply(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., accepted: _Optional[bool] = ..., current_round: _Optional[int] = ...) -> None: ...
 
 class LocateUpdateRequest(_message.Message):
-    __slots__ = ("run_id", "child_id", "cluster_id", "round")
+    __slots__ = ("run_id", "child_id", "home_id", "round")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_ID_FIELD_NUMBER: _ClassVar[int]
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     child_id: str
-    cluster_id: str
+    home_id: str
     round: int
-    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., cluster_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., child_id: _Optional[str] = ..., home_id: _Optional[str] = ..., round: _Optional[int] = ...) -> None: ...
 
 class LocateUpdateResponse(_message.Message):
     __slots__ = ("run_id", "offset", "current_round")
@@ -311,8 +311,8 @@ class Evaluation(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("cluster_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples", "times")
-    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples", "times")
+    HOME_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -330,7 +330,7 @@ class LpsRound(_message.Message):
     RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
-    cluster_id: str
+    home_id: str
     global_round: int
     lps_round: int
     devices: int
@@ -348,7 +348,7 @@ class LpsRound(_message.Message):
     received_correct: int
     received_examples: int
     times: RoundTimes
-    def __init__(self, cluster_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
+    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
     __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")

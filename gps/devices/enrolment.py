@@ -33,7 +33,7 @@ class Enrolment:
 
     @property
     def is_closed(self) -> bool:
-        """Whether devices that come now are late."""
+        """Return whether devices that come now are late."""
         return self._questions.is_closed
 
     # --- waiting --------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Enrolment:
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 
     def _present(self) -> list[Device]:
-        """The devices that take part in the plan, by index."""
+        """Return the devices that take part in the plan, by index."""
         return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
 
     def _all_answered(self) -> bool:
@@ -106,7 +106,7 @@ class Enrolment:
             )
 
     def candidates(self) -> list[Device]:
-        """The devices to make a plan for, by index: those that have answered everything."""
+        """Return the devices to make a plan for, by index: those that have answered everything."""
         return [device for device in self._present() if self._questions.has_answered_all(device)]
 
     async def gather_newcomers(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from fedstrata.clock.round_side import ParentClock
 from fedstrata.errors import ExcludedError, PayloadError, SupersededError
-from fedstrata.methods import Arrays, Candidate, Method, Moment, Question
+from fedstrata.methods import Arrays, Candidate, Method, Moment, Question, places_late
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes, hold_s, wait_until
@@ -58,16 +58,16 @@ class Questions:
         self._on_change()
 
     def has_begun(self, device: Device) -> bool:
-        """Whether a device has answered the first question, if there is one, and takes part in the plan."""
+        """Return whether a device takes part in the plan and has answered the first question, if there is one."""
         has_said = not self.asked or self.asked[0].name in device.answered
         return has_said and not device.refused and not device.is_late
 
     def has_answered_all(self, device: Device) -> bool:
-        """Whether a device that takes part has answered every question."""
+        """Return whether a device that takes part has answered every question."""
         return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
-        """What these devices have answered, by question that is not relayed; relayed answers are for devices only."""
+        """Return the answers of these devices by question; relayed answers are for devices only, and left out."""
         there = {device.device_index for device in devices}
         return {
             question.name: {
@@ -121,7 +121,7 @@ class Questions:
             self.hand_on(device)
 
     def _check_wanted(self, device: Device) -> None:
-        if device.is_late and not self._method.places_late():
+        if device.is_late and not places_late(type(self._method)):
             raise ExcludedError(
                 f"{device.device_id} answered after the devices were grouped, and method {self._method.options.name} "
                 "has nothing to place it by; raise deadlines.enrolment.deadline_s next time"
@@ -143,7 +143,7 @@ class Questions:
             self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
-        """The devices whose relayed answers a device has heard."""
+        """Return the devices whose relayed answers a device has heard."""
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)
@@ -188,7 +188,7 @@ class Questions:
         return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
-        """Whether a device's relayed answer is there, or will not come."""
+        """Return whether a device's relayed answer is there, or will not come."""
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
@@ -198,7 +198,7 @@ class Questions:
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
-    """The answer that a header announces. Raises PayloadError or SupersededError as `take` does."""
+    """Return the answer that a header announces. Raises PayloadError or SupersededError as `take` does."""
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")

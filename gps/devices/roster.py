@@ -62,13 +62,13 @@ class Roster:
                 self.by_id(device_id).refused = reason
 
     def _first_round(self, device_index: int) -> int:
-        """The global round from which on a device takes part, as far as the experiment says."""
+        """Return the global round from which on a device takes part, as far as the experiment says."""
         settings = self._experiment.newcomers
         return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
 
     @property
     def expected(self) -> int:
-        """How many devices are waited for before training: all but newcomers."""
+        """The number of devices for which training waits: all but newcomers."""
         return len(self._ids) - len(self.newcomers)
 
     @property
@@ -77,15 +77,15 @@ class Roster:
         return [device for index, device in self.devices.items() if index not in self.newcomers]
 
     def absent(self) -> list[str]:
-        """Ids of the devices that have not enrolled."""
+        """Return the ids of the devices that have not enrolled."""
         return [device_id for index, device_id in enumerate(self._ids) if index not in self.devices]
 
     def absent_founders(self) -> list[str]:
-        """Those of them that are no newcomers."""
+        """Return the absent devices that are no newcomers."""
         return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
 
     def unplaced_newcomers(self) -> list[str]:
-        """Ids of the newcomers that are in no cluster and are waited for."""
+        """Return the ids of the newcomers that are in no cluster and are waited for."""
         decided = {d.device_id for d in self.devices.values() if d.cluster is not None or d.refused}
         decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
         return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
@@ -166,7 +166,7 @@ class Roster:
             self._journal.devices.enroll(device)
 
     def by_id(self, device_id: str) -> Device:
-        """The device of that id. Raises UnknownChildError when it has not enrolled."""
+        """Return the device of that id. Raises UnknownChildError when it has not enrolled."""
         device = self.devices.get(self._indexes.get(device_id, -1))
         if device is not None:
             return device
@@ -204,21 +204,21 @@ class Roster:
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 
     def behind(self, questions: Sequence[str]) -> list[Device]:
-        """The devices that have enrolled and not answered some of these questions before training."""
+        """Return the devices that have enrolled and not answered some of these questions before training."""
         there = [device for device in self.devices.values() if not device.refused and not device.is_late]
         return [device for device in there if not set(questions) <= device.answered]
 
     def kernels(self) -> dict[str, int]:
-        """How many devices compute with which OpenBLAS kernel, as far as they say."""
+        """Return the number of devices per OpenBLAS kernel, for the devices that report one."""
         return dict(sorted(Counter(device.kernel for device in self.devices.values() if device.kernel).items()))
 
     def state_of_devices(self) -> list[str]:
-        """The state of each device, in index order."""
+        """Return the state of each device, in index order."""
         there = self.devices
         return [_state(there[index]) if index in there else "absent" for index in range(len(self._ids))]
 
     def states(self) -> Counter[str]:
-        """How many devices are in which state."""
+        """Return the number of devices in each state."""
         states = Counter({"absent": len(self.absent()), "enrolled": 0, "answered": 0, "assigned": 0})
         for device in self.devices.values():
             states[_state(device)] += 1

@@ -54,12 +54,12 @@ class Adoption:
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
         """Let other LPSs serve clusters; they hear of it by the call that is held for them."""
-        for cluster_id, lps_id in lps_of.items():
-            before = self._serving.lps_of(cluster_id)
-            handover = self._serving.hand_over(cluster_id, lps_id, self._rounds.global_round)
-            self._rounds.server.restart(cluster_id)
-            back, told = handover.is_return, f"{cluster_id} from {before} to {lps_id}, "
-            self._log.warning("returned" if back else "adopted", cluster=cluster_id, lps=lps_id, was=before)
+        for home_id, lps_id in lps_of.items():
+            before = self._serving.lps_of(home_id)
+            handover = self._serving.hand_over(home_id, lps_id, self._rounds.global_round)
+            self._rounds.server.restart(home_id)
+            back, told = handover.is_return, f"{home_id} from {before} to {lps_id}, "
+            self._log.warning("returned" if back else "adopted", cluster=home_id, lps=lps_id, was=before)
             told += self._serving.stage_of(handover)
             self._operator.tell("Returned" if back else "Adopted", told, is_warning=not back)
             self._operator.label_pods()

@@ -27,7 +27,7 @@ class LpsPresence:
 
     @property
     def hold_s(self) -> float:
-        """How long the GPS may hold an LPS's question, so that one that lives is heard of well before the deadline."""
+        """The time for which the GPS may hold an LPS's question: a living LPS asks again well before the deadline."""
         return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
 
     def listen(self) -> None:

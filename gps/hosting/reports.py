@@ -85,32 +85,32 @@ class Reports:
             UnknownChildError, or PayloadError for numbers that cannot be, of which nothing is kept then.
         """
         self._check_said(header)
-        is_current = self._serving.is_current(header.cluster_id, header.term)
-        own = (row for row in header.lps_rounds if row.cluster_id == header.cluster_id)
+        is_current = self._serving.is_current(header.home_id, header.term)
+        own = (row for row in header.lps_rounds if row.home_id == header.home_id)
         rows = [row for row in own if row.lps_round < self._lps_rounds]
         with self._journal.together():
-            self.counts.note(header.lps_id or header.cluster_id, link_bytes_from_proto(header.link_bytes))
+            self.counts.note(header.lps_id or header.home_id, link_bytes_from_proto(header.link_bytes))
             if not is_current:
                 return  # whoever serves the cluster now tells of its rounds
             self._journal.rounds.add(
-                (row.cluster_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
+                (row.home_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
             )
             for exclusion in header.exclusions:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
-            self.latest_rounds[row.cluster_id] = row
+            self.latest_rounds[row.home_id] = row
             measured = loss_and_accuracy(row)
             if measured is not None:
-                self.latest_measured[row.cluster_id] = measured
+                self.latest_measured[row.home_id] = measured
                 loss, accuracy = measured
-                self._metrics.evaluated(row.cluster_id, loss=loss, accuracy=accuracy)
+                self._metrics.evaluated(row.home_id, loss=loss, accuracy=accuracy)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Refuse what no LPS of this run says. Raises UnknownChildError, PayloadError."""
-        self._check_known(header.cluster_id)
+        self._check_known(header.home_id)
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
-        members = self._members(header.cluster_id)
+        members = self._members(header.home_id)
         _check_length("counts of bytes", header.link_bytes, MOST_COUNTS)
         _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
@@ -122,25 +122,23 @@ class Reports:
             _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
             children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
             if any(not 0 <= child < self._device_count for child in children):
-                raise PayloadError(f"{header.cluster_id} reports the link of a device that there is not")
+                raise PayloadError(f"{header.home_id} reports the link of a device that there is not")
             if row.times.slowest and row.times.slowest not in members:
-                raise PayloadError(
-                    f"{header.cluster_id} waited for {quoted(row.times.slowest)}, which is none of its own"
-                )
+                raise PayloadError(f"{header.home_id} waited for {quoted(row.times.slowest)}, which is none of its own")
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(
-                    f"{header.cluster_id} reports {quoted(gone.device_id)} excluded at {quoted(gone.stage)}; "
+                    f"{header.home_id} reports {quoted(gone.device_id)} excluded at {quoted(gone.stage)}; "
                     "expected a device of its own, and a round, training or evaluation"
                 )
 
-    def _members(self, cluster_id: str) -> set[str]:
-        """The devices of which an LPS has something to say: its own, and those that have moved away since."""
-        return {device.device_id for device in self._places.members(cluster_id)} | self._places.left(cluster_id)
+    def _members(self, home_id: str) -> set[str]:
+        """Return the devices of which an LPS has something to say: its own, and those that have moved away since."""
+        return {device.device_id for device in self._places.members(home_id)} | self._places.left(home_id)
 
-    def _check_known(self, cluster_id: str) -> None:
-        if cluster_id not in self._places.homes:
-            raise UnknownChildError(f"no cluster is called {quoted(cluster_id)}")
+    def _check_known(self, home_id: str) -> None:
+        if home_id not in self._places.homes:
+            raise UnknownChildError(f"no cluster is called {quoted(home_id)}")
 
     async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         """Take a cluster's final report and model; a second time changes nothing.
@@ -152,43 +150,43 @@ class Reports:
         self._check_said(header)
         self._check_current(header)
         if self._journal.rounds.closed() < self._global_rounds:
-            raise NotReadyError(f"{header.cluster_id} reports before the last global round; try again after it")
+            raise NotReadyError(f"{header.home_id} reports before the last global round; try again after it")
         self._check_evaluations(header)
         if not self._places.spans_lps:  # else the models are here already
             await self._take_newest(header, parts)
         self.note(header)
-        self._journal.rounds.add_report(header.cluster_id, header.SerializeToString(deterministic=True))
+        self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         """Take a cluster's model, unless its LPS begins to send it anew."""
-        before, newest = self._newest.get(header.cluster_id), Supersedable()
-        self._newest[header.cluster_id] = newest
+        before, newest = self._newest.get(header.home_id), Supersedable()
+        self._newest[header.home_id] = newest
         if before is not None:
             before.supersede()
-        async with newest.until_superseded(header.cluster_id):
+        async with newest.until_superseded(header.home_id):
             await self._take_model(header, parts)
 
     def _check_current(self, header: pb.ReportHeader) -> None:
-        if not self._serving.is_current(header.cluster_id, header.term):
-            now = self._serving.lps_of(header.cluster_id)
-            raise NotServedError(f"{header.cluster_id} is served by {now} now; a report of an earlier term is void")
+        if not self._serving.is_current(header.home_id, header.term):
+            now = self._serving.lps_of(header.home_id)
+            raise NotServedError(f"{header.home_id} is served by {now} now; a report of an earlier term is void")
 
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
-        members = self._places.members(header.cluster_id)
+        members = self._places.members(header.home_id)
         left = {device.device_id for device in members}
         limits = ChildLimits(held_out={device.device_id: device.num_held_out for device in members})
         for evaluation in header.evaluations:
             check_evaluation(evaluation)
             if evaluation.device_id not in left:
                 raise PayloadError(
-                    f"{header.cluster_id} reports a measurement of {quoted(evaluation.device_id)}, expected one of "
+                    f"{header.home_id} reports a measurement of {quoted(evaluation.device_id)}, expected one of "
                     "each of its own devices"
                 )
             left.remove(evaluation.device_id)
         limits.check_measured(header.evaluations)
 
     async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        path = self._models / f"{header.cluster_id}.safetensors"
+        path = self._models / f"{header.home_id}.safetensors"
         size = 0
         self._begun += 1  # one that hangs must not share its file with the next try
         with write_aside(path, label=f".{self._begun}") as file:
@@ -202,7 +200,7 @@ class Reports:
             self._check_current(header)  # before the file takes its name: it may be the new LPS's already
 
     def _digest_of(self, path: Path) -> str:
-        """The digest of a model's values. Raises PayloadError for a file that is no whole model of this run."""
+        """Return the digest of a model's values. Raises PayloadError for a file that is no whole model of this run."""
         try:
             with closing(ModelFile(path, self._layout)) as model:
                 model.verify()
@@ -211,11 +209,11 @@ class Reports:
             raise PayloadError(f"not a whole model file: {error}") from None
 
     def all(self) -> dict[str, pb.ReportHeader]:
-        """The final reports there are, by cluster."""
+        """Return the final reports there are, by cluster."""
         return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.rounds.reports().items()}
 
     def missing(self) -> list[str]:
-        """The clusters that have not reported."""
+        """Return the clusters that have not reported."""
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
 
     # --- bytes ----------------------------------------------------------------------------------

@@ -23,14 +23,14 @@ LONGEST_NUMBER = 9  # digits of an LPS's number
 class Handover:
     """A cluster that changes hands."""
 
-    cluster_id: str
+    home_id: str
     lps_id: str
     global_round: int  # the one open when it does
 
     @property
     def is_return(self) -> bool:
-        """Whether it goes back to the LPS it is called after."""
-        return self.cluster_id == self.lps_id
+        """Return whether the cluster goes back to the LPS of its own name."""
+        return self.home_id == self.lps_id
 
 
 class Serving:
@@ -47,8 +47,8 @@ class Serving:
         self._addresses = journal.hosting.addresses()
         self.presence = LpsPresence(experiment, self._addresses, clock, tls)
         self.handovers = [
-            Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
-            for cluster_id, lps_id, global_round in journal.hosting.handovers()
+            Handover(home_id=home_id, lps_id=lps_id, global_round=global_round)
+            for home_id, lps_id, global_round in journal.hosting.handovers()
         ]
 
     # --- who serves what ------------------------------------------------------------------------
@@ -70,47 +70,47 @@ class Serving:
         self.presence.register(request.lps_id)
 
     def is_known(self, lps_id: str) -> bool:
-        """Whether an LPS has registered, or devices hang on it."""
+        """Return whether an LPS has registered or serves devices."""
         return lps_id in self._addresses or lps_id in self._places.homes
 
-    def lps_of(self, cluster_id: str) -> str:
-        """The LPS that serves a cluster now."""
-        return next((h.lps_id for h in reversed(self.handovers) if h.cluster_id == cluster_id), cluster_id)
+    def lps_of(self, home_id: str) -> str:
+        """Return the LPS that serves a cluster now."""
+        return next((h.lps_id for h in reversed(self.handovers) if h.home_id == home_id), home_id)
 
-    def term_of(self, cluster_id: str) -> int:
-        """How often a cluster has changed hands."""
-        return sum(handover.cluster_id == cluster_id for handover in self.handovers)
+    def term_of(self, home_id: str) -> int:
+        """Return the number of times that a cluster has changed its LPS."""
+        return sum(handover.home_id == home_id for handover in self.handovers)
 
-    def is_current(self, cluster_id: str, term: int) -> bool:
-        """Whether what is said of a cluster in a term is said by the LPS that serves it now."""
-        return term == self.term_of(cluster_id)
+    def is_current(self, home_id: str, term: int) -> bool:
+        """Return whether the LPS that serves a cluster now is the LPS of that term."""
+        return term == self.term_of(home_id)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Whether a caller is the LPS that serves, or served, a cluster in the term that it speaks of."""
-        handovers = [handover.lps_id for handover in self.handovers if handover.cluster_id == claim.cluster_id]
-        served = [claim.cluster_id or "", *handovers]  # by term
+        """Return whether a caller is the LPS that serves, or served, a cluster in the term of its claim."""
+        handovers = [handover.lps_id for handover in self.handovers if handover.home_id == claim.home_id]
+        served = [claim.home_id or "", *handovers]  # by term
         if claim.term is not None:
             served = served[claim.term : claim.term + 1] if claim.term >= 0 else []
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
-        """The clusters that an LPS serves; of one that is refused, none."""
+        """Return the clusters that an LPS serves; of one that is refused, none."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Where a device trains, if that is known and there by now."""
+        """Return the place at which a device trains, if it is known and there by now."""
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
         if device.home is None:
             return reply
-        cluster_id = home_name(device.home)
-        lps_id = self.lps_of(cluster_id)
+        home_id = home_name(device.home)
+        lps_id = self.lps_of(home_id)
         if self._is_named(lps_id):
             reply.is_assigned = True
-            reply.cluster_id, reply.lps_id, reply.lps_address = cluster_id, lps_id, self._addresses[lps_id]
+            reply.home_id, reply.lps_id, reply.lps_address = home_id, lps_id, self._addresses[lps_id]
         return reply
 
     def pods(self) -> dict[str, list[str]]:
-        """By pod name the LPSs of the devices in it."""
+        """Return the LPSs of the devices in each pod, by pod name."""
         return {
             pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
             for pod, clusters in self._places.pods().items()
@@ -118,11 +118,11 @@ class Serving:
 
     @property
     def are_all_there(self) -> bool:
-        """Whether every cluster's LPS has made itself known."""
+        """Return whether every cluster's LPS has registered."""
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Whether devices are told of an LPS."""
+        """Return whether devices are given an LPS's address."""
         return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------
@@ -132,8 +132,10 @@ class Serving:
         return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
-        """By cluster whose LPS is away the LPS to adopt it: its own if that is back, else the one with the fewest
-        clusters, of these the first; `done` clusters need none."""
+        """Return, by cluster with an absent LPS, the LPS that has to adopt it; `done` clusters need none.
+
+        It is the cluster's own LPS if that is back, else the LPS with the fewest clusters, and of these the first.
+        """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0
         ]
@@ -142,24 +144,24 @@ class Serving:
         load = {name: len(self.clusters_of(name)) for name in sorted(self._addresses, key=_number)}
         there = {name: load[name] for name in load if self.presence.is_there(name)}
         chosen = {}
-        for cluster_id in away if there else ():
-            chosen[cluster_id] = cluster_id if cluster_id in there else min(there, key=lambda name: there[name])
-            there[chosen[cluster_id]] += 1
+        for home_id in away if there else ():
+            chosen[home_id] = home_id if home_id in there else min(there, key=lambda name: there[name])
+            there[chosen[home_id]] += 1
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """The adopted clusters whose own LPS is back, with that LPS."""
+        """Return the adopted clusters whose own LPS is back, with that LPS."""
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
-    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> Handover:
+    def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:
         """Let another LPS serve a cluster from now on."""
-        self._journal.hosting.hand_over(cluster_id, lps_id, global_round)
-        handover = Handover(cluster_id=cluster_id, lps_id=lps_id, global_round=global_round)
+        self._journal.hosting.hand_over(home_id, lps_id, global_round)
+        handover = Handover(home_id=home_id, lps_id=lps_id, global_round=global_round)
         self.handovers.append(handover)
         return handover
 
     def stage_of(self, handover: Handover) -> str:
-        """When a cluster has changed hands, as exclusions say it."""
+        """Return the stage at which a cluster has changed its LPS, in the words of exclusions."""
         is_trained = handover.global_round == self._experiment.training.global_rounds
         return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
 

@@ -41,7 +41,7 @@ class Wait:
 
 
 class Run(Protocol):
-    """What is asked of a run."""
+    """The parts of a run that its list of waits reads."""
 
     phase: str
     rounds: GlobalRounds
@@ -97,7 +97,7 @@ class Waiting:
     # --- who is missing -----------------------------------------------------------------------
 
     def look(self, phase: str) -> list[Wait]:
-        """Who is waited for in a phase for longer than is worth no word, the longest first."""
+        """Return the devices and LPSs for which a phase has waited long enough to report, the longest wait first."""
         now = self._clock()
         missing = dict(self._missing(phase))
         self._since = {key: self._since.get(key, min(now, since or now)) for key, since in missing.items()}
@@ -120,8 +120,8 @@ class Waiting:
             yield from self._missing_in_training()
 
     def _missing_in_training(self) -> Iterator[tuple[tuple[str, str], float | None]]:
-        for cluster_id in self._places.homes:
-            lps_id = self._serving.lps_of(cluster_id)
+        for home_id in self._places.homes:
+            lps_id = self._serving.lps_of(home_id)
             if self._serving.presence.is_revoked(lps_id):
                 yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
             elif not self._calls[lps_id]:
@@ -167,10 +167,10 @@ class Waiting:
 
 def _progress_of(run: Run) -> object:
     """Something that is another whenever the run has got on."""
-    rounds = {cluster_id: row.lps_round for cluster_id, row in run.reports.latest_rounds.items()}
+    rounds = {home_id: row.lps_round for home_id, row in run.reports.latest_rounds.items()}
     return run.phase, run.rounds.global_round, run.roster.states(), rounds
 
 
 def to_proto(waits: list[Wait]) -> list[pb.Wait]:
-    """As a status carries them."""
+    """Return the waits as a status carries them."""
     return [pb.Wait(name=wait.name, what=wait.what, seconds=wait.seconds) for wait in waits]

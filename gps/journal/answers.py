@@ -24,35 +24,33 @@ class AnswerTable:
         )  # fmt: skip
 
     def add_bundle(
-        self, question: str, global_round: int, cluster_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
+        self, question: str, global_round: int, home_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
     ) -> None:
         """Keep what the devices of an LPS answered in a global round, and when that came, at once; the first counts."""
         with self._file.together(durable=True):
             if self._file.write(
-                "INSERT OR IGNORE INTO bundles VALUES (?, ?, ?, NULL)", global_round, cluster_id, arrived_ns
+                "INSERT OR IGNORE INTO bundles VALUES (?, ?, ?, NULL)", global_round, home_id, arrived_ns
             ):
                 for index, answer in answers.items():
                     self._add(question, global_round, index, answer)
 
     def bundled(self, global_round: int) -> set[str]:
-        """The LPSs whose devices' answers of a global round are there."""
-        return {
-            name for (name,) in self._file.rows("SELECT cluster_id FROM bundles WHERE global_round = ?", global_round)
-        }
+        """Return the LPSs whose devices' answers of a global round are there."""
+        return {name for (name,) in self._file.rows("SELECT home_id FROM bundles WHERE global_round = ?", global_round)}
 
     def bundled_ns(self, global_round: int) -> int:
-        """When the last bundle of a global round came, on the virtual clock."""
+        """Return the time at which the last bundle of a global round came, on the virtual clock."""
         times = self._file.rows("SELECT arrived_ns FROM bundles WHERE global_round = ?", global_round)
         return max((arrived_ns for (arrived_ns,) in times), default=0)
 
     def one(self, question: str, index: int) -> bytes:
-        """A device's answer from before training."""
+        """Return a device's answer from before training."""
         query = "SELECT answer FROM answers WHERE question = ? AND global_round = ? AND device_index = ?"
         ((answer,),) = self._file.rows(query, question, BEFORE, index)
         return bytes(answer)
 
     def all(self, question: str, global_round: int = BEFORE) -> dict[int, bytes]:
-        """All answers to a question, by device index in ascending order."""
+        """Return all answers to a question, by device index in ascending order."""
         query = "SELECT device_index, answer FROM answers WHERE question = ? AND global_round = ? ORDER BY device_index"
         return {index: bytes(answer) for index, answer in self._file.rows(query, question, global_round)}
 

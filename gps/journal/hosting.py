@@ -19,13 +19,13 @@ class HostingTable:
         """Return addresses by LPS id."""
         return dict(self._file.rows("SELECT lps_id, address FROM lps"))
 
-    def hand_over(self, cluster_id: str, lps_id: str, global_round: int) -> None:
+    def hand_over(self, home_id: str, lps_id: str, global_round: int) -> None:
         """Note that another LPS serves a cluster from now on, while that global round is open."""
-        statement = "INSERT INTO handovers (cluster_id, lps_id, global_round) VALUES (?, ?, ?)"
+        statement = "INSERT INTO handovers (home_id, lps_id, global_round) VALUES (?, ?, ?)"
         with self._file.together(durable=True):
-            self._file.write(statement, cluster_id, lps_id, global_round)
+            self._file.write(statement, home_id, lps_id, global_round)
             self._plans.count_change()
 
     def handovers(self) -> list[tuple[str, str, int]]:
         """Return (cluster, LPS that serves it from then on, global round then open) in the order noted."""
-        return self._file.rows("SELECT cluster_id, lps_id, global_round FROM handovers ORDER BY rowid")
+        return self._file.rows("SELECT home_id, lps_id, global_round FROM handovers ORDER BY rowid")

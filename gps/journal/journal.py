@@ -29,7 +29,7 @@ class Journal(JournalFile):
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:
-        """When each phase began, in seconds since 1970."""
+        """Return the time at which each phase began, in seconds since 1970."""
         return dict(self.rows("SELECT phase, began FROM phases ORDER BY began"))
 
     def exclude(self, device_id: str, stage: str, reason: str) -> bool:
@@ -43,7 +43,7 @@ class Journal(JournalFile):
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
     def refused_in_training(self) -> set[str]:
-        """The devices that an LPS has refused for the rest of the run."""
+        """Return the devices that an LPS has refused for the rest of the run."""
         return {who for who, stage, reason in self.exclusions() if stage == "training" and reason.startswith("refused")}
 
 

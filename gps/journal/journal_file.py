@@ -26,25 +26,25 @@ TABLES: Mapping[str, str] = {
     "pod_name TEXT NOT NULL, kernel TEXT NOT NULL, is_late INTEGER NOT NULL, has_lost_state INTEGER",
     "answers": "question TEXT NOT NULL, global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, "
     "answer BLOB NOT NULL",
-    "bundles": "global_round INTEGER NOT NULL, cluster_id TEXT NOT NULL, arrived_ns INTEGER NOT NULL",
+    "bundles": "global_round INTEGER NOT NULL, home_id TEXT NOT NULL, arrived_ns INTEGER NOT NULL",
     "exclusions": "device_id TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL",
     "plans": "global_round INTEGER PRIMARY KEY, plan TEXT NOT NULL, affinity BLOB NOT NULL",
     "placed": "device_index INTEGER PRIMARY KEY, cluster INTEGER NOT NULL, home INTEGER NOT NULL, "
     "global_round INTEGER NOT NULL",
     "moves": "global_round INTEGER NOT NULL, device_index INTEGER NOT NULL, home INTEGER NOT NULL",
     "lps": "lps_id TEXT PRIMARY KEY, address TEXT NOT NULL",
-    "lps_rounds": "cluster_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
+    "lps_rounds": "home_id TEXT NOT NULL, lps_round INTEGER NOT NULL, row BLOB NOT NULL",
     "global_rounds": "global_round INTEGER PRIMARY KEY",
     "round_times": "global_round INTEGER PRIMARY KEY, times BLOB NOT NULL",
-    "handovers": "cluster_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
-    "reports": "cluster_id TEXT PRIMARY KEY, report BLOB NOT NULL",
+    "handovers": "home_id TEXT NOT NULL, lps_id TEXT NOT NULL, global_round INTEGER NOT NULL",
+    "reports": "home_id TEXT PRIMARY KEY, report BLOB NOT NULL",
     "link_bytes": "source TEXT PRIMARY KEY, counts BLOB NOT NULL",
 }
 UNIQUE = {
     "answers": "question, global_round, device_index",
-    "bundles": "global_round, cluster_id",
+    "bundles": "global_round, home_id",
     "exclusions": "device_id, stage, reason",
-    "lps_rounds": "cluster_id, lps_round",
+    "lps_rounds": "home_id, lps_round",
 }
 
 
@@ -121,7 +121,7 @@ class JournalFile:
                 self._db.execute("PRAGMA synchronous=NORMAL")
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """All that a query finds."""
+        """Return all that a query finds."""
         with self._using:
             return self._db.execute(query, values).fetchall()
 
@@ -145,7 +145,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection whose writes seal the rows they touch."""
+    """Return a connection whose writes seal the rows they touch."""
     if not path.stat().st_size:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

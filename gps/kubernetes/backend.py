@@ -27,13 +27,13 @@ class LocalBackend:
     """On one machine: whoever started the GPS watches its status and starts the LPSs that it asks for there."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """Nothing: the status says how many are wanted."""
+        """Do nothing: the status says how many are wanted."""
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Nothing: processes carry no labels."""
+        """Do nothing: processes carry no labels."""
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Nothing: the log says the same."""
+        """Do nothing: the log says the same."""
 
     async def release_pods(self) -> None:
-        """Nothing: whoever started the processes ends them."""
+        """Do nothing: whoever started the processes ends them."""

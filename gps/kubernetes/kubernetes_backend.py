@@ -39,7 +39,9 @@ class KubernetesApi:
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
-        """From FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and FEDSTRATA_RELEASE."""
+        """Return a backend of FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
+        FEDSTRATA_RELEASE.
+        """
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
         namespace = os.environ.get("FEDSTRATA_NAMESPACE", "")
         if not namespace and NAMESPACE_FILE.exists():
@@ -84,7 +86,7 @@ class KubernetesApi:
         return self._scale(self._statefulset, replicas)
 
     def scale_devices(self, replicas: int) -> bool:
-        """As `scale_lps`, for the devices; boards, which are a DaemonSet's, are left as they are."""
+        """Scale the devices as `scale_lps` does LPSs; leave boards, which are a DaemonSet's, as they are."""
         return bool(self._devices) and self._scale(self._devices, replicas)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
@@ -156,7 +158,7 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """What a person can do, or has to do without, while a call is refused."""
+        """Return what a person can do, or has to do without, while a call is refused."""
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
@@ -165,7 +167,7 @@ class KubernetesApi:
 
 
 def label_value(lps_ids: Sequence[str]) -> str:
-    """Ids joined by dots, as many as a label's value holds: lps-0.lps-1.and-9-more."""
+    """Return the ids joined by dots, as many as a label's value holds: lps-0.lps-1.and-9-more."""
     for kept in range(len(lps_ids), 0, -1):
         left = len(lps_ids) - kept
         value = ".".join([*lps_ids[:kept], *([f"and-{left}-more"] if left else [])])
@@ -175,7 +177,7 @@ def label_value(lps_ids: Sequence[str]) -> str:
 
 
 def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str, str | None]:
-    """What makes a pod's labels say its LPSs; None takes a label away."""
+    """Return the change that gives a pod the labels of its LPSs; None removes a label."""
     wanted: dict[str, str | None] = {name: None for name in labels if name.startswith(LABEL_PREFIX)}
     wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
     wanted[LABEL] = label_value(lps_ids)

@@ -55,7 +55,7 @@ class Api(Protocol):
         """Record an Event."""
 
     def instead_of(self, what: str) -> str:
-        """What a person can do, or has to do without, while a call is refused."""
+        """Return what a person can do, or has to do without, while a call is refused."""
 
 
 @dataclass

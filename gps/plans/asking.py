@@ -48,7 +48,7 @@ class Asking:
             UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
         """
         question = self._check(header, answers)
-        name, number, size = header.cluster_id, header.global_round, bytes_of(answers)
+        name, number, size = header.home_id, header.global_round, bytes_of(answers)
         if number >= self._plans.planned_rounds:
             await self._clock.rounds.answer_arrived(name, number, size)
         if number >= self._plans.planned_rounds and is_current():
@@ -63,18 +63,18 @@ class Asking:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
             raise SupersededError(f"{len(answers)} of {header.answers} answers; send them again")
-        members = {device.device_index for device in self._places.members(header.cluster_id)}
+        members = {device.device_index for device in self._places.members(header.home_id)}
         if not set(answers) <= members:
-            raise UnknownChildError(f"{header.cluster_id} tells of {len(set(answers) - members)} devices of others")
+            raise UnknownChildError(f"{header.home_id} tells of {len(set(answers) - members)} devices of others")
         for answer in answers.values():
             self._method.check_answer(self.question, arrays_of(self.question, answer), ())
         if not 0 <= header.answered_ns < LATEST_NS:
-            raise PayloadError(f"{header.cluster_id} tells of answers at {header.answered_ns} ns; that is no time")
+            raise PayloadError(f"{header.home_id} tells of answers at {header.answered_ns} ns; that is no time")
         return self.question
 
     @property
     def planned_ns(self) -> int:
-        """When the newest plan of answers in a global round was made on the virtual clock."""
+        """The time on the virtual clock at which the newest plan from answers in a global round was made."""
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
@@ -100,7 +100,7 @@ class Asking:
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
-    """The cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
+    """Return the cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
     with _or_failed(method, "place a late device"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
@@ -109,7 +109,7 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
 
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-    """A method's plan. Raises PluginError where its code fails."""
+    """Return a method's plan. Raises PluginError where its code fails."""
     with _or_failed(method, "make a plan"):
         return method.plan(moment, answers, before)
 

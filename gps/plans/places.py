@@ -18,6 +18,10 @@ def home_name(number: int) -> str:
     return f"lps-{number}"
 
 
+def _ids(devices: Sequence[Device]) -> list[str]:
+    return [device.device_id for device in devices]
+
+
 def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
     """Return devices as a method sees them."""
     tasks = experiment.task_of_devices()
@@ -43,6 +47,10 @@ class Places:
         self.spans_lps = spans_lps(experiment, method)
         self._moves: list[tuple[int, int, int, int]] = []  # global round, device index, LPS before, LPS from then on
         self._left: set[tuple[int, int]] = set()  # LPS and index of devices that belonged to it before
+        self._members: Mapping[str, list[Device]] = {}  # by LPS
+        self.homes: Mapping[str, list[str]] = {}  # device ids by the LPS that they belong to
+        # Device ids by cluster. A cluster with an LPS of its own has that LPS's name.
+        self.clusters: Mapping[str, list[str]] = {}
         self._arrange()
 
     @property
@@ -51,7 +59,10 @@ class Places:
         return self._journal.plans.version()
 
     def _arrange(self) -> None:
-        """Set each device's cluster and home, and the global round from which on a late device takes part."""
+        """Set each device's cluster and home, and the global round from which on a late device takes part.
+
+        Device ids are grouped here, in index order: the GPS looks at the groups many times a second.
+        """
         clusters: dict[int, int] = {}
         homes: dict[int, int] = {}
         moves: list[tuple[int, int, int, int]] = []
@@ -66,8 +77,16 @@ class Places:
             self._left.add((homes[index], index))
             homes[index] = home
         self._moves = moves
-        for index, device in list(self._roster.devices.items()):  # a device may enrol meanwhile
+        by_home, by_cluster = defaultdict[int, list[Device]](list), defaultdict[int, list[Device]](list)
+        for index, device in sorted(self._roster.devices.items()):  # a device may enrol meanwhile
             device.cluster, device.home = clusters.get(index), homes.get(index)
+            if device.home is not None:
+                by_home[device.home].append(device)
+            if device.cluster is not None:
+                by_cluster[device.cluster].append(device)
+        self._members = {home_name(number): by_home[number] for number in sorted(by_home)}
+        self.homes = {name: _ids(devices) for name, devices in self._members.items()}
+        self.clusters = {self.cluster_name(number): _ids(by_cluster[number]) for number in sorted(by_cluster)}
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -129,47 +148,25 @@ class Places:
 
     @property
     def held_out(self) -> int:
-        """How many examples all devices together measure models on."""
+        """The number of examples on which all devices together measure models."""
         return sum(device.num_held_out for device in self._roster.devices.values())
 
     # --- clusters and LPSs ------------------------------------------------------------------------
 
     @property
     def lps_known(self) -> int:
-        """How many LPSs the run needs as far as can be said now; 0 while only a plan can tell."""
+        """The number of LPSs that the run needs, as far as it is known now; 0 while only a plan can tell."""
         if self.plans.is_made and not are_placed_by_index(self._experiment, self._method):
             return len(self.homes)
         return lps_known(self._experiment, self._method)
-
-    @property
-    def homes(self) -> dict[str, list[str]]:
-        """Device ids, in index order, by the LPS that they belong to."""
-        return {home_name(number): ids for number, ids in self._grouped("home").items()}
-
-    @property
-    def clusters(self) -> dict[str, list[str]]:
-        """Device ids, in index order, by cluster; a cluster with an LPS of its own has that LPS's name."""
-        return {self.cluster_name(number): ids for number, ids in self._grouped("cluster").items()}
 
     def cluster_name(self, number: int) -> str:
         """Return the name of a cluster."""
         return f"cluster-{number}" if self.spans_lps else home_name(number)
 
-    def _grouped(self, by: str) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = defaultdict(list)
-        for _, device in sorted(self._roster.devices.items()):
-            number = getattr(device, by)
-            if number is not None:
-                found[number].append(device.device_id)
-        return {number: found[number] for number in sorted(found)}
-
     def members(self, home: str) -> list[Device]:
         """Return the devices that belong to an LPS, in index order."""
-        return [
-            device
-            for _, device in sorted(self._roster.devices.items())
-            if device.home is not None and home_name(device.home) == home
-        ]
+        return self._members.get(home, [])
 
     def examples(self, global_round: int) -> dict[str, int]:
         """Return by LPS for how many examples its devices stand in a global round."""

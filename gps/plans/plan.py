@@ -27,7 +27,7 @@ class Plans:
 
     @property
     def is_made(self) -> bool:
-        """Whether there is a plan."""
+        """Return whether there is a plan."""
         return bool(self._made)
 
     @property
@@ -51,11 +51,13 @@ class Plans:
 
     @property
     def planned_rounds(self) -> int:
-        """In how many global rounds the plan is made."""
+        """The number of global rounds up to the newest plan's, that round included."""
         return max(self._made, default=BEFORE) + 1
 
     def history(self) -> list[tuple[int, int, int]]:
-        """Of each plan made in training: the global round, how many clusters, and how many devices changed theirs."""
+        """Return, for each plan made in training, its global round, its number of clusters and the number of devices
+        moved.
+        """
         for earlier, made_in in pairwise(sorted(self._made)):
             if made_in not in self._moved:
                 before, after = cluster_of(self._made[earlier]), cluster_of(self._made[made_in])
@@ -82,7 +84,9 @@ class Plans:
             self._moved.pop(made_in, None)
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
-        """What a plan tells all devices, as a message. Raises PluginError for what its method does not tell."""
+        """Return the arrays that a plan gives all devices, as a message. Raises PluginError for what its method does
+        not tell.
+        """
         if not plan.told:
             return None
         question = Question(name=TOLD, moment=Moment.BEFORE, arrays=self._method.tells())

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import partial
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.gps_side import GpsClock
@@ -61,7 +60,7 @@ class GlobalRounds:
         """Yield each global round that is still to do once it is closed, before the next is opened.
 
         `joined` waits for newcomers before a round, or the measurement after the last round, is opened. `opened` is
-        called whenever a round or its plan can be fetched, and `closing` in the transaction that closes a round.
+        called whenever a round or its plan can be fetched. `closing` is called in the transaction that closes a round.
         """
         model = await self._begin()
         await asyncio.to_thread(self._clock.begin)
@@ -77,7 +76,7 @@ class GlobalRounds:
             sums = self._keeper.sums(children, self.global_round)
             self.server.go_on({}, sums)
             gathered = await self.server.gather()
-            times = self._clock.of_round(self.global_round, partial(self._exchanged, gathered))
+            times = self._clock.of_round(self.global_round, self._exchanged(gathered))
             following = await asyncio.to_thread(self._kept.following, model, sums, self.global_round)
             model.close()
             model = following
@@ -110,10 +109,9 @@ class GlobalRounds:
 
     def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
         """Return what went between the GPS and the LPSs; nothing down if LPSs make the first vector themselves."""
-        exchanged = self.server.exchanged(gathered)
         if self.global_round or self._keeper.is_fetched_first:
-            return exchanged
-        return {name: replace(each, down_bytes=0) for name, each in exchanged.items()}
+            return gathered.exchanged
+        return {name: replace(each, down_bytes=0) for name, each in gathered.exchanged.items()}
 
     def final_models(self) -> dict[str, AnyModel]:
         """Return the clusters' models, by name, that the GPS has once training is over."""

@@ -12,7 +12,7 @@ from fedstrata.tensors import ExactSum, Flat
 
 
 def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
-    """How the model of a round moves, piece by piece: where it stands, the mean update, the optimiser's state there."""
+    """Yield the move of a round's model, piece by piece: the model, the mean update and the optimiser's state."""
     for start, stop in pieces_of(model.layout.size):
         state = optimiser.at(lps_round, model.layout, start, stop)
         yield model.read(start, stop), total.mean(start, stop), state
@@ -31,7 +31,7 @@ def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat
 
 
 def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
-    """The local model with its shared layers replaced, piece by piece."""
+    """Yield the local model with its shared layers replaced, piece by piece."""
     position, taken = 0, 0
     for place in places:
         for start, stop in pieces_of(place.start - position):

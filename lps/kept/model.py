@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 
 from fedstrata.errors import StateError
 from fedstrata.optimisers.server import server_optimiser
-from fedstrata.rounds import KeyRing, Offer, ReceivedModel
+from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import AnyModel
 from fedstrata.streams.streams import UPDATE_PART
-from fedstrata.tensors import Flat, MaskedSum, OneSum, taken
+from fedstrata.tensors import Flat, Fold, OneSum, taken
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from lps.holding import Holding, Offers, SessionParts, Upward
 from lps.kept.arithmetic import difference, moves, spliced
+from lps.kept.model_search import ModelSearch
 from lps.kept.state import ClusterState, RoundStart, Writing
 from lps.kept.takeover import Takeover
 
@@ -28,33 +29,40 @@ Made = TypeVar("Made")
 class KeptModel(Holding):
     """The model of one cluster, on disk at the start of each LPS round."""
 
-    def __init__(self, parts: SessionParts, keys: KeyRing | None) -> None:
-        """`keys` are those of the devices, if their updates are masked."""
+    def __init__(self, parts: SessionParts) -> None:
         experiment, cluster = parts.lps.experiment, parts.cluster
         self._parts = parts
-        self._keys = keys
         self._layout = parts.lps.streams.travelling
         self._shared = self._layout.slices_of(parts.lps.streams.everywhere)
         self._state = ClusterState(
-            parts.lps.state_folder / experiment.run_id / cluster.cluster_id,
+            parts.lps.state_folder / experiment.run_id / cluster.home_id,
             run_id=experiment.run_id,
-            cluster_id=cluster.cluster_id,
+            home_id=cluster.home_id,
             layout=self._layout,
             rounds_per_global=parts.rounds,
             term=cluster.term,
             optimiser=server_optimiser(experiment.training.lps_optimiser),
         )
         self._writing = Writing(self._state)
-        encoding = experiment.links.device_lps.up if keys is None else "exact"  # masked ones lie on the grid of sums
-        self._updates = Acceptance(self._layout, encoding, UPDATE_PART)
+        self._updates = Acceptance(self._layout, parts.lps.update_encoding, UPDATE_PART)
         self._told = parts.gps.plans.told
-        self.takeover = Takeover(parts, self._state, self._initial)
+        self._takeover = Takeover(parts, self._state, self._initial)
         self._standing: RoundStart  # where the open LPS round starts
         self._local: AnyModel  # at the end of a global round, before the shared layers come
 
     @property
     def final_model(self) -> Path:
         return self._state.path_of(self._standing.lps_round)
+
+    def may_recover(self) -> bool:
+        return self._takeover.may_be_needed()
+
+    async def recover(self, show: Callable[[ModelSearch], None]) -> None:
+        if await asyncio.to_thread(self._takeover.is_needed):
+            search = self._takeover.search()
+            show(search)
+            await self._takeover.run(search)
+            search.release()
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
         """Go on from the newest state that is whole, or begin with the initial model."""
@@ -72,7 +80,7 @@ class KeptModel(Holding):
 
     def _initial(self) -> Flat:
         lps = self._parts.lps
-        weights = lps.method.initial(lps.model, int(self._parts.cluster.cluster_id.rpartition("-")[2]))
+        weights = lps.method.initial(lps.model, int(self._parts.cluster.home_id.rpartition("-")[2]))
         return taken(lps.streams.with_tables(weights), lps.streams.whole.slices_of(self._layout))
 
     # --- an LPS round -------------------------------------------------------------------------
@@ -83,19 +91,14 @@ class KeptModel(Holding):
     def offers(self, *, is_planned: bool = False) -> Offers:
         return Offers({0: Offer(self._standing.model, told=self._told)}, {})
 
-    def sums(self, children: Mapping[str, int]) -> OneSum:
-        if self._keys is None:
-            return OneSum(self._layout.size, children)
-        self._keys.check_size(len(children))
-        return MaskedSum(self._layout.size, children)
+    def sums(self, children: Mapping[str, int], fold: Fold) -> OneSum:
+        return OneSum(self._layout.size, children, fold)
 
     async def written(self) -> None:
         await self._writing.done()
 
     async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
         """Move the model by the mean update; save it unless the global round ends here."""
-        if isinstance(sums, MaskedSum):
-            await self._off_loop(sums.check_unmasked)
         standing, following = self._standing, lps_round + 1
         is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
         walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
@@ -152,6 +155,6 @@ class KeptModel(Holding):
         self._parts.log.warning("rounds_missed", sent=global_round, now=now)
         if self._parts.lps.experiment.deadlines.gps.deadline_s is None:
             raise StateError(
-                f"{self._state.folder}: the newest whole state of {self._parts.cluster.cluster_id} is of global round "
+                f"{self._state.folder}: the newest whole state of {self._parts.cluster.home_id} is of global round "
                 f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run anew"
             )

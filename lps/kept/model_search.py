@@ -41,14 +41,14 @@ class Held:
 
 
 class Said(NamedTuple):
-    """What a device says that it holds: the model of which LPS round, and the SHA-256 of its payload."""
+    """The model that a device says it holds: the LPS round, and the SHA-256 of the payload."""
 
     lps_round: int
     sha256: str
 
 
 class Votes:
-    """What devices say of the models that they hold, and which device the model is read from."""
+    """The devices' reports of the models that they hold, and the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
         """Prefer models of `rounds`, those that devices can hold by what the GPS says."""
@@ -64,7 +64,7 @@ class Votes:
 
     @property
     def are_decided(self) -> bool:
-        """Whether more than half of those asked say the same, or all have said something."""
+        """Return whether more than half of the devices asked report the same model, or all have answered."""
         votes = Counter(self.said.values())
         return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
 
@@ -107,7 +107,7 @@ class ModelSearch:
         self._changes = Changes()
 
     async def model(self) -> Held | None:
-        """The model that most devices hold; None when none holds one."""
+        """Return the model that most devices hold; None when none holds one."""
         await self._hear_devices()
         timeout_s = payload_timeout_s(self._layout.float32_bytes)
         tried: set[str] = set()
@@ -134,7 +134,7 @@ class ModelSearch:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """As of a RoundServer, before there is a round: -1, and the devices that have not been heard of."""
+        """The values of a RoundServer's `awaited` before there is a round: -1, and the devices that have not called."""
         return -1, tuple(sorted(self._members - set(self._votes.held))), ""
 
     def _give_up(self, device_id: str) -> None:
@@ -144,7 +144,7 @@ class ModelSearch:
         self._leave(device_id)
 
     def _leave(self, device_id: str) -> None:
-        """A device's stream is there no more."""
+        """Note that a device's stream is gone."""
         self._votes.take_back(device_id)
         self._changes.tell()
 

@@ -26,7 +26,7 @@ from lps.report_files import read_report, write_report
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
-    """Where a cluster stands: the LPS round to open, its model, and what is to be reported."""
+    """The start of a cluster: the LPS round to open, its model, and the report."""
 
     lps_round: int
     model: AnyModel
@@ -47,7 +47,7 @@ class ClusterState:
         folder: Path,
         *,
         run_id: str,
-        cluster_id: str,
+        home_id: str,
         layout: Layout,
         rounds_per_global: int,
         term: int = 0,
@@ -58,10 +58,10 @@ class ClusterState:
         `optimiser` is the one that moves the cluster's model here; none adds the mean update.
         """
         self._first = folder
-        self._cluster_id = cluster_id
+        self._home_id = home_id
         self._term = term
         self.folder = self._folder_of(term)
-        self._metadata = {"format": "fedstrata", "run_id": run_id, "cluster_id": cluster_id}
+        self._metadata = {"format": "fedstrata", "run_id": run_id, "home_id": home_id}
         self.layout = layout
         self.rounds_per_global = rounds_per_global
         self.optimiser = OptimiserFiles(
@@ -80,16 +80,16 @@ class ClusterState:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def empty_report(self) -> pb.ReportHeader:
-        """The report of a cluster of which there is nothing to report yet."""
-        return pb.ReportHeader(run_id=self._metadata["run_id"], cluster_id=self._cluster_id)
+        """Return the report of a cluster of which there is nothing to report yet."""
+        return pb.ReportHeader(run_id=self._metadata["run_id"], home_id=self._home_id)
 
     def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
-        """The newest state that is whole of a term before this one: old, but this LPS's own."""
+        """Return the newest state that is whole of a term before this one: old, but this LPS's own."""
         for term in reversed(range(self._term)):
             if self._folder_of(term).exists():
                 run_id, rounds = self._metadata["run_id"], self.rounds_per_global
                 earlier = ClusterState(
-                    self._first, run_id=run_id, cluster_id=self._cluster_id, layout=self.layout,
+                    self._first, run_id=run_id, home_id=self._home_id, layout=self.layout,
                     rounds_per_global=rounds, term=term,
                 )  # fmt: skip
                 if found := earlier.newest(log):
@@ -120,14 +120,14 @@ class ClusterState:
         return self._metadata | {"lps_round": str(lps_round)}
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """The start of an LPS round of a small model, before `keep` has written it."""
+        """Return the start of an LPS round of a small model, before `keep` has written it."""
         model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
-        """A model that needs to outlive nothing; on disk unless it is small."""
+        """Return a model that needs to outlive nothing; on disk unless it is small."""
         if self.layout.is_small:
             return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"
@@ -135,7 +135,7 @@ class ClusterState:
         return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
-        """The newest state that is whole; what is damaged is named in the log and passed over."""
+        """Return the newest state that is whole; what is damaged is named in the log and passed over."""
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
@@ -158,13 +158,13 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """The state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
+        """Return the state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
         model = self._file(lps_round)
         report = read_report(self._path(lps_round, "pb"))
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
-        """The model at the start of the global round, of an LPS round that starts from `model`."""
+        """Return the model at the start of the global round, of an LPS round that starts from `model`."""
         base_round = self._base_round(lps_round)
         if base_round == lps_round:
             return model
@@ -173,11 +173,11 @@ class ClusterState:
         return self._file(base_round)
 
     def _base_round(self, lps_round: int) -> int:
-        """The first LPS round of an LPS round's global round."""
+        """Return the first LPS round of an LPS round's global round."""
         return lps_round - lps_round % self.rounds_per_global
 
     def path_of(self, lps_round: int) -> Path:
-        """The file of the model that an LPS round starts from."""
+        """Return the file of the model that an LPS round starts from."""
         return self._path(lps_round, "safetensors")
 
     def _file(self, lps_round: int) -> ModelFile:
@@ -207,7 +207,7 @@ class Writing:
         self._under_way: asyncio.Future[None] | None = None
 
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """The start of an LPS round, to be opened at once; on disk when `done` comes back."""
+        """Return the start of an LPS round, to be opened at once; on disk when `done` comes back."""
         await self.done()
         if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)

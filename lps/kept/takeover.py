@@ -85,7 +85,7 @@ class Takeover:
         del held  # `model` has it now
         shared = await self._parts.gps.model()
         if self._is_exact:
-            check_goes_on(held_round, shared.round, self._parts.rounds, self._parts.cluster.cluster_id)
+            check_goes_on(held_round, shared.round, self._parts.rounds, self._parts.cluster.home_id)
         places = self._state.layout.slices_of(self._parts.lps.streams.everywhere)
         opened = await asyncio.to_thread(write_start, self._state, model, held_round, shared, places)
         model.close()
@@ -99,13 +99,13 @@ class Takeover:
 
     def _lost(self, why: str) -> StateError:
         return StateError(
-            f"{self._state.folder}: no whole state of {self._parts.cluster.cluster_id} is here, and {why}; put the "
+            f"{self._state.folder}: no whole state of {self._parts.cluster.home_id} is here, and {why}; put the "
             "files back, or begin the run anew"
         )
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """The LPS round to open with a model of `held_round`, when the GPS has that global round open.
+    """Return the LPS round to open with a model of `held_round`, when the GPS has that global round open.
 
     The round held, if it belongs to this global round: nothing is lost. Or the last one of the global round before:
     its updates are gathered again for the cluster's own layers, and its aggregate counts no more. Else the first
@@ -117,7 +117,7 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
     return first
 
 
-def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, cluster_id: str) -> None:
+def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
     """Refuse a model with which the cluster would not go on where it stood: without deadlines, that is a wrong one.
 
     Raises:
@@ -125,7 +125,7 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
     """
     if round_to_open(held_round, global_round, rounds_per_global) != held_round:
         raise StateError(
-            f"no whole state of {cluster_id} is here, and the newest model that its devices hold is of LPS round "
+            f"no whole state of {home_id} is here, and the newest model that its devices hold is of LPS round "
             f"{held_round}, while the GPS is at global round {global_round + 1}; put the files back, or begin the run "
             "anew"
         )
@@ -134,8 +134,11 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
 def write_start(
     state: ClusterState, held: AnyModel, held_round: int | None, shared: ReceivedModel, places: Sequence[slice]
 ) -> int:
-    """Write the state that a cluster goes on from, of a model of `held_round`, or of none in particular, and of the
-    shared layers of the global round now open, which stand at `places` of a model; gives the LPS round to open."""
+    """Write the state from which a cluster goes on, and return the LPS round to open.
+
+    The state is made of `held`, a model of `held_round` (None: of no known round), and of `shared`, the shared layers
+    of the global round now open. The shared layers stand at `places` of a model.
+    """
     rounds = state.rounds_per_global
     opened = round_to_open(held_round, shared.round, rounds)
     base = opened - opened % rounds

@@ -38,7 +38,7 @@ class StreamVector:
         self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
-        """What the devices of each cluster start from: its model, all streams, or those of clusters named for it.
+        """Return the start of each cluster's devices: its model, all streams, or the clusters named for it.
 
         `told` goes with each of them, as fields of an Offer.
         """

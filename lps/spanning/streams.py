@@ -5,15 +5,16 @@ another LPS, it fetches the open global round again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedstrata.errors import NotReadyError, PayloadError, StateError
-from fedstrata.experiment import Encoding, Experiment
+from fedstrata.experiment import Experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import UPDATE_PART, Streams, are_offers
-from fedstrata.tensors import Layout, RoutedSums
+from fedstrata.tensors import Fold, Layout, RoutedSums
+from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.holding import Holding, Offers, SessionParts, Upward
@@ -22,9 +23,9 @@ from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 
 
 class UpdateLayouts:
-    """What devices send in each LPS round: tensors that the GPS has withdrawn travel no more."""
+    """The layout of updates in each LPS round: tensors that the GPS has withdrawn are no longer sent."""
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: AnyEncoding) -> None:
         self._encoding = encoding
         self._since: list[tuple[int, Acceptance]] = []  # from which LPS round on
         self._accepted: dict[Layout, Acceptance] = {}
@@ -54,7 +55,7 @@ class ReceivedStreams(Holding):
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
         self._reports = RoundReports(parts.folder, parts.log)
-        self._layouts = UpdateLayouts(parts.lps.experiment.links.device_lps.up)
+        self._layouts = UpdateLayouts(parts.lps.update_encoding)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self._global_round = 0
         self._streams: Streams = parts.lps.streams
@@ -64,6 +65,9 @@ class ReceivedStreams(Holding):
         self._sums: RoutedSums | None = None  # if a global round has one LPS round: then the sums go up
 
     # --- what the GPS sends -------------------------------------------------------------------
+
+    async def recover(self, show: Callable[[Any], None]) -> None:
+        """Do nothing: the GPS has all streams."""
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
         """Fetch the open global round.
@@ -79,7 +83,7 @@ class ReceivedStreams(Holding):
             parts.log.info("cluster_resumed", global_round=received.round)
         elif parts.clock.keeps_time and received.round:
             raise StateError(
-                f"no report of {parts.cluster.cluster_id} at the start of global round {received.round + 1}: on clock: "
+                f"no report of {parts.cluster.home_id} at the start of global round {received.round + 1}: on clock: "
                 "virtual it has times that nobody else knows; put the files back, or begin the run anew"
             )
         report = report or parts.empty_report()
@@ -125,10 +129,10 @@ class ReceivedStreams(Holding):
         models = self._vector.offers(of_all=self._parts.lps.method.fetches_all, **self._to_devices)
         return Offers(models, self._began_in)
 
-    def sums(self, children: Mapping[str, int]) -> RoutedSums:
+    def sums(self, children: Mapping[str, int], fold: Fold) -> RoutedSums:
         members = self._parts.members
         sizes = [stream.tensors.size for stream in self._streams.streams(members.clusters)]
-        return RoutedSums(sizes, members.routes(self._streams, children), children)
+        return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
 
     async def written(self) -> None:
         """Wait for nothing: the GPS has what devices were offered."""

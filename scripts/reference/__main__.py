@@ -3,7 +3,19 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.reference import chart, combinations, command_line, errors, experiment, methods, metrics, python, record
+from scripts.reference import (
+    calls,
+    chart,
+    combinations,
+    command_line,
+    errors,
+    experiment,
+    methods,
+    metrics,
+    presets,
+    python,
+    record,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -12,12 +24,14 @@ def files() -> Mapping[Path, str]:
     """Return each file that is written, with its text."""
     folder = ROOT / "docs" / "reference"
     found = {
+        folder / "calls.md": calls.page(),
         folder / "chart.md": chart.page(),
         folder / "combinations.md": combinations.page(),
         folder / "command-line.md": command_line.page(),
         folder / "errors.md": errors.page(),
         folder / "experiment.md": experiment.page(),
         folder / "metrics.md": metrics.page(),
+        folder / "presets.md": presets.page(),
         folder / "python.md": python.page(),
         folder / "record.md": record.page(),
         chart.CHART / "values.schema.json": chart.schema(),

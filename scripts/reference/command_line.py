@@ -2,7 +2,8 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -46,7 +47,7 @@ def _of_command(path: tuple[str, ...], command: Any) -> str:
     rows = [
         [
             code(" / ".join([*each.opts, *each.secondary_opts])),
-            code(_value(each)),
+            code(value_of(each)),
             _default(each),
             cell(each.help or ""),
         ]
@@ -57,10 +58,15 @@ def _of_command(path: tuple[str, ...], command: Any) -> str:
     return f"\n## {' '.join(path)}\n\n{about}\n" + (table(["option", "value", "default", ""], rows) if rows else "")
 
 
-def _value(option: Any) -> str:
+def value_of(option: Any) -> str:
+    """Return the value that an option takes: its choices, or the name of what it takes; empty for a flag."""
     if getattr(option, "is_flag", False):
         return ""
     kind = option.type_descriptor.annotation
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "|".join(each.value for each in kind)
     return str(option.metavar or KINDS.get(kind, getattr(kind, "__name__", "value"))).upper()
 
 

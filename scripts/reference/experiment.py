@@ -1,8 +1,11 @@
 """docs/reference/experiment.md: every key of the experiment file."""
 
+import inspect
+
 from fedstrata.experiment_file import experiment_schema
+from fedstrata.models.building import BUILT_IN
 from scripts.reference.keys import Key, key_table, keys
-from scripts.reference.markdown import cell
+from scripts.reference.markdown import cell, code, table
 
 TOP = """<!-- Written by `make reference` from the models in fedstrata/experiment/. -->
 # Keys of the experiment file
@@ -17,6 +20,15 @@ list, and NAME for a name of your own.
 METHOD = """
 [Each method](methods/one_shot.md) has further options, which are on its page.
 """
+
+
+def _models() -> str:
+    """Return the table of models, by their docstrings."""
+    rows = [[code(name), cell((inspect.getdoc(make) or "").partition("\n\n")[0])] for name, make in BUILT_IN.items()]
+    return table(["model", "layers"], rows)
+
+
+AFTER = {"method": METHOD, "model": _models()}
 
 
 def page() -> str:
@@ -35,7 +47,7 @@ def page() -> str:
             single += found
         else:
             text += f"\n## {name}\n\n{field.get('description', '')}\n{key_table(found)}"
-            text += METHOD if name == "method" else ""
+            text += AFTER.get(name, "")
     return TOP + "\n## Single values\n" + key_table(single) + text
 
 

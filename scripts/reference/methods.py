@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, make_method
-from fedstrata.methods.base import Method, Moment
+from fedstrata.methods.base import Method, Moment, places_late
 from fedstrata.models import build_model
 from scripts.reference.combinations import BASE, OPTIONS
 from scripts.reference.keys import key_table, keys
@@ -39,7 +39,7 @@ def page(name: str) -> str:
     schema = type(method).Options.model_json_schema(by_alias=True)
     options = [key for key in keys(schema, schema.get("$defs", {}), "method.") if key.name != "method.name"]
     said = [text for flag, text in FLAGS.items() if getattr(method, flag)]
-    late = "A late device joins a cluster." if method.places_late() else "A late device cannot join."
+    late = "A late device joins a cluster." if places_late(type(method)) else "A late device cannot join."
     return (
         f"<!-- Written by `make reference` from {inspect.getmodule(type(method)).__name__.replace('.', '/')}.py. -->\n"
         f"# {name}\n\n{inspect.getdoc(type(method))}\n\n"

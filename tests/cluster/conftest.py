@@ -1,10 +1,13 @@
 """The end-to-end tests: the chart on the Kubernetes cluster that KUBECONFIG names, with its images loaded.
 
-`make test-cluster` runs them. Every module works in a namespace of its own and removes it at the end.
+`make test-cluster` runs them. Every module works in a namespace of its own and removes it at the end, with its claims.
+If a cluster has no provisioner, FEDSTRATA_FREE_VOLUMES is a command that offers volumes without a claim again; it runs
+after each test.
 """
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -19,7 +22,9 @@ import yaml
 from kubernetes import client, config
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = ("training.global_rounds=300",)  # some fifteen seconds: a status takes one or two
+FREE_VOLUMES = os.environ.get("FEDSTRATA_FREE_VOLUMES", "")
+SLOW = ("clock=real", "links={device-lps: {latency: 50ms}}")  # an LPS round takes 0.2 s or more on any machine
+LONG = ("training.global_rounds=80", *SLOW)  # 40 s: long enough to disturb it, since a status takes one or two
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {
@@ -110,6 +115,14 @@ def _context() -> None:
     if "KUBECONFIG" not in os.environ and not (Path.home() / ".kube" / "config").exists():
         pytest.fail("no Kubernetes cluster: set KUBECONFIG, or make one with `make kind-up`")
     config.load_kube_config()
+
+
+@pytest.fixture(autouse=True)
+def _volumes() -> Iterator[None]:
+    """Offer the volumes that a test has used to the next one, if the cluster does not do so by itself."""
+    yield
+    if FREE_VOLUMES:
+        subprocess.run(shlex.split(FREE_VOLUMES), check=True, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Lab, run_here
+from tests.cluster.conftest import LONG, Lab, run_here
 from tests.support.records import assert_same_result, summary
 
 IFCA = ("method={name: ifca, clusters: 3}", "topology={lps: 3}")
-DITTO = ("method={name: ditto}", "training.global_rounds=150")
+DITTO = ("method={name: ditto}", *LONG)
 PACKED: dict[str, Any] = {"device": {"devicesPerPod": 5}}
 ON_VOLUMES: dict[str, Any] = {"device": {"devicesPerPod": 5, "persistence": {"enabled": True, "size": "50Mi"}}}
 

@@ -111,6 +111,16 @@ def check_replaced(lab: Lab, release: str, before: set[str]) -> None:
         time.sleep(1)
 
 
+def check_says(lab: Lab, pod: str, event: str) -> None:
+    """Wait until a pod has logged an event; a pod whose container is not there yet has no log."""
+    deadline, said = time.monotonic() + REPLACED_S, ""
+    while event not in said:
+        assert time.monotonic() < deadline, f"{pod} does not say {event}: {said}"
+        time.sleep(1)
+        with suppress(client.ApiException):
+            said = lab.core.read_namespaced_pod_log(pod, lab.namespace)
+
+
 @contextmanager
 def cordoned(lab: Lab, node: str) -> Iterator[None]:
     """Keep new pods away from a node while the block lasts."""
@@ -155,8 +165,7 @@ def test_a_drained_node_with_lpss_and_all_their_devices_leaves_the_bits_as_they_
     with cordoned(lab, nodes[0]):
         drain(lab, nodes[0])
         for pod in lab.pods("lps", release):
-            said = lab.core.read_namespaced_pod_log(pod.metadata.name, lab.namespace)
-            assert ("cluster_resumed" if has_volumes else "taken_over") in said
+            check_says(lab, pod.metadata.name, "cluster_resumed" if has_volumes else "taken_over")
         check_completes(lab, release, local_long_digits)
 
 

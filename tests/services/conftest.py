@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import BigRun, FinishedRun, Program, wait_for_record, wait_for_serving
-from tests.support.tiers import SMALL
+from tests.support.programs import BigRun, Program, wait_for_record, wait_for_serving
 
 # 64 × 40,000 + 40,000 + 40,000 × 10 + 10 weights of 4 bytes: 12 MB, 10.4 MB of them in the shared layer.
 BIG = """
@@ -18,25 +17,6 @@ model: {name: mlp, hidden: [40000]}
 method: {name: random, clusters: 1}
 training: {global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1, batch_size: 16}
 """
-
-
-@pytest.fixture(scope="session")
-def cli_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, FinishedRun]:
-    """Runs of the small experiment by `fedstrata run`, by the number of device processes."""
-    folder = tmp_path_factory.mktemp("cli_runs")
-    (folder / "small.yaml").write_text(SMALL)
-    started = {}
-    with ExitStack() as programs:
-        for processes in (1, 4):
-            words = ("run", str(folder / "small.yaml"), "--out", str(folder / f"by-{processes}"), "--json")
-            program = Program("emulator", *words, "--device-processes", str(processes), log=folder / f"{processes}.log")
-            started[processes] = programs.enter_context(program)
-        return {
-            processes: FinishedRun(
-                folder=folder / f"by-{processes}", printed=list(program.lines()), exit_code=program.end()
-            )
-            for processes, program in started.items()
-        }
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ async def submit(tiers: Tiers, *parts: rounds_pb2.UpdatePart, lps: str = "lps-0"
 async def first_part_of_the_model(tiers: Tiers, experiment: Experiment, device_id: str) -> rounds_pb2.ModelPart:
     """What a device gets first when the round is open."""
     request = rounds_pb2.FetchModelRequest(
-        run_id=experiment.run_id, child_id=device_id, cluster_id="lps-0", sent_round=-1, resume_round=-1
+        run_id=experiment.run_id, child_id=device_id, home_id="lps-0", sent_round=-1, resume_round=-1
     )
     async with grpc.aio.insecure_channel(tiers.lps["lps-0"].server.address) as channel:
         part: rounds_pb2.ModelPart = await anext(aiter(LpsServiceStub(channel).FetchModel(request)))
@@ -110,7 +110,7 @@ def header(*, shape: list[int], payload_bytes: int, **changed: Any) -> rounds_pb
         parts=[tensors_pb2.WeightedTensors(name=UPDATE_PART, num_examples=60, tensors=tensors)],
         payload_bytes=payload_bytes,
     )
-    fields = {"run_id": RUN_ID, "child_id": "device-009", "cluster_id": "lps-0", "round": 0, **changed}
+    fields = {"run_id": RUN_ID, "child_id": "device-009", "home_id": "lps-0", "round": 0, **changed}
     return rounds_pb2.UpdatePart(header=rounds_pb2.UpdateHeader(payload=payload, **fields))
 
 
@@ -200,7 +200,7 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
         for index, device_id in enumerate(experiment.device_ids()):
             await gps.Enroll(enrolment(index, device_id, experiment_sha256=experiment.digest))
         await tiers.until(lambda: tiers.run.phase == "training")
-        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "cluster_id": "lps-0", "term": STALE}
+        ids = {"run_id": experiment.run_id, "child_id": "lps-0", "home_id": "lps-0", "term": STALE}
         stale = rounds_pb2.UpdateHeader(lps_id="lps-0", round=0, **ids)
         model = build_model(experiment.model, dataset_info(experiment.data))
 
@@ -301,7 +301,7 @@ async def test_an_answer_to_what_nobody_asked_is_refused_by_name(tmp_path: Path)
 
 async def test_a_bundle_of_answers_in_a_run_that_asks_nothing_in_training_is_refused(tiers: Tiers) -> None:
     async def bundle() -> AsyncIterator[BundlePart]:
-        yield BundlePart(header=BundleHeader(run_id=RUN_ID, lps_id="lps-0", cluster_id="lps-0"))
+        yield BundlePart(header=BundleHeader(run_id=RUN_ID, lps_id="lps-0", home_id="lps-0"))
 
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).SubmitAnswers(bundle()))
@@ -346,7 +346,7 @@ async def test_an_lps_that_is_refused_is_gone_for_the_quorum_and_with_deadlines_
 
 
 async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_it(tiers: Tiers) -> None:
-    part = rounds_pb2.UpdatePart(answer=rounds_pb2.RoundAnswer(run_id=RUN_ID, child_id="lps-0", cluster_id="lps-0"))
+    part = rounds_pb2.UpdatePart(answer=rounds_pb2.RoundAnswer(run_id=RUN_ID, child_id="lps-0", home_id="lps-0"))
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).Attend(iter([part])).read())
     assert isinstance(error, PayloadError)
@@ -354,7 +354,7 @@ async def test_an_answer_in_a_stream_of_aggregates_is_refused_with_the_call_for_
 
 
 async def test_an_aggregate_that_is_announced_is_refused(tiers: Tiers) -> None:
-    header = rounds_pb2.UpdateHeader(run_id=RUN_ID, child_id="lps-0", cluster_id="lps-0")
+    header = rounds_pb2.UpdateHeader(run_id=RUN_ID, child_id="lps-0", home_id="lps-0")
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).Attend(iter([rounds_pb2.UpdatePart(announced=header)])).read())
     assert isinstance(error, PayloadError)

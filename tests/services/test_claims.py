@@ -138,7 +138,7 @@ async def test_an_update_that_claims_10_gb_is_refused_by_its_header(
     grouped: Tiers, name: str, is_aggregate: bool, number: int
 ) -> None:
     header = rounds_pb2.UpdateHeader(
-        run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", cluster_id="lps-0", round=number
+        run_id=EXPERIMENT.run_id, child_id="lps-0" if is_aggregate else "device-000", home_id="lps-0", round=number
     )
     header.payload.CopyFrom(claim(SHAPES[:2] if is_aggregate else SHAPES))
     stream = and_no_more(rounds_pb2.UpdatePart(header=header))
@@ -167,7 +167,7 @@ async def test_a_profile_that_claims_10_gb_is_refused_by_its_header(tmp_path: Pa
 async def test_a_report_larger_than_the_model_is_refused_and_leaves_no_file(grouped: Tiers) -> None:
     for global_round in range(EXPERIMENT.training.global_rounds):  # it comes after the last
         grouped.run.journal.rounds.close(global_round)
-    header = pb.ReportHeader(run_id=EXPERIMENT.run_id, lps_id="lps-0", cluster_id="lps-0")
+    header = pb.ReportHeader(run_id=EXPERIMENT.run_id, lps_id="lps-0", home_id="lps-0")
     mebibyte = pb.ReportPart(data=bytes(1 << 20))  # of a model that has less than a hundredth of that
     stream = and_no_more(pb.ReportPart(header=header), mebibyte, mebibyte)
     async with grpc.aio.insecure_channel(grouped.address) as channel:

@@ -45,7 +45,7 @@ LIKELY: dict[str, list[Any]] = {
     "experiment_sha256": DIGESTS,
     "device_id": EXPERIMENT.device_ids(),
     "child_id": [*EXPERIMENT.device_ids(), "lps-0", "lps-1"],
-    "cluster_id": ["lps-0", "lps-1"],
+    "home_id": ["lps-0", "lps-1"],
     "lps_id": ["lps-0", "lps-1"],
     "process_id": ["fuzz"],
     "device_index": [0, 1, 2, 3, 4],

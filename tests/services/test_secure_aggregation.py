@@ -49,8 +49,22 @@ def models(record: RunRecord) -> Any:
         ("links.device-lps.up=int8", "training.lps_optimiser={name: momentum}"),
         ("method=fedavg", "training.participation=4", "training.global_rounds=3"),
         ("clock=virtual", "links.device-lps.preset=lte"),
+        ("method=fedavg", "topology={lps: 2}", "training.global_rounds=3"),
+        (
+            "method=fedavg",
+            "topology={lps: 2, devices: [[0, 1, 2, 6], [3, 4, 5]]}",
+            "training={lps_rounds_per_global_round: 1, global_rounds: 3}",
+        ),
     ],
-    ids=["plain", "float16", "int8 and momentum", "participation", "virtual clock"],
+    ids=[
+        "plain",
+        "float16",
+        "int8 and momentum",
+        "participation",
+        "virtual clock",
+        "two LPSs of one cluster",
+        "partial sums",
+    ],
 )
 async def test_the_models_are_those_of_the_run_without_masks(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     plain = await whole_run(experiment(*overrides), tmp_path / "plain")
@@ -140,7 +154,7 @@ class Lying(LpsServicer):
     sums: ClassVar[list[np.ndarray]]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:
-        parts = (await self._cluster(request.cluster_id)).fetch(request)
+        parts = (await self._cluster(request.home_id)).fetch(request)
         await write_all(parts if request.child_id == "device-000" else _zeroed(parts), context)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:

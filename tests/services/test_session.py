@@ -98,8 +98,8 @@ async def link() -> AsyncIterator[Link]:
     await made.stop()
 
 
-def request(sent_round: int = 0, cluster_id: str = "lps-0") -> pb.FetchModelRequest:
-    return pb.FetchModelRequest(cluster_id=cluster_id, sent_round=sent_round)
+def request(sent_round: int = 0, home_id: str = "lps-0") -> pb.FetchModelRequest:
+    return pb.FetchModelRequest(home_id=home_id, sent_round=sent_round)
 
 
 async def fetched(session: ParentStream, sent_round: int = 0, timeout_s: float = 20.0) -> list[pb.ModelPart]:
@@ -108,7 +108,7 @@ async def fetched(session: ParentStream, sent_round: int = 0, timeout_s: float =
 
 def update(round_number: int, *, data: bytes = b"") -> Iterator[pb.UpdatePart | bytes]:
     """An update in two chunks, or with all data beside its header."""
-    header = pb.UpdateHeader(cluster_id="lps-0", round=round_number, payload=PAYLOAD, then_fetch=request(round_number))
+    header = pb.UpdateHeader(home_id="lps-0", round=round_number, payload=PAYLOAD, then_fetch=request(round_number))
     if data:
         yield serialised_whole(pb.UpdatePart, header, data)
         return
@@ -139,7 +139,7 @@ async def test_rounds_follow_each_other_on_one_stream(link: Link) -> None:
 
 def answer(round_number: int) -> Iterator[pb.UpdatePart | bytes]:
     told = Answer(question="losses", data=b"0123")
-    fields = {"cluster_id": "lps-0", "round": round_number, "then_fetch": request(round_number)}
+    fields = {"home_id": "lps-0", "round": round_number, "then_fetch": request(round_number)}
     yield pb.UpdatePart(answer=pb.RoundAnswer(answer=told, **fields))
 
 
@@ -213,7 +213,7 @@ async def test_a_refusal_ends_the_stream_with_its_reason_and_the_next_exchange_o
     # where the reason comes while a chunk is being written gRPC tells only that the stream broke: it is tried again
     assert refused.value.code() is PayloadError.status or is_passing(refused.value)
     with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        [part async for part in session.fetch(request(cluster_id="lps-9"), timeout=20)]
+        [part async for part in session.fetch(request(home_id="lps-9"), timeout=20)]
     assert unknown.value.code() is UnknownChildError.status
     assert len(await fetched(session)) == 3
     assert link.streams == 3

@@ -16,8 +16,8 @@ from fedstrata.trust.files import TlsFiles, checked_as
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
-from tests.support.programs import FinishedRun, Program, events, http_get
-from tests.support.tiers import SMALL, outcome
+from tests.support.programs import Program, events, http_get
+from tests.support.tiers import SMALL
 
 GPS = Name("gps")
 DEVICES = [Name("device", "device-000", "device-004")]
@@ -161,17 +161,3 @@ def test_a_folder_with_a_certificate_may_come_from_the_environment(tmp_path: Pat
         f"error: {tmp_path}/not-there/ca.pem: No such file or directory; --tls names a folder with ca.pem, cert.pem "
         "and key.pem"
     ]
-
-
-@pytest.mark.runs
-def test_fedstrata_run_speaks_tls_and_is_the_same_in_the_clear(
-    cli_runs: dict[int, FinishedRun], tmp_path: Path
-) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    words = ("run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "clear"), "--no-tls", "--quiet")
-    with Program("emulator", *words, "--device-processes", "1", log=tmp_path / "log") as program:
-        assert program.end() == 0, program.log_path.read_text()
-    assert outcome(cli_runs[1].folder) == outcome(tmp_path / "clear")
-    issued = {path.name for path in (cli_runs[1].folder / "state" / "tls").iterdir()}
-    assert issued == {"authority", "gps", "lps-0", "lps-1", "devices-0-4", "operator"}
-    assert not (tmp_path / "clear" / "state" / "tls").exists()

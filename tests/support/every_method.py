@@ -27,6 +27,7 @@ training:
 OPTIONS: dict[str, dict[str, Any]] = {
     "adaptive": {"clusters": 2},
     "cfl": {"first_round": 2, "mean_ratio": 1.0},
+    "fedclust": {"clusters": 2},
     "fedfomo": {"offered": 2, "explore": 0.5},
     "fedtsdp": {
         "batch": 20,

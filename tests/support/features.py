@@ -39,7 +39,8 @@ DEFAULT: Mapping[str, Any] = {}
 LEFT_OUT = {"name", "seed", "data"}  # which are no features: every row is of digits, and has a seed of its own
 # What a kind needs beside its name, where the models do not say it.
 METHODS = {
-    "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedfomo": {"offered": 2},
+    "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedclust": {"clusters": 2},
+    "fedfomo": {"offered": 2},
     "fedtsdp": {"batch": 20, "hopkins_points": 4}, "ifca": {"clusters": 2}, "label_means": {"clusters": 2},
     "one_shot": {"clusters": 2}, "pacfl": {"clusters": 2}, "random": {"clusters": 2},
     "user_centric": {"streams": 2, "batches": 2},
@@ -100,8 +101,8 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
         "preset": {"links.device-lps.preset": "wifi"},
         "trace": {"links.device-lps.down_trace": "lte-driving"},
         "override": {"links.overrides": [{"devices": [0], "latency": "30ms"}]},
-        "shared": {"links.shared": {"device-lps": {"up_rate": "2Mbit/s"}}},
-        "broadcast": {"links.shared": {"device-lps": {"down_rate": "2Mbit/s", "broadcast": True}}},
+        "shared": {"links.shared": {"device-lps": {"up_rate": "200Mbit/s"}}},
+        "broadcast": {"links.shared": {"device-lps": {"down_rate": "200Mbit/s", "broadcast": True}}},
     },
     "compute": {"none": DEFAULT, "spread": {"compute": {"per_example": "0.1ms", "devices": {"pi4": [0, 1]}}}},
     "energy": {"none": DEFAULT, "watts": {"energy": {"compute": "4W"}}},

@@ -35,8 +35,8 @@ class LpsRounds:
 
     def __init__(self, experiment: Experiment, busy_ns: Mapping[int, int] | None = None) -> None:
         self.devices = [Member(device_id=name, device_index=index) for index, name in enumerate(NAMES)]
-        self.clock = clock_of(experiment).lps(Cluster(cluster_id="lps-0"))
-        self.members = Members(experiment, Cluster(cluster_id="lps-0", members=self.devices), self.clock.presence)
+        self.clock = clock_of(experiment).lps(Cluster(home_id="lps-0"))
+        self.members = Members(experiment, Cluster(home_id="lps-0", members=self.devices), self.clock.presence)
         self.report, self.taken = ReportHeader(busy_ns=busy_ns), dict[str, Exchanged]()
 
     def open(
@@ -78,4 +78,4 @@ class LpsRounds:
     def close(self) -> None:
         """Close the round, with what was taken."""
         self.report.lps_rounds.add(lps_round=self.opened.number)
-        self.clock.of_round(self.report, lambda: self.taken, self.members)
+        self.clock.of_round(self.report, self.taken, self.members)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,8 @@ from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "FEDSTRATA_TEST_MARK"
+LINKS = ("device-gps", "device-lps", "lps-gps")
+Counts = Counter[tuple[str, str, str, str]]  # bytes by link, direction, kind and end
 # Runs a module as `python -m` does, in an environment where some packages cannot be imported.
 WITHOUT = """
 import runpy, sys
@@ -128,6 +131,11 @@ def http_get(address: str, path: str) -> tuple[int, str]:
     except HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def total_bytes(counts: Counts, link: str, direction: str, end: str) -> int:
+    """The bytes of a link in a direction that one end counted, of all kinds."""
+    return sum(count for key, count in counts.items() if (key[0], key[1], key[3]) == (link, direction, end))
 
 
 def scraped_bytes(address: str) -> dict[tuple[str, str, str, str], int]:

@@ -172,7 +172,7 @@ async def test_announcements_that_can_be_none_are_refused(tmp_path: Path) -> Non
 
 
 def client_of(server: RoundServer, child_id: str, *cut_up: int) -> RoundClient:
-    wire, who = Wire(server, cut_up=cut_up), Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
+    wire, who = Wire(server, cut_up=cut_up), Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
     calls = wire.calls(has_exchange=True)
     return RoundClient(calls, who, LAYOUT, link=LINK, log=EventLog("test"))
 

@@ -66,7 +66,7 @@ class Setting:
         answered_ns: int = 0,
     ) -> None:
         header = pb.BundleHeader(
-            cluster_id=lps_id,
+            home_id=lps_id,
             global_round=global_round,
             answers=len(losses) if announced is None else announced,
             answered_ns=answered_ns,
@@ -178,7 +178,7 @@ async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
     header = pb.ArrayHeader(name="losses", dtype="float64", shape=[len(losses)])
     answer = pb.Answer(question="losses", arrays=[header], data=np.float64(losses).tobytes())
     with pytest.raises(PayloadError, match=reason):
-        await setting.asking.take(pb.BundleHeader(cluster_id="lps-0", answers=1), {0: answer})
+        await setting.asking.take(pb.BundleHeader(home_id="lps-0", answers=1), {0: answer})
     assert setting.gps.journal.answers.bundled(0) == set()
 
 
@@ -197,7 +197,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
     )
     assert asking.question is None
     with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
-        await asking.take(pb.BundleHeader(cluster_id="lps-0"), {})
+        await asking.take(pb.BundleHeader(home_id="lps-0"), {})
 
 
 @pytest.mark.parametrize(

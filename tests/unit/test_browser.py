@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from emulator.cluster import remote
-from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
 from emulator.commands.main import execute
 from emulator.console.browser import keep_page, show_page
@@ -94,9 +94,9 @@ def test_a_release_is_watched_with_its_page_by_way_of_the_http_port(
         return Outcome(status=pb.RunStatus(phase="completed", has_record=True), failure=None)
 
     monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
-    monkeypatch.setattr(InstalledRelease, "operator_tls", lambda *_: nullcontext())
-    monkeypatch.setattr(InstalledRelease, "gps_address", forwarded)
-    monkeypatch.setattr(InstalledRelease, "operator_tls", lambda _: nullcontext())
+    monkeypatch.setattr(GpsAccess, "__init__", lambda *_: None)
+    monkeypatch.setattr(GpsAccess, "address", forwarded)
+    monkeypatch.setattr(GpsAccess, "operator_tls", lambda _: nullcontext())
     monkeypatch.setattr(remote, "run_interruptibly", run)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     display: Any = SimpleNamespace(open=Quiet().open, show=told.append, page=told.append)

@@ -11,10 +11,11 @@ from cryptography.x509.oid import NameOID
 
 from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
+from emulator.commands import certs as commands
 from emulator.commands.main import execute
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.names import Name
+from fedstrata.trust.names import CERTIFICATE_DAYS, Name
 from tests.support.kept_secrets import Kept
 
 
@@ -261,3 +262,7 @@ def test_nobody_is_revoked_by_what_says_not_whom(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert not list(folder.rglob("revoked.txt"))
+
+
+def test_a_certificate_is_as_long_valid_from_the_command_as_from_the_authority() -> None:
+    assert commands.CERTIFICATE_DAYS == CERTIFICATE_DAYS

@@ -9,7 +9,7 @@ from fedstrata.clock.clocks import Clock, RealClock, VirtualClock, clock_of
 from fedstrata.experiment_file import parse_experiment
 
 ROOT = Path(__file__).parents[2]
-ASKS = re.compile(r"\.is_timed\b|\.is_paced\b|\.clock (?:==|!=|in) ")
+ASKS = re.compile(r"\.is_paced\b|\.clock (?:==|!=|in) ")
 # the room itself, the file and its rules across sections, and the record, whose tables differ by clock
 ALLOWED = (
     "fedstrata/clock",

@@ -20,7 +20,7 @@ LOG = EventLog("test_cluster_state")
 
 
 def state_in(folder: Path, *, run_id: str = "run-1", rounds_per_global: int = 2) -> ClusterState:
-    return ClusterState(folder, run_id=run_id, cluster_id="lps-0", layout=LAYOUT, rounds_per_global=rounds_per_global)
+    return ClusterState(folder, run_id=run_id, home_id="lps-0", layout=LAYOUT, rounds_per_global=rounds_per_global)
 
 
 def saved(folder: Path, rounds: int) -> ClusterState:

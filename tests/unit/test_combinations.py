@@ -70,8 +70,9 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("secure_aggregation", "asks after training"): (
         [MASKS, "method=cfl"], "secure_aggregation does not go with method cfl: "
     ),
-    ("secure_aggregation", "clusters span LPSs"): (
-        [MASKS, TOPOLOGY], "secure_aggregation does not go with topology: LPSs that share clusters keep no rosters"
+    ("secure_aggregation", "several clusters span LPSs"): (
+        [MASKS, TOPOLOGY, "method={name: one_shot, clusters: 2}"],
+        "secure_aggregation does not go with topology: masks cancel in a sum of all devices of an LPS",
     ),
     ("secure_aggregation", "bounds.max_update_norm"): (
         [MASKS, "bounds={max_update_norm: 2}"],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,12 @@ def corrected(kind: str, training: TrainingSettings) -> list[TrainingJob]:
     return [job(size, device, training, **extra[kind](device)) for device, size in enumerate(RAGGED)]
 
 
+@cache
+def bits_alone(kind: str, name: str) -> Any:
+    """The bits of each corrected device that trains alone."""
+    return [bits(Stacked().train([each]))[0] for each in corrected(kind, SETTINGS[name])]
+
+
 KINDS = ["pulled to one place", "pulled, each to its own place", "control variates", "squashed"]
 
 
@@ -89,8 +96,7 @@ KINDS = ["pulled to one place", "pulled, each to its own place", "control variat
 def test_a_corrected_device_has_the_same_bits_alone_and_in_stacks_of_any_size(
     kind: str, name: str, most_devices: int | None
 ) -> None:
-    ragged = corrected(kind, SETTINGS[name])
-    alone = [bits(Stacked().train([each]))[0] for each in ragged]
+    ragged, alone = corrected(kind, SETTINGS[name]), bits_alone(kind, name)
     assert bits(Stacked(most_devices).train(ragged)) == alone
     assert bits(Stacked(most_devices).train(ragged[::-1])) == alone[::-1]
 

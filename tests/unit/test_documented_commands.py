@@ -83,6 +83,9 @@ FEDSTRATA = [
 ]
 
 
+COMMANDS: Any = typer.main.get_command(app)
+
+
 def shown(value: Any) -> str:
     return " ".join(value) if isinstance(value, list) else str(value)
 
@@ -118,7 +121,7 @@ def test_a_benchmark_takes_the_options_that_are_documented(
 
 @pytest.mark.parametrize(("where", "words"), FEDSTRATA, ids=shown)
 def test_the_command_line_takes_the_options_that_are_documented(where: str, words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
+    command = COMMANDS
     context = command.context_class(command)
     while hasattr(command, "commands") and not words[0].startswith("-"):
         name, *words = words

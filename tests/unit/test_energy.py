@@ -119,7 +119,7 @@ def test_the_resolved_file_says_the_same_with_its_units() -> None:
 # --- the record ---------------------------------------------------------------------------------------------
 
 ROW = pb.LpsRound(
-    cluster_id="lps-1",
+    home_id="lps-1",
     lps_round=2,
     global_round=1,
     times=pb.RoundTimes(flows=[megabyte(0), megabyte(1)], late=[megabyte(2)]),
@@ -160,7 +160,7 @@ def test_a_round_that_is_told_again_counts_once_and_an_earlier_life_counts() -> 
 
     so_far = EnergySoFar(energy(), after)
     assert so_far.joules() == one
-    rows += [(3, ROW), (4, pb.LpsRound(cluster_id="lps-1", lps_round=3, global_round=1, times=ROW.times))]
+    rows += [(3, ROW), (4, pb.LpsRound(home_id="lps-1", lps_round=3, global_round=1, times=ROW.times))]
     assert so_far.joules() == so_far.joules() == 2 * one
     assert EnergySoFar(energy("energy=null"), lambda _: [(1, b"not read")]).joules() == 0
 

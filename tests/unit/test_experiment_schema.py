@@ -1,6 +1,8 @@
 """`fedstrata schema` knows what experiment files may say: what it refuses is refused, what it takes is taken."""
 
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PARTITION = {"kind": "iid", "devices": 4, "examples_per_device": 100}
 
 
-@pytest.fixture
-def validator(capsys: pytest.CaptureFixture[str]) -> jsonschema.Draft202012Validator:
-    assert execute(["schema"]) == 0
-    schema = json.loads(capsys.readouterr().out)
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    with redirect_stdout(StringIO()) as printed:
+        assert execute(["schema"]) == 0
+    schema = json.loads(printed.getvalue())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 

@@ -36,9 +36,9 @@ def measured(*hits: tuple[int, int, int]) -> list[rounds_pb2.Evaluation]:
     ]
 
 
-def row(lps_round: int, cluster_id: str = "lps-0", evaluated: int = 50) -> rounds_pb2.LpsRound:
+def row(lps_round: int, home_id: str = "lps-0", evaluated: int = 50) -> rounds_pb2.LpsRound:
     return rounds_pb2.LpsRound(
-        cluster_id=cluster_id, global_round=lps_round // 2, lps_round=lps_round, devices=2, num_examples=20,
+        home_id=home_id, global_round=lps_round // 2, lps_round=lps_round, devices=2, num_examples=20,
         seconds=0.12345, bytes_up=1000, bytes_down=2000, loss_sum=evaluated * 0.25, correct=evaluated // 2,
         evaluated_examples=evaluated, lowest_accuracy=0.25, highest_accuracy=0.75,
     )  # fmt: skip
@@ -236,7 +236,7 @@ def test_energy_is_worked_out_once_for_all_that_say_it(
     monkeypatch.setattr(timing, "spent_by", once)
     counting = parse_experiment(TEXT, overrides=["clock=virtual", "energy={radio: lte}"])
     flow = rounds_pb2.Flow(child=1, up_bytes=125_000)
-    rows = [rounds_pb2.LpsRound(cluster_id="lps-0", times=rounds_pb2.RoundTimes(flows=[flow]))]
+    rows = [rounds_pb2.LpsRound(home_id="lps-0", times=rounds_pb2.RoundTimes(flows=[flow]))]
     written(tmp_path, replace(result, experiment=counting), rows)
     assert len(worked_out) == 1
     said = json.loads((tmp_path / "summary.json").read_text())["energy"]

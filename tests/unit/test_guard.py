@@ -1,9 +1,8 @@
-"""Who may call what, by every identity, which docs/security.md shows; and whose certificates count no more."""
+"""Who may call what, by every identity, which docs/reference/calls.md shows; and whose certificates count no more."""
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +27,7 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import TABLE, Claim
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
-BEGIN, END = "<!-- who may call what: written by tests/unit/test_guard.py -->\n", "<!-- end -->\n"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "calls.md"
 OWN, OTHERS = "lps-0", "lps-1"
 DEVICE, OPERATOR, ROW = Name("device", "device-000"), Name("operator"), Name("device", "device-000", "device-009")
 CHECK, ENROLL, ATTEND = (
@@ -64,7 +62,7 @@ class Clusters:
     """One cluster, of one LPS and one device."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        return claim.cluster_id == OWN and (claim.id == "device-000" or peer.is_("lps", OWN)) and not claim.term
+        return claim.home_id == OWN and (claim.id == "device-000" or peer.is_("lps", OWN)) and not claim.term
 
 
 @dataclass
@@ -180,7 +178,7 @@ def said_by(path: str, who: str) -> Any:
         for key, value in (
             ("device_id", who),
             ("lps_id", who),
-            ("cluster_id", OWN),
+            ("home_id", OWN),
             ("child_id", OWN if is_of_lps else who),
         ):
             if key in fields and fields[key].containing_type.name != "UpdatePart":
@@ -198,25 +196,40 @@ async def walked(served: Served) -> dict[str, dict[str, str]]:
     return heard
 
 
-def drawn(heard: dict[str, dict[str, str]]) -> str:
-    """The table of the document."""
-    lines = [f"| | {' | '.join(CALLERS)} |", "|---|" + "---|" * len(CALLERS)]
-    for path, by in heard.items():
-        service, name = path.split("/")[1:]
-        cells = ("yes" if by[caller] == "OK" else "–" for caller in CALLERS)
-        lines.append(f"| `{service.rpartition('.')[2]}/{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def shown() -> dict[str, dict[str, str]]:
+    """Return what the document's table says of each call, by kind of caller."""
+    rows = [line.strip("| ").split(" | ") for line in DOCUMENT.read_text("utf-8").splitlines() if line.startswith("| ")]
+    head, _, *calls = rows
+    return {call.strip("`"): dict(zip(head[1:], said, strict=True)) for call, *said in calls}
+
+
+def allowed(said: Mapping[str, str]) -> set[str]:
+    """Return the callers that a row of the document allows."""
+    by_role = {
+        "a device": ("the device", "another device for it", "a device of another cluster"),
+        "an LPS": ("the LPS", "another LPS for it", "an LPS of another cluster"),
+        "an operator": ("an operator",),
+        "the GPS": ("the GPS",),
+    }
+    found: set[str] = set()
+    for role, (itself, *others) in by_role.items():
+        match said[role]:
+            case "yes":
+                found |= {itself, *others}
+            case "for itself":
+                found |= {itself, others[1]}
+            case "for itself, in its cluster":
+                found |= {itself}
+            case other:
+                assert other == "–"
+    return found
 
 
 async def test_every_call_by_every_identity_is_as_the_document_shows(served: Served) -> None:
-    table = drawn(await walked(served))
-    text = DOCUMENT.read_text()
-    before, rest = text.split(BEGIN)
-    shown, after = rest.split(END)
-    if os.environ.get("FEDSTRATA_UPDATE_GOLDEN"):
-        DOCUMENT.write_text(before + BEGIN + table + END + after)
-    else:
-        assert shown == table
+    heard = {path.rpartition(".")[2]: by for path, by in (await walked(served)).items()}
+    assert {name for by in heard.values() for name in by} == set(CALLERS)
+    made = {call: {caller for caller, said in by.items() if said == "OK"} for call, by in heard.items()}
+    assert made == {"Health/List": set(), **{call: allowed(said) for call, said in shown().items()}}
 
 
 def test_every_call_has_a_rule_and_every_rule_a_call() -> None:
@@ -240,13 +253,13 @@ async def test_a_refusal_is_counted_by_why(served: Served) -> None:
 
 def attended(device_id: str, *, then: str = "") -> Iterator[Any]:
     """What a device may say in a session, in its name or another's."""
-    fetch = rounds_pb2.FetchModelRequest(child_id=device_id, cluster_id=OWN)
-    then_fetch = rounds_pb2.FetchModelRequest(child_id=then or device_id, cluster_id=OWN)
+    fetch = rounds_pb2.FetchModelRequest(child_id=device_id, home_id=OWN)
+    then_fetch = rounds_pb2.FetchModelRequest(child_id=then or device_id, home_id=OWN)
     yield rounds_pb2.UpdatePart(fetch=fetch)
-    header = rounds_pb2.UpdateHeader(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
+    header = rounds_pb2.UpdateHeader(child_id=device_id, home_id=OWN, then_fetch=then_fetch)
     yield rounds_pb2.UpdatePart(header=header)
     yield rounds_pb2.UpdatePart(header=header, small=b"1234")
-    answer = rounds_pb2.RoundAnswer(child_id=device_id, cluster_id=OWN, then_fetch=then_fetch)
+    answer = rounds_pb2.RoundAnswer(child_id=device_id, home_id=OWN, then_fetch=then_fetch)
     yield rounds_pb2.UpdatePart(answer=answer)
     yield rounds_pb2.UpdatePart(announced=header)
 
@@ -276,12 +289,12 @@ async def test_what_is_asked_for_next_is_asked_for_in_ones_own_name(served: Serv
 @pytest.mark.parametrize(
     ("said", "is_heard"),
     [
-        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OWN}, True),
-        ({"child_id": OWN, "cluster_id": OWN}, False),  # its bytes would be counted as another's
-        ({"child_id": OTHERS, "cluster_id": OWN, "lps_id": OWN}, False),
-        ({"child_id": OWN, "cluster_id": OTHERS, "lps_id": OWN}, False),
-        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OTHERS}, False),
-        ({"child_id": OWN, "cluster_id": OWN, "lps_id": OWN, "term": 1}, False),
+        ({"child_id": OWN, "home_id": OWN, "lps_id": OWN}, True),
+        ({"child_id": OWN, "home_id": OWN}, False),  # its bytes would be counted as another's
+        ({"child_id": OTHERS, "home_id": OWN, "lps_id": OWN}, False),
+        ({"child_id": OWN, "home_id": OTHERS, "lps_id": OWN}, False),
+        ({"child_id": OWN, "home_id": OWN, "lps_id": OTHERS}, False),
+        ({"child_id": OWN, "home_id": OWN, "lps_id": OWN, "term": 1}, False),
     ],
 )
 async def test_an_lps_speaks_for_its_own_cluster_in_its_own_term(

@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
 from fedstrata.methods import Answers, Candidate, Facts, Moment
+from fedstrata.methods.base import places_late
 from fedstrata.methods.ditto import Ditto
 from fedstrata.methods.label_means import LABELS, SUMS, LabelMeans
 from fedstrata.methods.profiles.label_means import (
@@ -265,4 +266,4 @@ def test_what_travels_is_an_option_and_other_training_a_base_class() -> None:
             pass
 
     assert InGroups.local is Ditto.local
-    assert (InGroups.plan, InGroups.places_late()) == (LabelMeans.plan, True)
+    assert (InGroups.plan, places_late(InGroups)) == (LabelMeans.plan, True)

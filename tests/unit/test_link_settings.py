@@ -211,7 +211,7 @@ def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_
         PLAIN, overrides=["clock=real", "deadlines.lps.deadline_s=3", "links.lps-gps.latency=1ms"]
     )
     assert real.is_paced
-    assert not real.is_timed
+    assert real.clock != "virtual"
     assert real.run_id != faster.run_id
     boards = (
         "name: boards\nclock: real\npartition: {kind: local, names: [a, b]}\n"
@@ -222,7 +222,7 @@ def test_the_real_clock_takes_deadlines_and_real_boards_and_is_part_of_the_runs_
 
 def test_a_virtual_deadline_goes_with_questions_in_rounds() -> None:
     asking = ["method=ifca", "deadlines.lps.deadline_s=3", "links.shared=null"]
-    assert parse_experiment(TIMED, overrides=asking).is_timed
+    assert parse_experiment(TIMED, overrides=asking).clock == "virtual"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_virtual_deadline_goes_with_what_is_shared_and_over_a_shared_link_up_u
 )
 def test_times_that_no_clock_heeds_are_refused(said: str) -> None:
     assert "add clock: virtual or real, or clock: none to pass over it" in refusal(PLAIN, said)
-    assert parse_experiment(PLAIN, overrides=[said, "clock=none"]).is_timed is False
+    assert parse_experiment(PLAIN, overrides=[said, "clock=none"]).clock == "none"
 
 
 def test_every_unit_is_told_where_one_is_missing() -> None:

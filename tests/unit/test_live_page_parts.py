@@ -1,10 +1,13 @@
 """What the live page is told of a run, by numbers to redo by hand."""
 
+import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from fedstrata.methods import Plan
+from fedstrata.record.rounds import ROUNDS
 from gps.journal.answers import BEFORE
 from gps.page import seconds_left
 from tests.support.gps_parts import IDS, GpsParts
@@ -48,3 +51,9 @@ def test_plans_made_in_training_say_how_many_devices_they_moved(tmp_path: Path) 
     assert gps.plans.history() == [(0, 2, 0)]
     gps.restart()
     assert gps.plans.history() == [(0, 2, 0)]
+
+
+def test_the_page_reads_rows_of_rounds_by_the_columns_of_the_record() -> None:
+    script = (files("fedstrata.page") / "static" / "document.js").read_text(encoding="utf-8")
+    said = script.partition("const COLUMNS = [")[2].partition("]")[0]
+    assert tuple(re.findall(r'"(\w+)"', said)) == tuple(ROUNDS.columns)

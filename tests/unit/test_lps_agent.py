@@ -15,7 +15,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
 from lps.to_gps import Plans
 
-CLUSTER = pb.Cluster(cluster_id="lps-0")
+CLUSTER = pb.Cluster(home_id="lps-0")
 GROUPED = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER])
 OVER = pb.FetchClustersResponse(is_grouped=True, plan_version=1, clusters=[CLUSTER], is_over=True)
 STOPPED = RunStoppedError("lps-1: the disk is full")
@@ -48,9 +48,13 @@ def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Cl
         gps.has_begun.set()
         await run()
 
+    async def nothing_lost(show: Callable[[Any], None]) -> None:
+        pass
+
     session = SimpleNamespace(
-        term=0, takeover=None, server=server, run=running, has_member=members.__contains__,
-        take_members=lambda cluster: None, close=lambda: None, goes_on_with=lambda cluster: True,
+        term=0, may_recover=lambda: False, recover=nothing_lost, server=server, run=running,
+        has_member=members.__contains__, take_members=lambda cluster: None, close=lambda: None,
+        goes_on_with=lambda cluster: True,
     )  # fmt: skip
     clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), plans, "lps-0", EventLog("test"))
     return clusters, plans, server

@@ -38,12 +38,12 @@ def sent() -> dict[str, Exchanged]:
 
 
 def clock_at(experiment: Experiment, **cluster: int) -> LpsClock:
-    return clock_of(experiment).lps(Cluster(cluster_id="lps-0", **cluster))
+    return clock_of(experiment).lps(Cluster(home_id="lps-0", **cluster))
 
 
 def members_of(experiment: Experiment) -> Members:
     members = [Member(device_id=f"device-00{index}", device_index=index) for index in (0, 1)]
-    return Members(experiment, Cluster(cluster_id="lps-0", members=members), clock_at(experiment).presence)
+    return Members(experiment, Cluster(home_id="lps-0", members=members), clock_at(experiment).presence)
 
 
 def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later() -> None:
@@ -52,7 +52,7 @@ def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later()
     for number in (0, 1):
         report.lps_rounds.add(lps_round=number, global_round=0)
         times.opens(report, 0, number, members)
-        times.of_round(report, sent, members)
+        times.of_round(report, sent(), members)
     assert [(row.times.begins_ns, row.times.ends_ns) for row in report.lps_rounds] == [(0, S), (S, 2 * S)]
     assert times.work(report, 0) == pb.Work(busy_ns=2 * S)
     for _ in range(2):  # heard again after a restart it changes nothing
@@ -61,7 +61,7 @@ def test_lps_rounds_follow_each_other_and_the_next_model_is_there_a_link_later()
         assert [row.times.ready_ns for row in report.lps_rounds] == [S, 8 * S]
     report.lps_rounds.add(lps_round=2, global_round=1)
     times.opens(report, 1, 2, members)
-    times.of_round(report, sent, members)
+    times.of_round(report, sent(), members)
     assert times.work(report, 1) == pb.Work(busy_ns=S)
 
 
@@ -70,24 +70,23 @@ def test_without_a_clock_nothing_is_noted() -> None:
     times, report = clock_at(experiment), ReportHeader()
     report.lps_rounds.add()
     before = report.SerializeToString()
-    times.of_round(report, sent, members_of(experiment))
+    times.of_round(report, sent(), members_of(experiment))
     assert times.work(report, 0) is None
     assert report.SerializeToString() == before
 
 
 async def test_a_lost_state_is_lost_where_devices_cannot_tell_the_time(tmp_path: Path) -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
-    takeover = session_of(experiment, tmp_path, Cluster(cluster_id="lps-0", global_round=2)).takeover
-    assert takeover is not None
+    session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", global_round=2))
     with pytest.raises(StateError, match="clock: virtual a time that devices do not have; put the files back"):
-        await takeover.run(takeover.search())
+        await session.recover(lambda search: None)
 
 
 @pytest.mark.parametrize("term", [0, 1])  # 1: of one that another LPS takes over
 async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path, term: int) -> None:
     experiment = parse_experiment(TEXT, overrides=[*TIMED, "topology={lps: 1}"])
     third = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32))
-    session = session_of(experiment, tmp_path, Cluster(cluster_id="lps-0", term=term), third)
+    session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", term=term), third)
     with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3: on clock: virtual"):
         await session.run()
 
@@ -162,9 +161,9 @@ def test_what_is_known_of_late_devices_survives_the_lps() -> None:
 def test_a_device_that_moves_away_and_comes_back_is_free() -> None:
     rounds = LateRounds()
     assert rounds.round(0, 1_500) == (["device-000", "device-002"], ["device-001"])  # until 6 s
-    rounds.members.take(Cluster(cluster_id="lps-0", members=rounds.devices[::2]))  # moved as a global round begins
+    rounds.members.take(Cluster(home_id="lps-0", members=rounds.devices[::2]))  # moved as a global round begins
     assert rounds.round(1, 500, drawn=(0, 2)) == (["device-000", "device-002"], [])  # until 2.5 s
-    rounds.members.take(Cluster(cluster_id="lps-0", members=rounds.devices))
+    rounds.members.take(Cluster(home_id="lps-0", members=rounds.devices))
     assert rounds.round(2, 250) == (["device-000", "device-001", "device-002"], [])
     assert [flow.away_ns for flow in rounds.report.lps_rounds[-1].times.flows] == [0, 0, 0]
 
@@ -177,7 +176,7 @@ async def test_on_the_real_clock_a_round_without_devices_waits_for_whoever_is_ba
     experiment = parse_experiment(TEXT, overrides=["clock=real", away])
     members = [Member(device_id=f"device-00{index}", device_index=index) for index in range(2)]
     began = round((wall_time() - 2.99) * 1e9)
-    cluster = Cluster(cluster_id="lps-0", members=members, began_unix_ns=began)
+    cluster = Cluster(home_id="lps-0", members=members, began_unix_ns=began)
     clock = clock_of(experiment).lps(cluster)
     here = Members(experiment, cluster, clock.presence)
     begins_ns = await clock.begins_ns(ReportHeader(), 0, here)
@@ -190,7 +189,7 @@ def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_re
     experiment = parse_experiment(TEXT, overrides=["clock=real", "compute.per_example=10ms"])
     report = ReportHeader(lps_rounds=[pb.LpsRound(lps_round=0)])
     said = {"device-000": Exchanged(work=pb.Work(examples=2**40 - 1, computed_ns=S))}
-    clock_at(experiment).of_round(report, lambda: said, members_of(experiment))
+    clock_at(experiment).of_round(report, said, members_of(experiment))
     (computed,) = report.lps_rounds[0].times.carried
     assert (computed.link_ns, computed.achieved_link_ns) == (2**53 - 1, S)
     check_lps_rounds(report.lps_rounds, rounds_per_global=1, held_out=0)
@@ -198,6 +197,6 @@ def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_re
 
 async def test_without_a_schedule_a_round_begins_at_the_reports_time() -> None:
     experiment = parse_experiment(TEXT, overrides=TIMED)
-    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="device-000")])
+    cluster = Cluster(home_id="lps-0", members=[Member(device_id="device-000")])
     clock = clock_of(experiment).lps(cluster)
     assert await clock.begins_ns(ReportHeader(now_ns=7), 0, Members(experiment, cluster, clock.presence)) == 7

@@ -19,6 +19,7 @@ from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
+    EnoughToMask,
     Identity,
     Intake,
     KeyRing,
@@ -36,7 +37,7 @@ from fedstrata.rounds import (
 from fedstrata.rounds.mask_keys import MOST_KEYS
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import Flat, MaskedSum
+from fedstrata.tensors import ExactSum, Flat, OneSum, check_unmasked
 from fedstrata.trust.key_check import KeyCheck
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns
@@ -55,7 +56,7 @@ class Parent:
     """A parent whose children mask, with a round open."""
 
     server: RoundServer
-    sums: MaskedSum
+    sums: OneSum
 
     @classmethod
     def of(
@@ -74,9 +75,9 @@ class Parent:
     def open(self, folder: Path, number: int, children: Sequence[str] = IDS, deadline: Deadline | None = None) -> None:
         path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
         write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
-        self.sums = MaskedSum(LAYOUT.size, most)
+        self.sums = OneSum(LAYOUT.size, most, ExactSum.fold_masked)
         terms = self.server.exchange
-        intake = Intake(children=most, sums=self.sums, wait=terms.wait, masked_by=3)
+        intake = Intake(children=most, sums=self.sums, wait=terms.wait, enough=EnoughToMask(3))
         stages = on_time(deadline or Deadline())
         if isinstance(terms.keys, KeyRing):
             stages.insert(0, Masked(Masking(terms.keys, intake, sum(most.values()))))
@@ -94,7 +95,7 @@ class Parent:
     async def mean(self) -> Flat:
         """The round's result."""
         await self.server.gather()
-        self.sums.check_unmasked()
+        check_unmasked(self.sums.totals)
         return self.sums.total.mean()
 
 
@@ -103,7 +104,7 @@ class Child:
 
     def __init__(self, parent: Parent, device_id: str, *, experiment: Experiment = EXPERIMENT, **cuts: Any) -> None:
         self.masks = Masks(experiment, device_id, Proofs(experiment.run_id, None))
-        identity = Identity(run_id=RUN_ID, child_id=device_id, cluster_id="lps-0")
+        identity = Identity(run_id=RUN_ID, child_id=device_id, home_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
         self.client = RoundClient(
             calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), masks=self.masks
@@ -442,7 +443,8 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
-    intake = Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3)
+    sums = OneSum(LAYOUT.size, most, ExactSum.fold_masked)
+    intake = Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
     vouching.by = (b"old", b"new")
     assert Masking(keys, intake, 20).is_formed
     vouching.by = (b"new",)
@@ -460,7 +462,13 @@ async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
-    masking = Masking(keys, Intake(children=most, sums=MaskedSum(LAYOUT.size, most), wait=FOREVER, masked_by=3), 20)
+    masking = Masking(
+        keys,
+        Intake(
+            children=most, sums=OneSum(LAYOUT.size, most, ExactSum.fold_masked), wait=FOREVER, enough=EnoughToMask(3)
+        ),
+        20,
+    )
     digest, roster = masking.digest, masking.part.roster
     vouching.by = (b"new",)
     for device_id, key in keys_by(b"new").items():

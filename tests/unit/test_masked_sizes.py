@@ -19,6 +19,7 @@ RANDOM = "method={name: random, clusters: 2}"
     [
         (257, (), "a round asks 257 devices, and masks are for at most 256; say training.participation: 256"),
         (600, ("training.participation=0.5",), "a round asks 300 devices"),
+        (600, ("topology={lps: 2}",), "of 2 LPSs one asks 300 devices"),
         (513, (RANDOM,), "of 2 clusters one asks at least 257 devices"),
         (260, ("newcomers={devices: 0-4, from_global_round: 2}", "training.global_rounds=3"), "a round asks 260"),
     ],
@@ -36,6 +37,7 @@ def test_more_devices_than_a_roster_holds_are_refused_before_anything_is_started
         (256, ()),
         (700, ("training.participation=256",)),
         (512, (RANDOM,)),
+        (512, ("topology={lps: 2}",)),
         (600, ("method={name: one_shot, eigenvectors: 1, clusters: auto}",)),  # of which each may be small enough
         (260, ("newcomers={devices: 0-4, from_global_round: 4}", "training.global_rounds=3")),  # who never train
     ],

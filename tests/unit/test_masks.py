@@ -18,7 +18,7 @@ from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, Roste
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.mask_keys import roster_digest
-from fedstrata.tensors import Flat, Layout, MaskedSum, OneSum, PayloadCodec
+from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec, check_unmasked
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.key_check import KeyCheck
 from fedstrata.v1 import answers_pb2
@@ -68,7 +68,7 @@ def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
     masks = masks_of(EXPERIMENT)
     with_roster(devices, masks)
     most = dict.fromkeys(devices, 512)
-    masked, plain = MaskedSum(SIZE, most), OneSum(SIZE, most)
+    masked, plain = OneSum(SIZE, most, ExactSum.fold_masked), OneSum(SIZE, most)
     for index in order:
         device_id, (flat, examples) = devices[index], updates[index]
         sent = masks[device_id].masked(update_of(flat, examples))
@@ -77,7 +77,7 @@ def test_masks_cancel_to_the_bit_for_any_devices_in_any_order(
     for (flat, examples), device_id in zip(updates, devices, strict=True):
         plain.fold(device_id, 0, flat, [examples])
         plain.count(device_id, [examples])
-    masked.check_unmasked()
+    check_unmasked(masked.totals)
     assert masked.total.mean().tobytes() == plain.total.mean().tobytes()
 
 
@@ -408,9 +408,10 @@ ONE = "training: {lps_rounds_per_global_round: 1}"
 @pytest.mark.parametrize(
     ("says", "why"),
     [
-        ("method: fedavg\ntraining: {participation: 4}", "a round asks at most 4 devices"),
-        ("method: fedavg\ntraining: {participation: 0.5}", "a round asks at most 4 devices"),
+        ("method: fedavg\ntraining: {participation: 4}", "a round asks 4 devices"),
+        ("method: fedavg\ntraining: {participation: 0.5}", "a round asks 4 devices"),
         ("method: {name: one_shot, clusters: 2}", "of 2 clusters one asks at most 4 devices"),
+        ("method: fedavg\ntopology: {lps: 3}", "of 3 LPSs one asks 2 devices"),
     ],
 )
 def test_what_masks_cannot_go_with_is_refused_by_name(says: str, why: str) -> None:

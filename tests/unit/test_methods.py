@@ -298,11 +298,14 @@ def test_the_example_in_the_docstring_of_the_contract_runs() -> None:
 # --- the page on methods ------------------------------------------------------------------------------------
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "methods"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_has_a_section_that_leads_to_its_options(name: str) -> None:
     section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     assert f"(reference/methods/{name}.md)" in section
-    assert "**Leaves the device**" in section.replace("\n", " ")
     assert f"| [`{name}`](#{name}) |" in PAGE
+    options = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+    assert "\n## Options\n" in options
+    assert "\n## What leaves a device\n" in options

@@ -40,7 +40,7 @@ def test_it_is_told_as_the_file_wants_it() -> None:
     timed = parse_experiment(TEXT, overrides=TIMED)
     assert said_of(pace, timed).endswith("profiles: {here: 1.23}")
     assert pace_fields(pace, timed)["profile"] == 1.23
-    assert parse_experiment(TEXT, overrides=["clock=virtual", "compute={per_example: 1.23ms}"]).is_timed
+    assert parse_experiment(TEXT, overrides=["clock=virtual", "compute={per_example: 1.23ms}"]).clock == "virtual"
 
 
 def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

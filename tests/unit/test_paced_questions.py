@@ -192,7 +192,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     )  # fmt: skip
     assert asking.question is not None
     answers = {index: answer_to_proto(asking.question, {"losses": np.float64((1, 2))}) for index in (2, 3, 4)}
-    header = answers_pb2.BundleHeader(cluster_id="lps-1", global_round=0, answers=3)
+    header = answers_pb2.BundleHeader(home_id="lps-1", global_round=0, answers=3)
     size = sum(answer.ByteSize() for answer in answers.values())
     there_ns, kept = LpsTimeline(gps.experiment).bundled_ns("lps-1", 0, 0, size), list[set[str]]()
 
@@ -203,7 +203,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
 
     await clock.run(asking.take(header, answers), look())
     assert kept == [set(), {"lps-1"}]  # nothing is kept before it is there
-    header.cluster_id = "lps-0"
+    header.home_id = "lps-0"
     with pytest.raises(Exception, match="tells of 3 devices of others"):
         await asking.take(header, answers)
 
@@ -220,7 +220,7 @@ async def test_an_lps_has_heard_of_a_plan_a_latency_after_it_was_told(
     monkeypatch.setattr(lps_side, "until_ns", until)
     monkeypatch.setattr(lps_side.time, "monotonic_ns", lambda: 7 * S)
     experiment = real(f"clock={clock}")
-    await clock_of(experiment).lps(Cluster(cluster_id="lps-1")).plan_came(3)
+    await clock_of(experiment).lps(Cluster(home_id="lps-1")).plan_came(3)
     expected = 7 * S + LpsTimeline(experiment).told_ns("lps-1", 3, 0)
     assert waited == ([expected] if clock == "real" else [])
 

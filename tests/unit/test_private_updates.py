@@ -203,7 +203,7 @@ async def sent_by(host: DeviceProcess, lps_round: int = 0, seed: int = 7) -> Upd
     )
     client = RoundClient(
         ParentCalls(fetch=None, submit=None, locate=None),
-        Identity(run_id="run", child_id="device-001", cluster_id="lps-0"),
+        Identity(run_id="run", child_id="device-001", home_id="lps-0"),
         host.streams.travelling, link=LinkSettings(), log=EventLog("test"),
     )  # fmt: skip
     job = RoundJob(

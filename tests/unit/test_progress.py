@@ -74,8 +74,8 @@ def test_a_log_says_once_that_somebody_is_waited_for_and_again_when_that_is_some
 WHOLE = pb.RunStatus(
     run_id="lab-1", phase="training", global_round=1, global_rounds=4, seconds=90.0, lps_wanted=2,
     clusters=[
-        pb.ClusterStatus(cluster_id="lps-0", devices=2, lps_round=3, loss=0.5, accuracy=0.75, is_evaluated=True),
-        pb.ClusterStatus(cluster_id="lps-1", devices=1),
+        pb.ClusterStatus(home_id="lps-0", devices=2, lps_round=3, loss=0.5, accuracy=0.75, is_evaluated=True),
+        pb.ClusterStatus(home_id="lps-1", devices=1),
     ],
     link_bytes=[rounds_pb2.LinkBytes(link="device-lps", direction="up", kind="update", end="parent", bytes=9)],
     devices=[pb.StateCount(state="assigned", devices=3)],
@@ -92,6 +92,7 @@ def test_every_status_is_as_its_schema_says(found: pb.RunStatus, capsys: pytest.
 def test_the_schema_of_a_status_describes_every_field_and_refuses_what_is_none() -> None:
     schema = status_schema()
     assert set(schema["properties"]) == {"event", *status_fields(WHOLE)}
+    assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
     for wrong in ({"phase": "resting"}, {"seconds": "90"}, {"bytes": {}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"event": "status", **status_fields(WHOLE), **wrong}, schema)

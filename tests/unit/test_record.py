@@ -45,7 +45,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     experiment = parse_experiment("""{name: two-devices, seed: 3, method: {name: one_shot, clusters: 1},
         partition: {kind: iid, devices: 2, examples_per_device: 10}}""")
-    row = rounds_pb2.LpsRound(cluster_id="lps-0", devices=2, num_examples=20, bytes_up=7, bytes_down=9, seconds=0.5)
+    row = rounds_pb2.LpsRound(home_id="lps-0", devices=2, num_examples=20, bytes_up=7, bytes_down=9, seconds=0.5)
     evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
     result = gps_record.RunResult(
         experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},

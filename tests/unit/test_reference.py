@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import typer
 
+from emulator.commands.main import app
 from scripts.reference.__main__ import ROOT, files
+from scripts.reference.command_line import commands, value_of
 from scripts.reference.keys import Key, keys
 
 FILES = files()
@@ -36,3 +39,12 @@ def test_keys_are_found_through_references_unions_and_lists() -> None:
         Key(name="own.size", **size),
         Key(name="share", kind="number > 0", default="`0.5`", description=""),
     ]
+
+
+def test_an_option_with_choices_shows_them() -> None:
+    options = {
+        path: {each.name: value_of(each) for each in it.params} for path, it in commands(typer.main.get_command(app))
+    }
+    assert options["export",]["to"] == "tensorboard|mlflow"
+    assert options["schema",]["of"] == "experiment|status"
+    assert options["export",]["folder"] == "DIR"

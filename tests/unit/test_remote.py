@@ -14,7 +14,7 @@ from test_rollout import QUOTA, SCHEDULER, a_pod, a_set, a_warning
 
 from emulator.cluster import remote
 from emulator.cluster.helm import Helm, _refused, chart_of, check_chart
-from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.kubernetes import GpsAccess, InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.remote import UpRequest, load_for_cluster
 from emulator.cluster.rollout import Seen
@@ -71,11 +71,11 @@ def test_a_kubernetes_that_accepts_calls_and_says_nothing_is_not_waited_for(monk
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         configuration.retries = False
         api = client.ApiClient(configuration)
-        found._configuration = configuration
+        found.configuration = configuration
         found._namespace, found._selector = "default", "app.kubernetes.io/instance=run"
         found._core, found._apps = client.CoreV1Api(api), client.AppsV1Api(api)
         with pytest.raises(AddressError, match="does not answer"):
-            found._look()
+            found.look()
 
 
 @pytest.mark.parametrize(
@@ -402,10 +402,10 @@ def release_that_sees(monkeypatch: pytest.MonkeyPatch, *moments: Seen) -> Instal
     monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
     monkeypatch.setattr("emulator.cluster.kubernetes.pass_time", lambda _: None)
     left = list(moments)
-    monkeypatch.setattr(InstalledRelease, "_look", lambda _: left.pop(0) if left[1:] else left[0])
+    monkeypatch.setattr(InstalledRelease, "look", lambda _: left.pop(0) if left[1:] else left[0])
     monkeypatch.setattr(InstalledRelease, "_delete_outdated", lambda *_: None)
     found = InstalledRelease(LAB)
-    found._release, found._namespace, found._configuration = LAB, "default", client.Configuration()
+    found.release, found._namespace, found.configuration = LAB, "default", client.Configuration()
     return found
 
 
@@ -445,13 +445,13 @@ def test_what_is_going_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_the_right_to_forward_ports_that_is_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = release_that_sees(monkeypatch, Seen())
-    monkeypatch.setattr(InstalledRelease, "gps_pod", lambda _, port: ("lab-gps-0", 50051))
+    monkeypatch.setattr(GpsAccess, "pod", lambda _, port: ("lab-gps-0", 50051))
 
     def refused(*_: object) -> None:
         raise client.ApiException(status=0, reason="Handshake status 403 Forbidden -+-+- {'date': 'today'}")
 
     monkeypatch.setattr("emulator.cluster.forward.PodPort._open", refused)
-    with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), found.gps_address():
+    with pytest.raises(AddressError, match="verbs get and create on pods/portforward"), GpsAccess(found).address():
         pass
 
 
@@ -461,7 +461,7 @@ def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.Mo
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
     with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node for lab-gps-0: 0/3 nodes"):
-        found.gps_pod()
+        GpsAccess(found).pod()
 
 
 def test_a_gps_that_ends_at_each_start_is_told_at_once_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +469,7 @@ def test_a_gps_that_ends_at_each_start_is_told_at_once_with_its_last_words(monke
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Running"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
     with pytest.raises(RunStoppedError, match="the GPS does not run: pod lab-gps-0: CrashLoopBackOff: error: the disk"):
-        found.gps_pod()
+        GpsAccess(found).pod()
 
 
 def test_helms_library_runs_under_the_name_of_helm_so_that_both_manage_the_same_fields(

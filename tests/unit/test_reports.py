@@ -73,16 +73,14 @@ class Setting:
         self.gps.restart()
         self._open()
 
-    def note(
-        self, lps_id: str, *, term: int = 0, bytes_up: int = 0, devices: int = 2, cluster_id: str = "lps-0"
-    ) -> None:
+    def note(self, lps_id: str, *, term: int = 0, bytes_up: int = 0, devices: int = 2, home_id: str = "lps-0") -> None:
         self.reports.note(
             rounds_pb2.UpdateHeader(
-                cluster_id=cluster_id,
+                home_id=home_id,
                 lps_id=lps_id,
                 term=term,
-                lps_rounds=[rounds_pb2.LpsRound(cluster_id=cluster_id, lps_round=0, devices=devices)],
-                exclusions=[rounds_pb2.Exclusion(device_id=IDS[cluster_id == "lps-1"], stage="round 1", reason=lps_id)],
+                lps_rounds=[rounds_pb2.LpsRound(home_id=home_id, lps_round=0, devices=devices)],
+                exclusions=[rounds_pb2.Exclusion(device_id=IDS[home_id == "lps-1"], stage="round 1", reason=lps_id)],
                 link_bytes=[rounds_pb2.LinkBytes(**vars(UP), bytes=bytes_up)],
             )
         )
@@ -95,7 +93,7 @@ class Setting:
 
 def header_of(**said: Any) -> pb.ReportHeader:
     """What is said before a model of the first cluster."""
-    return pb.ReportHeader(cluster_id="lps-0", **said)
+    return pb.ReportHeader(home_id="lps-0", **said)
 
 
 async def parts_of(model: bytes) -> AsyncIterator[pb.ReportPart]:
@@ -122,25 +120,25 @@ def test_rounds_and_exclusions_are_those_that_the_serving_lps_tells_of(setting: 
 def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(setting: Setting) -> None:
     for lps_round, examples in ((0, 0), (1, 10), (2, 0)):
         row = rounds_pb2.LpsRound(
-            cluster_id="lps-0",
+            home_id="lps-0",
             global_round=lps_round // 2,
             lps_round=lps_round,
             loss_sum=25 if examples else 0,
             correct=4 if examples else 0,
             evaluated_examples=examples,
         )
-        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
+        setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
     assert setting.reports.latest_rounds["lps-0"].lps_round == 2
     assert setting.reports.latest_measured["lps-0"] == (2.5, 0.4)
 
 
 def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting) -> None:
-    setting.note("lps-1", cluster_id="lps-1", bytes_up=700)
+    setting.note("lps-1", home_id="lps-1", bytes_up=700)
     setting.note("lps-0", bytes_up=100)
     setting.serving.hand_over("lps-0", "lps-1", 1)
     setting.note("lps-1", term=1, bytes_up=900)  # all it has counted, of both clusters
-    setting.note("lps-1", cluster_id="lps-1", bytes_up=850)  # said before, and heard later
+    setting.note("lps-1", home_id="lps-1", bytes_up=850)  # said before, and heard later
     assert setting.reports.counts.total()[UP] == 100 + 900
     setting.restart()
     assert setting.reports.counts.total()[UP] == 100 + 900
@@ -188,7 +186,7 @@ async def test_where_clusters_span_lpss_a_report_is_of_the_devices_that_hang_the
 def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setting) -> None:
     strange = [vars(UP) | {"direction": "sideways"}, vars(UP) | {"kind": "x" * 99}, vars(UP) | {"link": "lps-gps"}]
     counts = [rounds_pb2.LinkBytes(**key, bytes=1) for key in (*strange, vars(UP))]
-    setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", link_bytes=counts))
+    setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", link_bytes=counts))
     assert setting.reports.counts.total() == {UP: 1}
     setting.restart()
     assert setting.reports.counts.total() == {UP: 1}
@@ -267,7 +265,7 @@ async def test_of_each_cluster_one_report_is_taken_at_a_time_and_the_newest_coun
 def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, device: str, stage: str) -> None:
     for who, at, reason in ((IDS[0], "round 2", "late " * 999), (device, stage, "refused: it is said")):
         gone = rounds_pb2.Exclusion(device_id=who, stage=at, reason=reason)
-        header = rounds_pb2.UpdateHeader(cluster_id="lps-0", exclusions=[gone])
+        header = rounds_pb2.UpdateHeader(home_id="lps-0", exclusions=[gone])
         if who == device and at == stage:
             with pytest.raises(PayloadError, match="expected a device of its own"):
                 setting.reports.note(header)
@@ -279,7 +277,7 @@ def test_an_lps_excludes_its_own_devices_at_its_own_stages(setting: Setting, dev
 def test_of_a_device_that_moves_the_lpss_speak_that_have_had_it(setting: Setting) -> None:
     def note(lps_id: str) -> None:
         gone = rounds_pb2.Exclusion(device_id=IDS[0], stage="round 2", reason=lps_id)
-        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id=lps_id, exclusions=[gone]))
+        setting.reports.note(rounds_pb2.UpdateHeader(home_id=lps_id, exclusions=[gone]))
 
     with pytest.raises(PayloadError, match="expected a device of its own"):
         note("lps-1")
@@ -297,7 +295,7 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
     setting = Setting(tmp_path, "topology={lps: 2}", "method=fedavg", "clock=virtual", move)
     gone = rounds_pb2.Exclusion(device_id=IDS[0], stage="round 2", reason="late")
     with pytest.raises(PayloadError, match="expected a device of its own"):
-        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-1", exclusions=[gone]))
+        setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-1", exclusions=[gone]))
 
 
 @pytest.mark.parametrize(
@@ -317,9 +315,9 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
     ],
 )
 def test_times_that_cannot_be_are_refused(setting: Setting, times: rounds_pb2.RoundTimes, message: str) -> None:
-    rows = [rounds_pb2.LpsRound(cluster_id="lps-0", times=times)]
+    rows = [rounds_pb2.LpsRound(home_id="lps-0", times=times)]
     with pytest.raises(PayloadError, match=message):
-        setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", lps_rounds=rows))
+        setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_rounds=rows))
 
 
 def test_a_journal_with_an_exclusion_of_nobody_is_gone_on_from(setting: Setting) -> None:
@@ -332,12 +330,12 @@ def test_lists_that_are_longer_than_a_run_can_make_them_are_refused(setting: Set
     exclusions = [rounds_pb2.Exclusion(device_id=IDS[0], stage="training", reason=str(n)) for n in range(10_000)]
     long = {
         "exclusions": exclusions,
-        "lps_rounds": [rounds_pb2.LpsRound(cluster_id="lps-0")] * 10_000,
+        "lps_rounds": [rounds_pb2.LpsRound(home_id="lps-0")] * 10_000,
         "link_bytes": [rounds_pb2.LinkBytes(**vars(UP))] * 10_000,
     }
     for name, said in long.items():
         with pytest.raises(PayloadError, match=r"10000 .* reported, expected at most"):
-            setting.reports.note(rounds_pb2.UpdateHeader(cluster_id="lps-0", **{name: said}))  # type: ignore[arg-type]
+            setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", **{name: said}))  # type: ignore[arg-type]
     with pytest.raises(UnknownChildError, match="no LPS is called 'lps-77'"):
         setting.note("lps-77")
 
@@ -350,7 +348,7 @@ async def test_a_device_that_is_measured_twice_is_refused(setting: Setting) -> N
 
 async def test_clusters_that_are_none_are_refused(setting: Setting) -> None:
     with pytest.raises(UnknownChildError, match="no cluster is called 'lps-7'"):
-        setting.note("lps-7", cluster_id="lps-7")
+        setting.note("lps-7", home_id="lps-7")
 
 
 async def test_a_report_that_is_still_coming_keeps_no_record_waiting(setting: Setting) -> None:

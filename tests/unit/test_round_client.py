@@ -31,7 +31,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def client_of(
     wire: Wire, *, layout: Layout, child_id: str = "a", link: LinkSettings = LINK, has_exchange: bool = False
 ) -> RoundClient:
-    identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
+    identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
     calls = wire.calls(has_exchange=has_exchange)
     return RoundClient(calls, identity, layout, link=link, log=EventLog("test"))
 
@@ -164,7 +164,7 @@ async def test_a_child_with_patience_says_when_its_parent_stays_away() -> None:
         raise cut_off()
 
     calls = ParentCalls(fetch=None, submit=away, locate=away, patience=3)
-    identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
+    identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
     layout = Layout.of({"w": (2,)})
     client = RoundClient(calls, identity, layout, link=LINK, log=EventLog("test"))
     with pytest.raises(ParentAwayError, match="after 3 tries"):
@@ -254,7 +254,7 @@ async def test_each_update_is_announced_with_its_own_examples_and_scales(encodin
             announced.append((sums.num_examples, sums.tensors[0].scale))
         return pb.UpdateReply(accepted=True)
 
-    identity = Identity(run_id=RUN_ID, child_id="a", cluster_id="lps-0")
+    identity = Identity(run_id=RUN_ID, child_id="a", home_id="lps-0")
     calls, link = ParentCalls(fetch=None, submit=take, locate=None), LinkSettings(up=encoding)
     client = RoundClient(calls, identity, LAYOUT, link=link, log=EventLog("test"))
     for num_examples, value in ((2, 1.0), (2, 4.0), (3, 4.0)):

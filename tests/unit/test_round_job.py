@@ -66,7 +66,7 @@ def job_of(
         withdrawn=withdrawn, told=answer_to_proto(named("told"), told) if told is not None else None,
     )  # fmt: skip
     calls = ParentCalls(fetch=None, submit=None, locate=None)
-    identity = Identity(run_id="run", child_id="device-001", cluster_id="lps-0")
+    identity = Identity(run_id="run", child_id="device-001", home_id="lps-0")
     client = RoundClient(calls, identity, host.streams.travelling, link=LinkSettings(), log=EventLog("test"))
     return RoundJob(
         host, device_data(host.experiment, host.dataset, 1), received, device_index=1, device_id="device-001",

@@ -229,7 +229,7 @@ async def test_an_answer_to_a_round_without_a_question_is_passed_over(tmp_path: 
 
 
 def client_of(wire: Wire, child_id: str = "a") -> RoundClient:
-    identity = Identity(run_id=RUN_ID, child_id=child_id, cluster_id="lps-0")
+    identity = Identity(run_id=RUN_ID, child_id=child_id, home_id="lps-0")
     calls = wire.calls(has_exchange=True)
     return RoundClient(calls, identity, LAYOUT, link=LINK, log=EventLog("test"))
 

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from fedstrata.errors import NotServedError
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc import server as server_module
 from fedstrata.rpc.client import is_passing
@@ -213,3 +214,21 @@ async def test_bytes_that_are_no_message_are_refused_in_one_line_where_nobody_ha
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
     await server.stop(0)
     assert [record.message for record in caplog.records] == ["call_refused"] * 2
+
+
+class Elsewhere(GpsServiceServicer):
+    """A parent whose children belong to another."""
+
+    async def Enroll(self, request: Any, context: Any) -> Any:
+        raise NotServedError("moved to another parent; ask for the assignment")
+
+
+async def test_a_child_that_is_sent_to_its_new_parent_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    server = RpcServer(ProcessMetrics("gps").links)
+    add_GpsServiceServicer_to_server(Elsewhere(), server._counting)
+    await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="moved to another parent"):
+            await GpsServiceStub(channel).Enroll(pb.EnrollRequest(), timeout=20)
+    await server.stop(0)
+    assert caplog.records == []

@@ -70,7 +70,7 @@ def test_a_shared_link_changes_too() -> None:
 
 def members_of(experiment: Experiment) -> Members:
     members = [Member(device_id=f"device-00{i}", device_index=i, num_examples=7) for i in (0, 2)]
-    return Members(experiment, Cluster(cluster_id="lps-0", members=members), Presence(experiment.schedule))
+    return Members(experiment, Cluster(home_id="lps-0", members=members), Presence(experiment.schedule))
 
 
 def test_who_is_away_as_a_round_begins_takes_no_part() -> None:

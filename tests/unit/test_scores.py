@@ -13,7 +13,7 @@ from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Moment, Outcome, Plan
-from fedstrata.methods.scores import LABELS, PORTION, TABLE, WEIGHTS
+from fedstrata.methods.scores import LABELS, PORTION, TABLE, WEIGHTS, DeviceTable
 from fedstrata.partitions import device_data, public_data
 from tests.support.device_work import Devices
 
@@ -184,7 +184,7 @@ async def test_three_rounds_are_those_of_loops_over_devices_and_labels(reading: 
         await rounds.one(plan)
         plain.round(number)
         for index in range(3):
-            table = rounds.method._table(rounds.work(index, plan))  # type: ignore[attr-defined]
+            table = DeviceTable(rounds.method.options, rounds.method.facts, rounds.work(index, plan)).values()
             assert np.abs(table - plain.restricted(index)).max() < 1e-5
             assert np.abs(rounds.models[index] - plain.models[index]).max() < 1e-5
     used, received = await rounds.method.measure(rounds.work(1, plan))

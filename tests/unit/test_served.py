@@ -14,9 +14,7 @@ SOON_S = 0.001
 
 
 def assignment(number: int) -> gps_pb.FetchAssignmentResponse:
-    return gps_pb.FetchAssignmentResponse(
-        cluster_id="lps-0", lps_id=f"lps-{number}", lps_address=f"10.0.0.{number}:50052"
-    )
+    return gps_pb.FetchAssignmentResponse(home_id="lps-0", lps_id=f"lps-{number}", lps_address=f"10.0.0.{number}:50052")
 
 
 class RoundTerms:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +13,6 @@ from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.journal.answers import BEFORE
-from gps.plans.places import Places
 from tests.support.gps_parts import IDS, GpsParts
 
 PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
@@ -53,8 +51,8 @@ class Setting:
             self.serving.presence.hear(f"lps-{number}")
 
     def adopt(self) -> None:
-        for cluster_id, lps_id in self.serving.adoptable().items():
-            self.serving.hand_over(cluster_id, lps_id, 2)
+        for home_id, lps_id in self.serving.adoptable().items():
+            self.serving.hand_over(home_id, lps_id, 2)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_a_device_is_assigned_once_its_lps_is_there(setting: Setting) -> None:
     setting.register(2)
     assignment = setting.serving.assignment(device)
     assert assignment.is_assigned
-    assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-2", "lps-2", "10.0.0.2:50052")
+    assert (assignment.home_id, assignment.lps_id, assignment.lps_address) == ("lps-2", "lps-2", "10.0.0.2:50052")
     setting.register(0, 1)
     assert setting.serving.are_all_there
 
@@ -84,7 +82,7 @@ def test_a_device_that_changes_its_cluster_stays_on_the_lps_that_it_hangs_on(tmp
     for cluster in (2, 0):
         device.cluster = cluster
         assignment = setting.serving.assignment(device)
-        assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == (
+        assert (assignment.home_id, assignment.lps_id, assignment.lps_address) == (
             "lps-1",
             "lps-1",
             "10.0.0.1:50052",
@@ -208,7 +206,7 @@ def test_devices_and_pods_are_told_of_the_adopter(setting: Setting) -> None:
     setting.pass_s(30, 1)
     setting.adopt()
     assignment = setting.serving.assignment(setting.gps.roster.devices[0])
-    assert (assignment.cluster_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
+    assert (assignment.home_id, assignment.lps_id, assignment.lps_address) == ("lps-0", "lps-1", "10.0.0.1:50052")
     assert setting.serving.pods() == {"pod-0": ["lps-1"]}
     assert setting.places.members("lps-0")[0].device_id == IDS[0]
 
@@ -276,22 +274,6 @@ def test_a_handover_is_of_the_global_round_then_open_and_after_the_last_of_the_e
     changed = [setting.serving.hand_over("lps-0", "lps-1", number) for number in (0, rounds - 1, rounds)]
     told = ["global round 1", f"global round {rounds}", "evaluation"]
     assert [setting.serving.stage_of(handover) for handover in changed] == told
-
-
-def test_while_all_lps_are_there_looking_for_one_that_is_away_costs_one_look_at_the_clusters(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting.serving.presence.listen()
-    setting.register(0, 1, 2)
-    homes, looks = setting.places.homes, Mock()
-
-    def look(places: Places) -> dict[str, list[str]]:
-        looks()
-        return homes
-
-    monkeypatch.setattr(Places, "homes", property(look))
-    assert setting.serving.adoptable() == {}
-    looks.assert_called_once_with()
 
 
 def test_an_lps_that_is_refused_is_away_at_once_and_for_good(setting: Setting) -> None:

@@ -181,7 +181,7 @@ def test_a_stream_that_nobody_moved_in_any_lps_round_has_no_weight() -> None:
 def members_of(*members: pb.Member, participation: float | None = None, mixed: tuple[str, ...] = ()) -> Members:
     overrides = [] if participation is None else [f"training.participation={participation}"]
     experiment = parse_experiment(TEXT, overrides=overrides)
-    return Members(experiment, pb.Cluster(cluster_id="lps-0", members=members, clusters=2, mixed=mixed), Presence(()))
+    return Members(experiment, pb.Cluster(home_id="lps-0", members=members, clusters=2, mixed=mixed), Presence(()))
 
 
 def member(index: int, **fields: int) -> pb.Member:
@@ -242,14 +242,14 @@ def test_updates_go_into_mixed_streams_by_the_members_shares() -> None:
 
 
 def test_a_round_under_way_does_not_go_on_with_other_devices_and_one_that_is_over_does() -> None:
-    members, now = members_of(member(0), member(1)), pb.Cluster(cluster_id="lps-0", members=[member(0)])
+    members, now = members_of(member(0), member(1)), pb.Cluster(home_id="lps-0", members=[member(0)])
     assert members.goes_on_with(now)
     members.begin_global_round(3)
     assert not members.goes_on_with(now)
     now.members.append(member(1))
     now.members.append(member(2, from_global_round=4))  # a late one, in none that is under way
     assert members.goes_on_with(now)
-    assert not members.goes_on_with(pb.Cluster(cluster_id="lps-0", members=now.members, term=1))
+    assert not members.goes_on_with(pb.Cluster(home_id="lps-0", members=now.members, term=1))
     assert not members.goes_on_with(None)
 
 
@@ -259,7 +259,7 @@ LOG = EventLog("test_spanning_lps")
 
 
 def report(lps_round: int) -> pb.ReportHeader:
-    told = pb.ReportHeader(run_id="run-1", cluster_id="lps-0")
+    told = pb.ReportHeader(run_id="run-1", home_id="lps-0")
     told.lps_rounds.add(lps_round=lps_round)
     return told
 

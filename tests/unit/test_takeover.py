@@ -257,11 +257,11 @@ def test_the_round_held_is_opened_if_the_global_round_allows_it(held_round: int 
 @pytest.mark.parametrize("held_round", [4, 9])
 async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(tmp_path: Path, held_round: int) -> None:
     shared = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(3, np.float32))
-    cluster = Cluster(cluster_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
-    takeover = session_of(EXPERIMENT, tmp_path, cluster, shared, STREAMS).takeover
-    assert takeover is not None
-    gathering = takeover.search()
-    taking_over = asyncio.create_task(takeover.run(gathering))
+    cluster = Cluster(home_id="lps-0", members=[Member(device_id="a", num_examples=1)], global_round=2)
+    shown: asyncio.Queue[ModelSearch] = asyncio.Queue()
+    session = session_of(EXPERIMENT, tmp_path, cluster, shared, STREAMS)
+    taking_over = asyncio.create_task(session.recover(shown.put_nowait))
+    gathering = await shown.get()
     await told(gathering, "a", held_round)
     await gathering.take_model(header_of("a", held_round, MODEL), parts_of(MODEL))
     with pytest.raises(StateError, match=f"is of LPS round {held_round}, while the GPS is at global round 3"):
@@ -269,9 +269,7 @@ async def test_without_deadlines_a_model_of_another_global_round_stops_the_run(t
 
 
 def state_in(folder: Path, term: int) -> ClusterState:
-    return ClusterState(
-        folder / "lps-0", run_id=RUN_ID, cluster_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term
-    )
+    return ClusterState(folder / "lps-0", run_id=RUN_ID, home_id="lps-0", layout=LAYOUT, rounds_per_global=3, term=term)
 
 
 def started(folder: Path, held_round: int | None) -> tuple[int, Flat, Flat]:

@@ -174,11 +174,11 @@ class Link:
 
     def header(self, offset: int = 0) -> pb.UpdatePart:
         header = header_of("device-000", num_examples=2, offset=offset)
-        header.cluster_id = "lps-0"
+        header.home_id = "lps-0"
         return pb.UpdatePart(header=header)
 
     async def located(self) -> int:
-        request = pb.LocateUpdateRequest(run_id=RUN_ID, child_id="device-000", cluster_id="lps-0", round=0)
+        request = pb.LocateUpdateRequest(run_id=RUN_ID, child_id="device-000", home_id="lps-0", round=0)
         return int((await self.stub.LocateUpdate(request)).offset)
 
 

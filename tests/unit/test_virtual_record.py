@@ -31,7 +31,7 @@ def lps_row(lps_id: str, number: int, begins_s: int, ready_s: int) -> rounds_pb2
         begins_ns=begins_s * S, ends_ns=(begins_s + 3) * S, ready_ns=ready_s * S, down_ns=1 * S, compute_ns=2 * S,
         up_ns=1 * S, waiting_ns=2 * S, children=2, slowest="device-001",
     )  # fmt: skip
-    return rounds_pb2.LpsRound(cluster_id=lps_id, lps_round=number, global_round=number, times=times)
+    return rounds_pb2.LpsRound(home_id=lps_id, lps_round=number, global_round=number, times=times)
 
 
 ROWS = [lps_row("lps-0", 0, 0, 5), lps_row("lps-1", 0, 0, 4)]

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from fedstrata.errors import PayloadError
+from fedstrata.methods import Plan
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.files import Revoked
@@ -18,6 +19,7 @@ from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
+from gps.journal.answers import BEFORE
 from lps.waits import Waits
 from tests.support.gps_parts import IDS, GpsParts
 
@@ -57,8 +59,7 @@ class Setting:
 
     def group(self) -> None:
         self.gps.enrol(*EVERYONE)
-        for index in EVERYONE:
-            self.gps.roster.devices[index].home = 0 if index < 3 else 1
+        self.gps.places.make(BEFORE, Plan(clusters=((0, 1, 2), (3, 4)), rule="as given"))
 
     def named(self, phase: str) -> dict[str, float]:
         return {wait.name: wait.seconds for wait in self.waiting.look(phase)}

@@ -27,7 +27,7 @@ def flow(child: int, *seconds: int) -> pb.Flow:
 
 def lps_row(lps_id: str, begins_s: int, ends_s: int, *flows: pb.Flow) -> pb.LpsRound:
     times = pb.RoundTimes(begins_ns=begins_s * S, ends_ns=ends_s * S, flows=flows)
-    return pb.LpsRound(cluster_id=lps_id, times=times)
+    return pb.LpsRound(home_id=lps_id, times=times)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -63,7 +63,7 @@ def test_on_the_real_clock_a_round_lasts_as_long_as_it_did_and_an_lps_computes_m
         )
 
     device = [carried("device-lps", "down", 1, 1), carried("device-lps", "compute", 3), carried("device-lps", "up", 2)]
-    row = pb.LpsRound(cluster_id="lps-0", seconds=9.5, times=pb.RoundTimes(carried=device))
+    row = pb.LpsRound(home_id="lps-0", seconds=9.5, times=pb.RoundTimes(carried=device))
     closed = pb.RoundTimes(carried=[carried("lps-gps", "up", 1)])
     text = table([row, row], RunTimes(global_rounds={0: closed}), IDS)
     assert text.splitlines()[1] == "lps,1,1,lps-0,device-000,2.000000000,3.000000000,2.000000000,2.500000000"
@@ -135,7 +135,7 @@ def test_rows_of_a_long_run_are_gone_through_once() -> None:
         def __iter__(self) -> Iterator[pb.LpsRound]:
             started.append(1)
             for number in range(100):
-                yield pb.LpsRound(cluster_id="lps-0", global_round=number, lps_round=number, seconds=number)
+                yield pb.LpsRound(home_id="lps-0", global_round=number, lps_round=number, seconds=number)
 
     carried = [pb.Carried(link="lps-gps", direction="up", achieved_link_ns=S)]
     closed = {number: pb.RoundTimes(carried=carried) for number in range(100)}

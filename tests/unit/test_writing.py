@@ -18,7 +18,7 @@ LOG = EventLog("test_writing")
 
 
 def state_in(folder: Path, layout: Layout, rounds_per_global: int = 2) -> ClusterState:
-    return ClusterState(folder, run_id="run-1", cluster_id="lps-0", layout=layout, rounds_per_global=rounds_per_global)
+    return ClusterState(folder, run_id="run-1", home_id="lps-0", layout=layout, rounds_per_global=rounds_per_global)
 
 
 def pieces(layout: Layout, value: float) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is drawn in one colour: ratios, one a seed, by column."""
+    """The values of one colour: ratios, one per seed, by column."""
 
     label: str
     values: Mapping[str, Sequence[float]]
@@ -73,12 +73,12 @@ def draw_comparison(comparison: "Comparison", output: Path) -> None:
 
 
 def known(values: Iterable[float | None]) -> list[float]:
-    """Those values that are there."""
+    """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 
 def _draw_series(axes: "Axes", series: Series, columns: Sequence[str], place: tuple[int, int]) -> None:
-    """In each column, at the series' place among all: its seeds as dots, beside them mean and spread."""
+    """Draw, in each column, the seeds of a series as dots, and beside them the mean and the spread."""
 
     index, count = place
     style: dict[str, Any] = {

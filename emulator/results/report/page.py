@@ -30,7 +30,7 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """What the page draws of a record; the same as the GPS tells at the end of the run, and what a clock adds."""
+    """Return the page's data of a record: what the GPS sends at the end of the run, and what a clock adds."""
     relevance, waits = record.relevance, record.waits
     return {
         "parts": {

@@ -69,7 +69,7 @@ def save(figure: "Figure", folder: Path, name: str) -> None:
 
 
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
-    """An `<svg>` element for a page. `draw` fills the figure and returns a description in words.
+    """Return an `<svg>` element for a page. `draw` fills the figure and returns a description in words.
 
     `key` is unique on the page and prefixes every id; `size` is in inches.
     """
@@ -98,6 +98,6 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
 
 
 def shorten(name: str, most: int = 18) -> str:
-    """A name of at most `most` characters, cut in its middle."""
+    """Return a name of at most `most` characters, cut in its middle."""
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"

@@ -16,7 +16,7 @@ def html(text: object) -> Markup:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], numeric: str) -> Markup:
-    """A table; `numeric` holds a character a column: `1` where it is set to the right, `.` to the left."""
+    """Return a table; `numeric` holds a character a column: `1` where it is set to the right, `.` to the left."""
     kinds = [' class="n"' if kind == "1" else "" for kind in numeric]
     top = "".join(f'<th scope="col"{kind}>{html(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(

@@ -75,7 +75,9 @@ def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names
 
 
 def accuracy_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Virtual seconds and mean accuracy over the LPSs' models, each as it was last measured, once all have been."""
+    """Return the virtual seconds and mean accuracy over the LPSs' models, each as it was last measured, once all
+    have been.
+    """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"
     }

@@ -36,14 +36,14 @@ def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
 
 
 def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matrix:
-    """By label the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
+    """Return by label the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
     squares = SQUARES * (points**2).sum(axis=1, keepdims=True)
     found: Matrix = np.eye(classes)[:, labels] @ np.hstack([points, np.ones_like(squares), squares])
     return found
 
 
 def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
-    """The noise on each number of an answer of this shape.
+    """Return the noise on each number of an answer of this shape.
 
     One example replaced by another moves one sum by at most 2 and its squares by a share of 1; or, with another label,
     two sums, two counts and two squares by at most 1, 1 and a share of 1. The second moves more: √(4 + 2 · share²).
@@ -53,7 +53,7 @@ def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
 
 
 def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) -> Matrix:
-    """Sums with noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
+    """Return the sums with noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
     check_enough(examples, settings, "it has")
     whole = np.rint(sums * GRID).astype(np.int64)
     added = on_grid(
@@ -89,13 +89,13 @@ class Means:
     spread: float  # v
 
     def at(self, places: Sequence[int]) -> "Means":
-        """Those of some of the devices."""
+        """Return the means of some of the devices."""
         kept = list(places)
         return Means(centres=self.centres[kept], shares=self.shares[kept], errors=self.errors[kept], spread=self.spread)
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float) -> Means:
-    """The means of answers (classes, m + 2) with noise of this deviation."""
+    """Return the means of answers (classes, m + 2) with noise of this deviation."""
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
     has, safe = counts > 0, np.maximum(counts, 1.0)
@@ -109,7 +109,7 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float) -> Means:
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
-    """By view how alike devices are, in [0, 1], shape (N, M)."""
+    """Return the likeness of devices by view, in [0, 1], shape (N, M)."""
     mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
     for label in range(one.shares.shape[1]):
         these, those = one.centres[:, label], other.centres[:, label]
@@ -153,7 +153,7 @@ def grouped(means: Means, drawn: Sequence[int], views: Sequence[str], count: int
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """The clusters of devices, shape (N,), in the view in which they are clearest; that view; and the rule.
+    """Return the clusters of devices, shape (N,), in the view in which they are clearest; that view; and the rule.
 
     Clearest is the highest silhouette, of `count` clusters or, if None, of any number from 2 to half of the devices.
     """

@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # by which float64 may leave a shortened row longer than one
 
 
 def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -> Spectrum:
-    """The spectrum of the noised Gram matrix of features, shape (n, d): d eigenvalues, at least 0, and vectors.
+    """Return the spectrum of the noised Gram matrix of features, shape (n, d): d eigenvalues, at least 0, and vectors.
 
     Raises:
         ExperimentError: there are fewer rows than `min_examples`.
@@ -38,7 +38,7 @@ def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -
 
 
 def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
-    """The noise on each entry of AᵀA / n for rows of at most length one.
+    """Return the noise on each entry of AᵀA / n for rows of at most length one.
 
     One row replaced by another moves the matrix by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, rounding by at most d / grid; the
     norm of the upper triangle, which is all that is noised, is no more than that.

@@ -25,18 +25,20 @@ LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """What stays with a device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r, d)."""
+    """A spectrum; it stays on the device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r, d)."""
 
     eigenvalues: Matrix
     eigenvectors: Matrix
 
     def profile(self, k: int) -> NDArray[np.float32]:
-        """What the device shares: its leading k eigenvectors, shape (min(k, r), d)."""
+        """Return the profile that the device shares: its leading k eigenvectors, shape (min(k, r), d)."""
         return self.eigenvectors[:k].astype(np.float32)
 
 
 def spectrum_of(features: Matrix) -> Spectrum:
-    """The spectrum of G = AᵀA / n for features A, shape (n, d) (Eq. 1), by a thin SVD of A; G is never formed."""
+    """Return the spectrum of G = AᵀA / n for features A, shape (n, d) (Eq. 1), by a thin SVD of A; G is never
+    formed.
+    """
     _, singular, vectors = np.linalg.svd(features, full_matrices=False)
     return Spectrum(eigenvalues=singular**2 / len(features), eigenvectors=vectors)
 
@@ -75,7 +77,7 @@ def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> 
 
 
 def _by_angles(cosines: Matrix) -> float:
-    """From the cosines between both devices' directions, the mean angle of those of the same place."""
+    """Return the mean angle of directions of the same place, from the cosines between both devices' directions."""
     angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
     return float(1.0 - angles.mean() / (np.pi / 2))
 
@@ -108,7 +110,7 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
-    """Indexes, ascending, of those devices that every device is related to.
+    """Return the indexes, ascending, of those devices that every device is related to.
 
     All of them up to `exact_up_to` devices. Above it `count`, drawn without replacement by the experiment's seed:
     each device then receives `count` profiles, so the exchange grows with N and not with N².

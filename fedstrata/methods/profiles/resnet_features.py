@@ -36,7 +36,9 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def imagenet(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Features (n, 512) of images by the published weights, found in `$FEDSTRATA_DATA/resnet18`; else DataError."""
+    """Return features (n, 512) of images by the published weights, found in `$FEDSTRATA_DATA/resnet18`; else
+    DataError.
+    """
     return _published()(inputs)
 
 
@@ -49,7 +51,7 @@ def _published() -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
 
 
 def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
-    """The map from images (n, height, width) or (n, 1 or 3, height, width) in [0, 1] to features (n, 512).
+    """Return the map from images (n, height, width) or (n, 1 or 3, height, width) in [0, 1] to features (n, 512).
 
     Images keep their size, and grey ones count as three equal colours.
 
@@ -94,7 +96,7 @@ def _weights(path: Path, sha256: str) -> "Weights":
 
 
 def _checked(path: Path, loaded: Any) -> "Weights":
-    """The tensors that are needed, if all are there in their shapes."""
+    """Return the tensors that are needed, if all are there in their shapes."""
     import torch
 
     found = loaded if isinstance(loaded, dict) else {}
@@ -125,7 +127,7 @@ def _normalised_shapes(conv: str, norm: str, shape: tuple[int, ...]) -> dict[str
 
 
 def _pooled(weights: "Weights", images: "torch.Tensor") -> "torch.Tensor":
-    """The mean over pixels of the last convolutions' outputs, shape (n, 512)."""
+    """Return the mean over pixels of the last convolutions' outputs, shape (n, 512)."""
     from torch.nn.functional import max_pool2d
 
     maps = max_pool2d(_normalised(weights, "conv1", "bn1", images, stride=2).relu(), 3, stride=2, padding=1)

@@ -1,0 +1,116 @@
+"""FedClust: clusters by the last layer after a short local training (Islam et al., ICPP 2024, arXiv 2407.07124).
+
+All devices train some epochs from the same initial weights and send the last layer w_k of the result to the GPS. The
+GPS clusters devices hierarchically by the Euclidean distances ‖w_i − w_j‖, up to a threshold λ. A late device trains
+and sends the same, and joins the cluster at the smallest mean distance. Training is FedAvg in each cluster.
+
+Departures: the number of clusters may be given, or read off the dendrogram, in place of λ, which depends on the data
+and the model. Linkage is average. The first round begins with the initial weights.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedstrata.errors import PayloadError
+from fedstrata.methods.adaptive import compared
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Candidate,
+    Channel,
+    Matrix,
+    Method,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by, grouped_within
+from fedstrata.models import Model
+from fedstrata.tensors.layout import taken
+
+LAST = "last_layer"
+
+
+class FedClust(Method):
+    """Group devices once by the weights of the last layer after a short local training."""
+
+    class Options(ClusterOptions):
+        """The training before devices are compared, and the number of clusters."""
+
+        pretrain_epochs: int = Field(default=1, ge=1)
+        """Epochs of local training before devices are compared."""
+        threshold: float | None = Field(default=None, ge=0)
+        """Mean distance λ up to which clusters are joined, in place of `clusters`."""
+
+    def check(self) -> None:
+        """Require either a number of clusters or a threshold, not both."""
+        check_clusters(self.options.clusters, self.facts, self.options.threshold)
+
+    @property
+    def clusters_known(self) -> int:
+        """The number that the options give; 0 if the dendrogram decides."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return the whole model, in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
+
+    def questions(self) -> Sequence[Question]:
+        """Return the last layer after local training, to the GPS."""
+        shape = (compared(self.facts.layout, "last").size,)
+        return (Question(name=LAST, moment=Moment.BEFORE, arrays={"weights": ("float32", shape)}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Shape (size of the last layer,)."""
+        trained = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
+        layout = work.model.layout
+        return {"weights": taken(trained.weights, layout.slices_of(compared(layout, "last")))}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Require all of the last layer."""
+        if arrays["weights"].shape != question.arrays["weights"][1]:
+            raise PayloadError(
+                f"{arrays['weights'].size} numbers of a last layer of {question.arrays['weights'][1][0]}"
+            )
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Average linkage of the distances, cut at the threshold or into the number of clusters."""
+        given, threshold = answers.of(LAST), self.options.threshold
+        indexes = tuple(device.device_index for device in answers.devices)
+        distances = distances_of([given[index]["weights"] for index in indexes])
+        farthest = distances.max() or 1.0
+        affinity = 1.0 - distances / farthest
+        if threshold is None:
+            clusters, rule = grouped_by(affinity, answers.devices, self.options.given)
+        else:
+            clusters = grouped_within(affinity, answers.devices, threshold / farthest)
+            rule = f"{len(clusters)} at distance {threshold}"
+        return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """Return the cluster at the smallest mean distance."""
+        given, indexes = answers.of(LAST), [device.device_index for device in answers.devices]
+        others = np.stack([given[index]["weights"] for index in indexes])
+        distances = distances_from(given[late.device_index]["weights"], others)
+        likeness = 1.0 - distances / (distances.max() or 1.0)
+        return closest(dict(zip(indexes, likeness.tolist(), strict=True)), plan.clusters)
+
+
+def distances_of(vectors: Sequence[NDArray[Any]]) -> Matrix:
+    """Return the Euclidean distances of N vectors, shape (N, N)."""
+    stacked = np.stack(vectors)
+    distances: Matrix = np.stack([distances_from(one, stacked) for one in stacked])
+    return distances
+
+
+def distances_from(one: NDArray[Any], others: NDArray[Any]) -> Matrix:
+    """Return the Euclidean distances from a vector (d,) to N others (N, d), in float64, shape (N,)."""
+    distances: Matrix = np.linalg.norm(others.astype(np.float64) - one.astype(np.float64), axis=1)
+    return distances

@@ -43,18 +43,18 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels, task: Tas
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
         targets = torch.tensor(task.targets(batch))
-        found = model.logits(tensors, torch.tensor(batch.inputs))
-        loss_sum += task.loss(found, targets).sum(dtype=torch.float64).item()
-        sums += task.measure(found, targets, batch)
+        given = model.outputs(tensors, torch.tensor(batch.inputs))
+        loss_sum += task.loss(given, targets).sum(dtype=torch.float64).item()
+        sums += task.measure(given, targets, batch)
     return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
 
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
+    """Return the outputs of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     parts = [
-        model.logits(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        model.outputs(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
         for start in range(0, len(inputs), BATCH_EXAMPLES)
     ]
     return torch.cat(parts).numpy()

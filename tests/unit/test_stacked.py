@@ -176,7 +176,7 @@ def test_devices_that_measure_several_models_on_their_own_data_have_the_same_bit
 def test_a_device_with_nothing_to_measure_on_reports_no_examples() -> None:
     empty = Examples(inputs=np.zeros((0, 3, 5), np.float32), labels=np.zeros(0, np.int64))
     (with_none,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=empty)])
-    assert with_none.evaluation == (0.0, 0, 0)
+    assert with_none.evaluation == (0.0, (0.0,), 0)
     (without,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=None)])
     assert without.evaluation is None
     assert without.weights.tobytes() == with_none.weights.tobytes()

@@ -16,7 +16,7 @@ EXAMPLES = 3
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) -> None:
-    """Refuse a model of the user's own whose outputs have a wrong shape, or differ for the same weights and inputs.
+    """Refuse a user's own model if its outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
         PluginError: that, or the model fails.

@@ -16,7 +16,7 @@ class Teller(Protocol):
 
 
 def show_page(display: Teller, address: str) -> None:
-    """Tell where the page of a GPS is whose HTTP address that is, and open it where a browser can be seen."""
+    """Tell the address of the page of a GPS by its HTTP address, and open it if a browser can be seen."""
     url = f"http://{address}/"
     display.page(url)
     if can_show():

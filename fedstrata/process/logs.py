@@ -41,7 +41,7 @@ class EventLog:
         self._fields = fields
 
     def bind(self, **fields: Any) -> "EventLog":
-        """Return a log whose events all carry these fields."""
+        """Return a log that adds these fields to all its events."""
         return EventLog(self._logger.name, **(self._fields | fields))
 
     def debug(self, event: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Secure aggregation at a parent: whose keys it has, and who masks with whom in the open round.
+"""Secure aggregation at a parent: the keys that it has, and which devices mask together in the open round.
 
 The parent relays keys and knows none that would unmask anything. When a child leaves the round or comes with another
 key, the sum is void, and those who are left mask anew for each other.
@@ -69,7 +69,7 @@ class KeyRing:
     """The keys that children have shown; a child has the one that it showed last, as long as that is vouched for."""
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none.
+        """`has_member` says which devices' keys are kept; a sum of fewer than `min_devices` is none.
 
         `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key that is not
         vouched for now.

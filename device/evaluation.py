@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.models import Model
 from fedstrata.tensors import Flat, Layout
 
@@ -29,11 +29,11 @@ class EvaluationJob:
 
     model: Model
     weights: Flat  # shape (model.layout.size,)
-    examples: Examples | Pixels
+    examples: Examples
 
 
 @torch.no_grad()
-def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evaluation:
+def evaluate(model: Model, weights: Flat, examples: Examples) -> Evaluation:
     """Return the loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     loss_sum, correct = 0.0, 0

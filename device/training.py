@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
@@ -35,13 +35,13 @@ class TrainingJob:
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
-    examples: Examples | Pixels
+    examples: Examples
     training: TrainingSettings
     seed: int
     device_index: int
     lps_round: int
     global_round: int
-    held_out: Examples | Pixels | None = None  # what the weights to begin from are measured on first, if they are
+    held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
     correct: Correct | None = None  # what the optimiser uses in place of a gradient
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart

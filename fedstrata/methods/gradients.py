@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from fedstrata.tensors.layout import Flat
 
 if TYPE_CHECKING:
-    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.datasets import Examples
     from fedstrata.models import Model
 
 Gradient = NDArray[np.float64]
 SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
 
 
-def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", indexes: NDArray[np.int64]) -> Gradient:
+def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:
     """Return the gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left
     out.
     """

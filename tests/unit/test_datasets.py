@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from emulator.commands import main as cli
-from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, DatasetInfo, Examples, dataset_info, load_dataset
 from fedstrata.datasets.download import download
 from fedstrata.datasets.fashion_mnist import DEBIAN, FILES
 from fedstrata.datasets.idx import content_sha256, read_idx
@@ -43,7 +43,7 @@ def test_take_copies_the_examples_asked_for_in_that_order() -> None:
 
 
 def test_pixels_are_scaled_to_one_when_taken() -> None:
-    pixels = Pixels(values=np.array([[0, 51], [255, 102]], np.uint8), labels=np.array([0, 1]))
+    pixels = Examples(inputs=np.array([[0, 51], [255, 102]], np.uint8), labels=np.array([0, 1]))
     taken = pixels.take(np.array([1]))
     assert taken.inputs.dtype == np.float32
     assert taken.inputs.tolist() == [[1.0, np.float32(0.4)]]
@@ -53,10 +53,10 @@ def test_pixels_are_scaled_to_one_when_taken() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32, not float64"),
+        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32 or int64 or uint8, not float64"),
         (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be an array of int64, not float64"),
-        (np.ones((2, 3), np.float32), np.array([0]), r"these have \(2, 3\) and \(1,\)"),
-        (np.ones(2, np.float32), np.array([0, 1]), r"these have \(2,\) and \(2,\)"),
+        (np.ones((2, 3), np.float32), np.array([0]), r"there are 2 inputs, and labels of shape \(1,\): one an input"),
+        (np.ones(2, np.float32), np.array([0, 1]), r"inputs have shape \(n, ...\); these have \(2,\)"),
         (np.array([[1, np.nan]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1, -np.inf]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1]], np.float32), np.array([-1]), "labels go from 0 up, and one is -1"),
@@ -77,7 +77,7 @@ def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
     with pytest.raises(DataError, match="the test data holds no examples"):
         Dataset(train=examples(), test=examples(0), num_classes=2)
     torchs = TensorDataset(torch.ones(4, 1, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(DataError, match=r"test must be Examples or Pixels, not TensorDataset; put the inputs"):
+    with pytest.raises(DataError, match=r"test must be Examples, not TensorDataset; put the inputs"):
         Dataset(train=examples(), test=torchs, num_classes=2)  # type: ignore[arg-type]
 
 
@@ -256,8 +256,8 @@ def test_the_real_fashion_mnist_has_6000_and_1000_images_of_each_kind_kept_as_by
     dataset = load_dataset(DataSettings(name="fashion-mnist"))
     assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
     assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
-    assert isinstance(dataset.train, Pixels)
-    assert dataset.train.values.nbytes == 60_000 * 784
+    assert dataset.train.scale == 255
+    assert dataset.train.stored.nbytes == 60_000 * 784
 
 
 @needs_fashion_mnist
@@ -380,7 +380,7 @@ def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
         ({"x": np.ones((2, 2)), "y": np.array([0.0, 1.0])}, "y must hold whole numbers, not float64"),
         ({"x": np.ones((2, 2), np.int32), "y": np.array([0, 1])}, "x must be floating point, or uint8"),
         ({"x": np.array([[1e300, 1]]), "y": np.array([1])}, "NaN or Inf"),
-        ({"x": np.ones((2, 2)), "y": np.array([0])}, r"these have \(2, 2\) and \(1,\)"),
+        ({"x": np.ones((2, 2)), "y": np.array([0])}, r"there are 2 inputs, and labels of shape \(1,\)"),
         ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels go from 0 to 1"),
         ({"x": np.ones((2, 3)), "y": np.array([0, 1])}, r"examples of shape \(3,\) in 2 classes"),
         ({"x": np.array([[{}, {}]]), "y": np.array([0])}, "allow_pickle=False"),

@@ -17,7 +17,7 @@ from torch import nn
 from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, learning_rate, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
@@ -237,7 +237,7 @@ def test_seed_device_and_lps_round_each_choose_their_own_batches(change: dict[st
 
 def test_pixels_train_as_the_examples_they_stand_for() -> None:
     values = np.random.default_rng(1).integers(0, 256, (70, 1, 8, 8), dtype=np.uint8)
-    pixels = Pixels(values=values, labels=examples(70).labels)
+    pixels = Examples(inputs=values, labels=examples(70).labels)
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))

@@ -69,7 +69,49 @@ def test_examples_refuse_what_is_not_inputs_with_labels(
         Examples(inputs=inputs, labels=labels)
 
 
+def test_examples_may_have_tokens_targets_of_any_shape_further_inputs_and_columns() -> None:
+    sentences = Examples(
+        inputs=np.array([[5, 7], [1, 0], [2, 2]]),
+        targets=np.array([[7, 2], [-100, 4], [2, -100]]),
+        more={"mask": np.array([[1, 1], [1, 0], [1, 1]], np.float32)},
+        columns={"author": np.array([0, 1, 0])},
+    )
+    taken = sentences.take(np.array([2, 1]))
+    assert taken.inputs.tolist() == [[2, 2], [1, 0]]
+    assert taken.targets is not None
+    assert taken.targets.tolist() == [[2, -100], [-100, 4]]
+    assert taken.more["mask"].tolist() == [[1, 1], [1, 0]]
+    assert taken.columns["author"].tolist() == [0, 1]
+    data = Dataset(train=sentences, test=taken, num_classes=8)
+    assert data.info == DatasetInfo(input_shape=(2,), num_classes=8, target_shape=(2,))
+    with pytest.raises(DataError, match="the training data holds target 7; with 7 classes, targets go from 0 to 6"):
+        Dataset(train=sentences, test=taken, num_classes=7)
+    with pytest.raises(DataError, match="targets are whole numbers: say num_classes, or make the targets float32"):
+        Dataset(train=sentences, test=taken)
+
+
+def test_labels_are_the_targets_of_a_classification_and_nothing_else() -> None:
+    assert examples().labels.tolist() == [0, 1, 0, 1]
+    for targets, found in ((None, "no targets"), (np.ones((2, 3), np.float32), r"targets of float32, \(3,\)")):
+        with pytest.raises(DataError, match=f"labels are asked for, and these examples have {found}; choose a method"):
+            _ = Examples(inputs=np.ones((2, 1), np.float32), targets=targets).labels
+    with pytest.raises(DataError, match="there are labels and targets"):
+        Examples(inputs=np.ones((1, 1), np.float32), labels=np.array([0]), targets=np.array([0]))
+
+
+def test_arrays_in_a_file_are_checked_when_they_are_taken(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1], [np.nan], [3]], np.float32))
+    mapped = Examples(inputs=np.load(tmp_path / "x.npy", mmap_mode="r"))
+    part = mapped.part(np.array([0, 2]))
+    assert part.inputs.tolist() == [[1], [3]]
+    assert not isinstance(part.stored, np.memmap)
+    with pytest.raises(DataError, match="inputs hold NaN or Inf"):
+        mapped.part(np.array([0, 1]))
+
+
 def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
+    with pytest.raises(DataError, match="inputs, no targets, and test examples inputs, targets of int64; they"):
+        Dataset(train=Examples(inputs=np.ones((1, 1, 2), np.float32)), test=examples(), num_classes=2)
     with pytest.raises(DataError, match="must be alike"):
         Dataset(train=examples(shape=(1, 2)), test=examples(shape=(2, 1)), num_classes=2)
     with pytest.raises(DataError, match="with 1 classes, labels go from 0 to 0"):

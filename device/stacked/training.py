@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -9,12 +10,14 @@ from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.evaluation import Evaluation, EvaluationJob
+from device.optimisers import is_plain, learning_rate
 from device.stacked.corrected_steps import CorrectedSteps, Correction
 from device.stacked.dense_stack import DenseStack, Forward
 from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
 from device.stacked.stack_data import SLAB_STEPS, Batches, Inputs
 from device.training import LocalResult, OneByOne, TrainingJob
 from fedstrata.datasets import Examples, Pixels
+from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 
@@ -38,7 +41,7 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense and job.targets is None:
+            if job.model.dense and job.targets is None and is_plain(job.training.optimiser):
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -70,9 +73,11 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if not self._has_said_why_not and not job.model.dense:
+        is_dense = bool(job.model.dense)
+        if not self._has_said_why_not and not (is_dense and is_plain(job.training.optimiser)):
             self._has_said_why_not = True
-            log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
+            what = "optimiser is not plain SGD" if is_dense else "model is not a plain dense network"
+            log.info("devices_train_one_by_one", reason=f"the {what}")
 
 
 def batch_rows(job: TrainingJob) -> int:
@@ -136,7 +141,8 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
         return lambda active: CorrectedSteps(correction, active, rows)
-    optimiser = StackedSgd(stack.leaves, first.training.optimiser, first.global_round)
+    settings, rate = cast(SgdSettings, first.training.optimiser), learning_rate(first.training, first.global_round)
+    optimiser = StackedSgd(stack.leaves, settings, rate)
     return lambda active: PlainSteps(stack, optimiser, active, rows)
 
 

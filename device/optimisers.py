@@ -158,8 +158,9 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
     match settings:
         case LocalAdamSettings() | LocalAdamWSettings():
             beta1, beta2 = settings.betas
-            options = {"beta1": beta1, "beta2": beta2, "amsgrad": False, "max_exp_avg_sqs": [], "eps": settings.epsilon}
-            return adam if settings.name == "adam" else adamw, ("exp_avgs", "exp_avg_sqs"), options
+            shares = {"beta1": beta1, "beta2": beta2, "amsgrad": False, "max_exp_avg_sqs": []}
+            function = adam if settings.name == "adam" else adamw
+            return function, ("exp_avgs", "exp_avg_sqs"), {**shares, "eps": settings.epsilon}
         case RmspropSettings():
             vectors = ("square_avgs", *(["momentum_buffer_list"] if settings.momentum else []))
             options: dict[str, Any] = {

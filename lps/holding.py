@@ -22,6 +22,7 @@ from fedstrata.rounds import Offer, ReceivedModel
 from fedstrata.rounds.mask_keys import CheckKey
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
+from fedstrata.tasks import Task
 from fedstrata.tensors import Fold, PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -40,6 +41,7 @@ class LpsParts:
     streams: Streams
     model: Model
     state_folder: Path
+    task: Task
     metrics: ProcessMetrics
     executor: Executor
     check_key: CheckKey  # under secure aggregation, of a device's key for masks

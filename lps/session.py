@@ -44,7 +44,7 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        notes = Notes(cluster.home_id, lps.metrics, log)
+        notes = Notes(cluster.home_id, lps.task, lps.metrics, log)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, notes=notes, log=log
         )
@@ -146,7 +146,7 @@ class Session:
             sums=sums,
             wait=self.server.exchange.wait,
             executor=self._parts.lps.executor,
-            limits=self._parts.members.limits(),
+            limits=self._parts.members.limits(self._parts.lps.task),
             enough=EnoughToMask(keys.min_devices) if keys else NO_LEAST,
         )
         if keys is not None:

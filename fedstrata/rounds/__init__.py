@@ -5,7 +5,7 @@ from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.mask_keys import EnoughToMask, KeyRing, Masked, Masking
-from fedstrata.rounds.notes import ChildLimits
+from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import NoKeys, OpenRound, RoundTerms, Stage
 from fedstrata.rounds.server import RoundServer
@@ -17,6 +17,7 @@ __all__ = [
     "Asking",
     "ChildLimits",
     "EnoughToMask",
+    "HeldOut",
     "Identity",
     "Intake",
     "KeyRing",

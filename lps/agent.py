@@ -14,7 +14,7 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import HOLD_S, hold_s
-from fedstrata.rounds.mask_keys import CheckKey
+from fedstrata.rounds import MaskedUpdates, OpenUpdates
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import TlsFiles
@@ -49,7 +49,7 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            check_key=_check_of(experiment, tls),
+            updates_of=_updates_of(experiment, tls),
         )
         self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
         self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log)
@@ -101,10 +101,14 @@ class LpsAgent:
         return Session(self._parts, cluster, gps, log)
 
 
-def _check_of(experiment: Experiment, tls: TlsFiles | None) -> CheckKey:
-    """Return what checks devices' keys for masks; the package that it needs is loaded for secure aggregation alone."""
-    if experiment.secure_aggregation is None:
-        return lambda device_id, key: None
+def _updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
+    """Return what gives the kind of updates of a session's devices, by its members.
+
+    The package that checks keys for masks is loaded for secure aggregation alone.
+    """
+    secure = experiment.secure_aggregation
+    if secure is None:
+        return lambda has_member: OpenUpdates()
     from fedstrata.trust.key_check import KeyCheck
 
-    return KeyCheck(experiment.run_id, tls).check
+    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, tls).check)

@@ -14,7 +14,7 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import HOLD_S, hold_s
-from fedstrata.rounds import MaskedUpdates, OpenUpdates
+from fedstrata.rounds import updates_of
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.trust.files import TlsFiles
@@ -49,7 +49,7 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            updates_of=_updates_of(experiment, tls),
+            updates_of=updates_of(experiment, tls),
         )
         self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
         self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log)
@@ -99,16 +99,3 @@ class LpsAgent:
         accepts_model = partial(accepted_model, self._experiment, streams) if streams.spans else None
         gps = self._gps.of_session(cluster, streams, self._plans, log, accepts_model)
         return Session(self._parts, cluster, gps, log)
-
-
-def _updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
-    """Return what gives the kind of updates of a session's devices, by its members.
-
-    The package that checks keys for masks is loaded for secure aggregation alone.
-    """
-    secure = experiment.secure_aggregation
-    if secure is None:
-        return lambda has_member: OpenUpdates()
-    from fedstrata.trust.key_check import KeyCheck
-
-    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, tls).check)

@@ -4,7 +4,7 @@ from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import MaskedUpdates, OpenUpdates
+from fedstrata.rounds.mask_keys import MaskedUpdates, OpenUpdates, updates_of
 from fedstrata.rounds.notes import ChildLimits
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
@@ -33,4 +33,5 @@ __all__ = [
     "Stage",
     "Update",
     "on_time",
+    "updates_of",
 ]

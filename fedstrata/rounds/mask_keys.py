@@ -10,9 +10,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
-from fedstrata.experiment import LinkSettings
+from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
@@ -22,6 +23,7 @@ from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
 from fedstrata.tensors import ExactSum, Fold, check_unmasked
 from fedstrata.tensors.codec import AnyEncoding
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -243,6 +245,19 @@ class MaskedUpdates(OpenUpdates):
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:
         await asyncio.to_thread(check_unmasked, totals)
+
+
+def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
+    """Return what gives the kind of updates of a parent's children, by which of them are its members.
+
+    The package that checks keys for masks is loaded for secure aggregation alone.
+    """
+    secure = experiment.secure_aggregation
+    if secure is None:
+        return lambda has_member: OpenUpdates()
+    from fedstrata.trust.key_check import KeyCheck
+
+    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, tls).check)
 
 
 @dataclass

@@ -40,18 +40,18 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evalua
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
         labels = torch.tensor(batch.labels)
-        logits = model.logits(tensors, torch.tensor(batch.inputs))
-        loss_sum += cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64).item()
-        correct += int((logits.argmax(1) == labels).sum())
+        given = model.outputs(tensors, torch.tensor(batch.inputs))
+        loss_sum += cross_entropy(given, labels, reduction="none").sum(dtype=torch.float64).item()
+        correct += int((given.argmax(1) == labels).sum())
     return Evaluation(loss_sum, correct, len(examples))
 
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
+    """Return the outputs of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     parts = [
-        model.logits(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        model.outputs(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
         for start in range(0, len(inputs), BATCH_EXAMPLES)
     ]
     return torch.cat(parts).numpy()

@@ -17,9 +17,10 @@ from torch.nn.functional import cross_entropy
 
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
+from device.optimisers import optimiser_of
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
-from fedstrata.experiment import SgdSettings, TrainingSettings
+from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
@@ -115,9 +116,9 @@ def train(job: TrainingJob) -> LocalResult:
     descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
-    logits = job.model.logits_in_training(np.random.default_rng(address))
+    outputs = job.model.outputs_in_training(np.random.default_rng(address))
     for inputs, labels in islice(_batches(job), job.steps):
-        loss = cross_entropy(logits(weights, inputs), labels)
+        loss = cross_entropy(outputs(weights, inputs), labels)
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(labels)
         seen += len(labels)
@@ -129,48 +130,22 @@ class _Descent:
     """The descent of one device: its gradients are corrected if the job says so, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
-        self._sgd = Sgd(job.training.optimiser, job.global_round)
+        self._optimiser = optimiser_of(job.training.optimiser, job.global_round, leaves)
         self._correct = job.correct
         if self._correct is not None:
             keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
         named = [named_tensors(job.model.layout, vector) for vector in job.beside]
         beside = [tuple(leaf) for leaf in zip(*(each.values() for each in named), strict=True)] or [()] * len(leaves)
-        self._parts = [(leaf, self._sgd.velocity_of(leaf), own) for leaf, own in zip(leaves, beside, strict=True)]
+        self._parts = list(zip(leaves, beside, strict=True))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Move the leaves, in place."""
-        for (leaf, velocity, beside), gradient in zip(self._parts, gradients, strict=True):
-            used = gradient.clone()  # leaves may have one gradient in common
-            if self._correct is not None:
-                used = self._correct(used, leaf.detach(), *beside)
-            self._sgd.move(leaf, velocity, used)
-
-
-class Sgd:
-    """The steps of torch.optim.SGD, to the bit, without its bookkeeping; momentum starts at zero."""
-
-    def __init__(self, settings: SgdSettings, global_round: int) -> None:
-        self._learning_rate = learning_rate(settings, global_round)
-        self._weight_decay = settings.weight_decay
-        self._momentum = settings.momentum
-
-    def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """Return the velocity that momentum keeps of a leaf; None without momentum."""
-        return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
-
-    def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
-        """Move a leaf against its gradient, in place; the gradient is overwritten."""
-        if self._weight_decay:
-            gradient.add_(leaf, alpha=self._weight_decay)
-        if velocity is not None:
-            gradient = velocity.mul_(self._momentum).add_(gradient)
-        leaf.add_(gradient, alpha=-self._learning_rate)
-
-
-def learning_rate(settings: SgdSettings, global_round: int) -> float:
-    """Return the learning rate of a global round, counted from 0, by the schedule."""
-    return settings.learning_rate * settings.schedule.decay ** (global_round // settings.schedule.every)
+        used = [gradient.clone() for gradient in gradients]  # leaves may have one gradient in common
+        if self._correct is not None:
+            corrected = zip(used, self._parts, strict=True)
+            used = [self._correct(gradient, leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]
+        self._optimiser.move(used)
 
 
 def limit_threads() -> None:

@@ -16,7 +16,7 @@ EXAMPLES = 3
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) -> None:
-    """Refuse a model of the user's own whose logits have a wrong shape, or differ for the same weights and inputs.
+    """Refuse a model of the user's own whose outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
         PluginError: that, or the model fails.
@@ -29,27 +29,27 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
     before = _global_generators()
     for measures in (True, False):
         try:
-            found, again = (_logits(model, weights, inputs, measures=measures) for _ in range(2))
+            found, again = (_outputs(model, weights, inputs, measures=measures) for _ in range(2))
         except Exception as error:
             raise PluginError(
                 f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)} with {describe(error)}"
             ) from error
         if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
             raise PluginError(
-                f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; logits are a float tensor "
+                f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; outputs are a float tensor "
                 f"of shape {wanted}: one row an input, one column a class of data.num_classes"
             )
         if _global_generators() != before or not torch.equal(found.nan_to_num(), again.nan_to_num()):
             raise PluginError(
-                f"model {settings.name} gives other logits for the same weights and inputs, or draws from a generator "
+                f"model {settings.name} gives other outputs for the same weights and inputs, or draws from a generator "
                 "of its own, of NumPy or of Python's random: draw from torch's global generator, and keep no state"
             )
 
 
 @torch.no_grad()
-def _logits(model: Model, weights: dict[str, torch.Tensor], inputs: torch.Tensor, *, measures: bool) -> torch.Tensor:
-    logits = model.logits if measures else model.logits_in_training(np.random.default_rng(0))
-    return logits(weights, inputs)
+def _outputs(model: Model, weights: dict[str, torch.Tensor], inputs: torch.Tensor, *, measures: bool) -> torch.Tensor:
+    outputs = model.outputs if measures else model.outputs_in_training(np.random.default_rng(0))
+    return outputs(weights, inputs)
 
 
 def _global_generators() -> object:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from device.correction import ELEMENTS, Correct, keeps_zeros
+from device.optimisers import Sgd
 from device.stacked.dense_stack import DenseStack
 from device.stacked.dense_steps import DenseSteps
-from device.training import Sgd, TrainingJob
+from device.training import TrainingJob
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
+from device.optimisers import learning_rate
 from device.stacked.dense_stack import DenseStack, Forward
-from device.training import learning_rate
 from fedstrata.experiment import SgdSettings
 
 

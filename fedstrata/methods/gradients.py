@@ -27,7 +27,7 @@ def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", in
     total = np.zeros(model.layout.size)
     for start in range(0, len(indexes), SLAB_EXAMPLES):
         slab = examples.take(indexes[start : start + SLAB_EXAMPLES])
-        logits = model.logits(tensors, torch.tensor(slab.inputs))
-        loss = cross_entropy(logits, torch.tensor(slab.labels), reduction="sum")
+        outputs = model.outputs(tensors, torch.tensor(slab.inputs))
+        loss = cross_entropy(outputs, torch.tensor(slab.labels), reduction="sum")
         total += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)]).numpy()
     return total / len(indexes)

@@ -149,7 +149,7 @@ class Work(Protocol):
         """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
-        """Return the logits for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
+        """Return the outputs for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.

@@ -43,7 +43,7 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
         layout=layout,
         shared=tensors_of(layout, shared),
         initial=initial,
-        logits=forward.measured,
+        outputs=forward.measured,
         dropping=forward.trained,
         module_factory=module_factory,
     )
@@ -58,7 +58,7 @@ class _ModuleModel(Model):
     def of_run(self, seed: int) -> Self:
         """Return the same model, with what its module has beside the weights drawn by this seed."""
         forward = _Forward(_seeded(self.module_factory, seed))
-        return replace(self, logits=forward.measured, dropping=forward.trained)
+        return replace(self, outputs=forward.measured, dropping=forward.trained)
 
 
 class _Forward:
@@ -68,13 +68,13 @@ class _Forward:
         self._module = module
 
     def measured(self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
-        """Return the logits in eval mode."""
+        """Return the outputs in eval mode."""
         return self._computed(weights, inputs, is_training=False, seed=0)
 
     def trained(
         self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", rng: "np.random.Generator"
     ) -> "torch.Tensor":
-        """Return the logits in training mode, by the draws that follow from the next one of `rng`."""
+        """Return the outputs in training mode, by the draws that follow from the next one of `rng`."""
         return self._computed(weights, inputs, is_training=True, seed=int(rng.integers(1 << 63)))
 
     def _computed(

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
+from device.optimisers import learning_rate
 from device.stacked.training import Stacked
-from device.training import SLAB_BATCHES, OneByOne, TrainingJob, learning_rate, limit_threads, train
+from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
@@ -128,9 +129,9 @@ def test_local_steps_go_on_into_the_next_epoch(steps: int, seen: int) -> None:
 
     def counting(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         counted.append(len(inputs))
-        return model.logits(weights, inputs)
+        return model.outputs(weights, inputs)
 
-    result = train(replace(job(local_steps=steps), model=replace(model, logits=counting)))
+    result = train(replace(job(local_steps=steps), model=replace(model, outputs=counting)))
     assert result.steps == len(counted) == steps
     assert job(local_steps=steps).trained_examples == sum(counted)
     assert sum(counted) == seen
@@ -145,7 +146,7 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
         seen.extend(inputs[:, 0].tolist())
         return inputs * weights["fc1.weight"][:, 0] * 0 + weights["fc1.bias"]
 
-    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], logits=noting)
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
     local = replace(job(local_epochs=2), model=model, start=model.initial(0), examples=numbered)
     train(local)
     rng = np.random.default_rng([5, 2, 7])
@@ -153,10 +154,10 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
 
 
 def test_a_step_of_one_dense_layer_can_be_redone_by_hand() -> None:
-    def logits(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         return inputs @ weights["fc1.weight"].T + weights["fc1.bias"]
 
-    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], logits=logits)
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=outputs)
     one = Examples(inputs=np.float32([[2]]), labels=np.int64([0]))
     result = train(
         replace(
@@ -291,11 +292,11 @@ def test_a_torch_module_trains_as_the_same_built_in_model() -> None:
 
 
 def identity_model() -> Model:
-    def logits(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         return inputs * weights["scale"]
 
     model = build_model(ModelSettings(), DIGITS)
-    return replace(model, layout=model.layout.of({"scale": (1,)}), shared=(), logits=logits)
+    return replace(model, layout=model.layout.of({"scale": (1,)}), shared=(), outputs=outputs)
 
 
 def test_evaluation_can_be_redone_by_hand() -> None:

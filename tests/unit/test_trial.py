@@ -1,4 +1,4 @@
-"""The trial of a user's own model before a device is ready: what is no logits is refused in one line."""
+"""The trial of a user's own model before a device is ready: outputs of a wrong shape are refused in one line."""
 
 import random
 from collections.abc import Callable
@@ -54,11 +54,11 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
         (after(lambda logits: logits[:, 12]), r"failed on inputs of shape \(3, 1, 8, 8\) with IndexError"),
         (after(lambda logits: logits * random.random()), "or draws from a generator of its own, of NumPy or of"),
         (after(lambda logits: logits + 0 * np.random.rand()), "of NumPy or of Python's random"),
-        (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other logits for the same weights"),
+        (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),
     ],
     ids=["classes", "a vector", "labels", "a tuple", "an error", "random", "numpy", "own generator"],
 )
-def test_an_own_model_with_other_logits_than_wanted_is_refused_in_one_line(
+def test_an_own_model_with_other_outputs_than_wanted_is_refused_in_one_line(
     make: Callable[[], nn.Module], message: str
 ) -> None:
     with pytest.raises(PluginError, match=message) as refused:

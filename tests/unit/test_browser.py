@@ -36,14 +36,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("kind", [LogLines, LiveTables])
 def test_the_address_is_told_on_a_terminal_and_in_a_log(kind: Any, opened: list[str]) -> None:
     console = Console(file=io.StringIO(), width=40)
-    show_page(kind(console), "127.0.0.1:8080")
+    show_page(kind(console).page, "127.0.0.1:8080")
     assert f"page {URL}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_address_is_an_event_and_is_told_aside_where_only_the_result_is_wanted(
     capsys: pytest.CaptureFixture[str], opened: list[str]
 ) -> None:
-    show_page(JsonLines(), "127.0.0.1:8080")
+    show_page(JsonLines().page, "127.0.0.1:8080")
     show_page(Quiet().page, "127.0.0.1:8080")
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"event": "page", "url": URL}

@@ -146,7 +146,7 @@ class Child:
     async def evaluate(self, number: int) -> bool:
         """Say what the final model measures; whether nothing more is to come."""
         evaluation = rounds_pb2.Evaluation(
-            device_id=self._who.child_id, round=number, loss_sum=1.0, correct=1, num_examples=1
+            device_id=self._who.child_id, round=number, loss_sum=1.0, sums=[1.0], num_examples=1
         )
         await self.stub.SubmitEvaluation(
             lps_service_pb2.SubmitEvaluationRequest(run_id=self._who.run_id, home_id="lps-0", evaluation=evaluation)

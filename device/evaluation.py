@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.models import Model
+from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors import Flat, Layout
 
 BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
@@ -18,8 +18,8 @@ BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes th
 class Evaluation(NamedTuple):
     """Sums over examples, which add up over devices."""
 
-    loss_sum: float  # cross-entropy
-    correct: int
+    loss_sum: float
+    sums: tuple[float, ...]  # of the task, in its order
     num_examples: int
 
 
@@ -30,20 +30,23 @@ class EvaluationJob:
     model: Model
     weights: Flat  # shape (model.layout.size,)
     examples: Examples | Pixels
+    task: Task = CLASSIFICATION
 
 
 @torch.no_grad()
-def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evaluation:
-    """Return the loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
+def evaluate(model: Model, weights: Flat, examples: Examples | Pixels, task: Task = CLASSIFICATION) -> Evaluation:
+    """Return the loss and the task's sums of these weights, shape (model.layout.size,); changes nothing and draws
+    nothing.
+    """
     tensors = named_tensors(model.layout, weights)
-    loss_sum, correct = 0.0, 0
+    loss_sum, sums = 0.0, np.zeros(len(task.sums))
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
-        labels = torch.tensor(batch.labels)
+        targets = torch.tensor(task.targets(batch))
         given = model.outputs(tensors, torch.tensor(batch.inputs))
-        loss_sum += cross_entropy(given, labels, reduction="none").sum(dtype=torch.float64).item()
-        correct += int((given.argmax(1) == labels).sum())
-    return Evaluation(loss_sum, correct, len(examples))
+        loss_sum += task.loss(given, targets).sum(dtype=torch.float64).item()
+        sums += task.measure(given, targets, batch)
+    return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
 
 
 @torch.no_grad()

@@ -274,12 +274,13 @@ def _evaluation(
         device_id=device_id,
         round=lps_round,
         loss_sum=used.loss_sum,
-        correct=used.correct,
+        sums=used.sums,
         num_examples=used.num_examples,
     )
     if received is not None:
         evaluation.has_received = True
-        evaluation.received_loss_sum, evaluation.received_correct = received.loss_sum, received.correct
+        evaluation.received_loss_sum = received.loss_sum
+        evaluation.received_sums.extend(received.sums)
     return evaluation
 
 

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from device.correction import Correct, keeps_zeros
 from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
@@ -23,6 +22,7 @@ from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
+from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -48,6 +48,7 @@ class TrainingJob:
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         size = self.model.layout.size
@@ -81,7 +82,7 @@ class LocalResult:
     """The result of training: the new weights, shape (size,), and the mean loss of the examples that it saw."""
 
     weights: Flat
-    train_loss: float  # cross-entropy before each step, without what a method adds to it
+    train_loss: float  # the task's, before each step, without what a method adds to it
     steps: int
     evaluation: Evaluation | None = None  # of the weights it began from, on the held-out examples
 
@@ -105,23 +106,23 @@ class OneByOne:
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
         """Return the evaluation of each job's model on its examples, in the jobs' order."""
-        return [evaluate(job.model, job.weights, job.examples) for job in jobs]
+        return [evaluate(job.model, job.weights, job.examples, job.task) for job in jobs]
 
 
 def train(job: TrainingJob) -> LocalResult:
-    """Minimise the mean cross-entropy of each batch, plus what the method adds, by stochastic gradient descent."""
-    measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out)
+    """Minimise the task's loss of each batch, plus what the method adds, by stochastic gradient descent."""
+    measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
     leaves = [tensor.requires_grad_() for tensor in weights.values()]
     descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     outputs = job.model.outputs_in_training(np.random.default_rng(address))
-    for inputs, labels in islice(_batches(job), job.steps):
-        loss = cross_entropy(outputs(weights, inputs), labels)
+    for inputs, targets in islice(_batches(job), job.steps):
+        loss = job.task.mean_loss(outputs(weights, inputs), targets)
         descent.step(torch.autograd.grad(loss, leaves))
-        loss_sum += loss.item() * len(labels)
-        seen += len(labels)
+        loss_sum += loss.item() * len(targets)
+        seen += len(targets)
     trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
     return LocalResult(weights=trained, train_loss=loss_sum / seen, steps=job.steps, evaluation=measured)
 
@@ -175,11 +176,11 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels or targets, batch after batch; examples are gathered some batches at once."""
+    """Inputs and targets, batch after batch; examples are gathered some batches at once."""
     orders = batch_orders(job)
     while slab := list(islice(orders, SLAB_BATCHES)):
         examples, at = job.examples.take(np.concatenate(slab)), 0
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
-            wanted = examples.labels[here] if job.targets is None else job.targets[order]
+            wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]
             yield torch.tensor(examples.inputs[here]), torch.tensor(wanted)

@@ -31,6 +31,7 @@ from fedstrata.rounds import ReceivedModel
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import Streams
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 from fedstrata.v1 import answers_pb2
 
@@ -51,6 +52,7 @@ class DeviceProcess:
     method: Method
     bench: Bench
     channels: Channels
+    task: Task
     metrics: ProcessMetrics
     process_id: str
     pod_name: str
@@ -233,6 +235,7 @@ class DeviceWork:
             stream=stream,
             epochs=epochs,
             targets=targets,
+            task=self._host.task,
         )
         self.trained_examples += job.trained_examples
         result = await self._host.bench.train(job, self._group)
@@ -242,7 +245,7 @@ class DeviceWork:
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
-        job = EvaluationJob(model=self.model, weights=weights, examples=examples)
+        job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
         return _measurement(await self._host.bench.evaluate(job, self._group))
 
     @cached_property
@@ -276,8 +279,7 @@ class DeviceWork:
 
 
 def _measurement(evaluation: Evaluation) -> Measurement:
-    loss, correct, examples = evaluation
-    return Measurement(loss_sum=loss, correct=correct, num_examples=examples)
+    return Measurement(**evaluation._asdict())
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:

@@ -17,6 +17,7 @@ from fedstrata.process.sleeping import HOLD_S, hold_s
 from fedstrata.rounds import updates_of
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
+from fedstrata.tasks import make_task
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
@@ -46,6 +47,7 @@ class LpsAgent:
             method=method,
             streams=streams_of(experiment, method, model),
             model=model,
+            task=make_task(experiment),
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),

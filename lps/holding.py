@@ -21,6 +21,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Offer, OpenUpdates, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
+from fedstrata.tasks import Task
 from fedstrata.tensors import Fold, PayloadCodec
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -39,6 +40,7 @@ class LpsParts:
     streams: Streams
     model: Model
     state_folder: Path
+    task: Task
     metrics: ProcessMetrics
     executor: Executor
     updates_of: Callable[[Callable[[str], bool]], OpenUpdates]  # the kind of updates, by which devices are members

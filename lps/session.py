@@ -39,7 +39,7 @@ class Session:
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
-        notes = Notes(cluster.home_id, lps.metrics, log)
+        notes = Notes(cluster.home_id, lps.task, lps.metrics, log)
         self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
             lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log
@@ -137,7 +137,7 @@ class Session:
             sums=sums,
             wait=self.server.exchange.wait,
             executor=self._parts.lps.executor,
-            limits=self._parts.members.limits(),
+            limits=self._parts.members.limits(self._parts.lps.task),
             enough=updates.enough,
         )
         self.server.open(

@@ -17,6 +17,7 @@ from device.training import LocalResult, OneByOne, TrainingJob
 from fedstrata.datasets import Examples, Pixels
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
+from fedstrata.tasks import Classification
 
 EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
 STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
@@ -38,7 +39,7 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense and job.targets is None:
+            if _is_computed_here(job) and job.targets is None:
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -55,7 +56,7 @@ class Stacked:
         results: dict[int, Evaluation] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense:
+            if _is_computed_here(job):
                 alike[(job.model.dense, job.examples.scale)].append(place)
             else:
                 (results[place],) = self._alone.evaluate([job])
@@ -70,9 +71,17 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if not self._has_said_why_not and not job.model.dense:
+        if not self._has_said_why_not and not _is_computed_here(job):
             self._has_said_why_not = True
-            log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
+            reason = "the task is another" if job.model.dense else "the model is not a plain dense network"
+            log.info("devices_train_one_by_one", reason=reason)
+
+
+def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
+    """Return whether this module computes the job's model and loss: a dense network, and the loss of `Classification`
+    itself.
+    """
+    return bool(job.model.dense) and type(job.task) is Classification
 
 
 def batch_rows(job: TrainingJob) -> int:
@@ -154,7 +163,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
-        return [None if examples is None else Evaluation(0.0, 0, 0) for examples in held_out]
+        return [None if examples is None else Evaluation(0.0, (0.0,), 0) for examples in held_out]
     measured = [examples or anything for examples in held_out]  # who has none goes along, and does not count
     inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
     forward = Forward(stack, len(measured), EVALUATION_ROWS)
@@ -171,7 +180,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     return [
         None
         if examples is None
-        else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), hits[device, :size].sum().item(), size)
+        else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), (float(hits[device, :size].sum()),), size)
         for device, (examples, size) in enumerate(zip(held_out, sizes, strict=True))
     ]
 

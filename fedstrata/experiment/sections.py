@@ -142,6 +142,13 @@ class MethodSettings(Settings):
     """Name of a built-in method, or own code as `module:Class`."""
 
 
+class TaskSettings(Settings):
+    """Name the task. The options of a task are a subclass of this."""
+
+    name: str = "classification"
+    """Name of a built-in task, or own code as `module:Class`."""
+
+
 class TopologySettings(Settings):
     """The devices of each LPS, if their clusters do not decide it.
 

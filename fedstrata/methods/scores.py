@@ -306,4 +306,4 @@ class DeviceTable:
         )
         losses = -np.log(np.maximum(shares, np.finfo(np.float32).tiny))
         hits = self._hits(table)
-        return Measurement(loss_sum=float(losses.sum()), correct=int(hits.sum()), num_examples=len(labels))
+        return Measurement(loss_sum=float(losses.sum()), sums=(float(hits.sum()),), num_examples=len(labels))

@@ -26,15 +26,15 @@ class Measurement:
     """Hold sums over examples."""
 
     loss_sum: float
-    """Sum of the cross-entropy."""
-    correct: int
-    """Number of hits."""
+    """Sum of the task's loss."""
+    sums: tuple[float, ...]
+    """The task's other sums in its order; the number of hits, for a classification."""
     num_examples: int
     """Number of examples."""
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy; infinite if there is no example."""
+        """Mean loss; infinite if there is no example."""
         return self.loss_sum / self.num_examples if self.num_examples else float("inf")
 
 

@@ -5,7 +5,7 @@ from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.mask_keys import MaskedUpdates, OpenUpdates, updates_of
-from fedstrata.rounds.notes import ChildLimits
+from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
 from fedstrata.rounds.server import RoundServer
@@ -15,6 +15,7 @@ from fedstrata.rpc.session import ParentStream
 __all__ = [
     "Asking",
     "ChildLimits",
+    "HeldOut",
     "Identity",
     "Intake",
     "MaskedUpdates",

@@ -84,7 +84,7 @@ def test_a_stack_trains_as_autograd_and_torchs_sgd_do(name: str) -> None:
         assert result.steps == expected.steps == each.steps
         assert result.evaluation is not None
         assert expected.evaluation is not None
-        assert result.evaluation.correct == expected.evaluation.correct
+        assert result.evaluation.sums == expected.evaluation.sums
         assert result.evaluation.loss_sum == pytest.approx(expected.evaluation.loss_sum, rel=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_evaluation_has_the_same_bits_alone_and_together_and_agrees_with_autogra
     assert together == [Stacked().evaluate([each])[0] for each in measured]
     for result, each in zip(together, measured, strict=True):
         expected = evaluate(each.model, each.weights, each.examples)
-        assert (result.correct, result.num_examples) == (expected.correct, expected.num_examples)
+        assert (result.sums, result.num_examples) == (expected.sums, expected.num_examples)
         assert result.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
 
@@ -176,7 +176,7 @@ def test_devices_that_measure_several_models_on_their_own_data_have_the_same_bit
 def test_a_device_with_nothing_to_measure_on_reports_no_examples() -> None:
     empty = Examples(inputs=np.zeros((0, 3, 5), np.float32), labels=np.zeros(0, np.int64))
     (with_none,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=empty)])
-    assert with_none.evaluation == (0.0, 0, 0)
+    assert with_none.evaluation == (0.0, (0.0,), 0)
     (without,) = Stacked().train([job(20, 0, SETTINGS["one epoch"], held_out=None)])
     assert without.evaluation is None
     assert without.weights.tobytes() == with_none.weights.tobytes()

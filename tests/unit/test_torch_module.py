@@ -138,7 +138,7 @@ def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], 
     with torch.no_grad():
         logits = module.eval()(torch.tensor(examples().inputs))
     measured = evaluate(model, found.weights, examples())
-    assert measured.correct == int((logits.argmax(1) == torch.tensor(examples().labels)).sum())
+    assert measured.sums == (int((logits.argmax(1) == torch.tensor(examples().labels)).sum()),)
     assert measured.loss_sum == pytest.approx(
         float(cross_entropy(logits, torch.tensor(examples().labels), reduction="sum")), abs=1e-4
     )

@@ -302,7 +302,7 @@ def identity_model() -> Model:
 def test_evaluation_can_be_redone_by_hand() -> None:
     inputs = np.log(np.float32([[1, 3], [1, 1], [4, 1], [1, 9]]))  # logits: label probabilities up to a factor
     batch = Examples(inputs=inputs, labels=np.int64([1, 1, 1, 1]))
-    loss_sum, correct, num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
+    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
     # probabilities of label 1: 3/4, 1/2, 1/5, 9/10; among equals the first label wins
     assert loss_sum == pytest.approx(-np.log(3 / 4 * 1 / 2 * 1 / 5 * 9 / 10), abs=1e-6)
     assert (correct, num_examples) == (2, 4)
@@ -316,13 +316,13 @@ def test_evaluation_in_batches_counts_every_example_once() -> None:
     by_parts = [evaluate(model, weights, part) for part in parts]
     whole = evaluate(model, weights, many)
     assert whole.num_examples == sum(part.num_examples for part in by_parts) == 2 * BATCH_EXAMPLES + 3
-    assert whole.correct == sum(part.correct for part in by_parts)
+    assert whole.sums == (sum(part.sums[0] for part in by_parts),)
     assert whole.loss_sum == pytest.approx(sum(part.loss_sum for part in by_parts), rel=1e-6)
     assert evaluate(model, weights, many) == whole
 
 
 def test_no_examples_evaluate_to_zeros() -> None:
-    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, 0, 0)
+    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, (0.0,), 0)
 
 
 def test_limiting_threads_twice_leaves_one() -> None:

@@ -85,7 +85,8 @@ class DeviceProcess:
     @property
     def keeps_state(self) -> bool:
         """Return whether devices keep something from round to round that never leaves them."""
-        return self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
+        keeps_own = self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
+        return keeps_own or self.experiment.training.optimiser.state == "kept"
 
     def masks_of(self, device_id: str) -> "Masks | None":
         """Under secure aggregation, a device's masks, with a new key."""
@@ -139,6 +140,7 @@ class Beginning:
     offered: Sequence[int] = ()  # empty: all clusters
     tables: Sequence[Arrays] = ()  # for each received model
     personal: Arrays = field(default_factory=dict)  # what the method has kept on this device
+    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # the kept state of each stream of trainings
     told: Arrays = field(default_factory=dict)  # what the GPS tells all devices
 
 
@@ -178,6 +180,8 @@ class DeviceWork:
         self.trained: Flat = np.empty(0, np.float32)
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
+        self._optimisers = begins.optimisers
+        self.optimisers: dict[int, Arrays] = dict(begins.optimisers)  # to keep for the next round
         self._tables = begins.tables
         self.trained_examples = 0  # how many examples all its training has gone through
 
@@ -235,10 +239,13 @@ class DeviceWork:
             stream=stream,
             epochs=epochs,
             targets=targets,
+            optimiser_state=self._optimisers.get(stream, {}),
             task=self._host.task,
         )
         self.trained_examples += job.trained_examples
         result = await self._host.bench.train(job, self._group)
+        if result.optimiser_state:
+            self.optimisers[stream] = result.optimiser_state
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 

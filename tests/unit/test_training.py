@@ -20,7 +20,7 @@ from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples, Pixels
 from fedstrata.errors import DataError, PayloadError, PluginError
-from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
@@ -118,7 +118,7 @@ def test_training_follows_the_schedule_of_global_rounds() -> None:
 
 
 def test_the_learning_rate_decays_every_so_many_global_rounds() -> None:
-    sgd = SgdSettings.model_validate({"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
+    sgd = training(optimiser={"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
     assert [learning_rate(sgd, round_) for round_ in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 

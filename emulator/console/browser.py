@@ -3,22 +3,15 @@
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event
-from typing import Protocol
 
 
-class Teller(Protocol):
-    """An object that tells the user where the page is."""
-
-    def page(self, url: str) -> None:
-        """Tell the page's address."""
-
-
-def show_page(display: Teller, address: str) -> None:
+def show_page(tell: Callable[[str], None], address: str) -> None:
     """Tell the address of the page of a GPS by its HTTP address, and open it if a browser can be seen."""
     url = f"http://{address}/"
-    display.page(url)
+    tell(url)
     if can_show():
         with suppress(webbrowser.Error):
             webbrowser.open(url)

@@ -18,9 +18,9 @@ from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
-from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
@@ -118,7 +118,7 @@ def test_training_follows_the_schedule_of_global_rounds() -> None:
 
 
 def test_the_learning_rate_decays_every_so_many_global_rounds() -> None:
-    sgd = SgdSettings.model_validate({"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
+    sgd = training(optimiser={"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
     assert [learning_rate(sgd, round_) for round_ in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
@@ -151,6 +151,21 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
     train(local)
     rng = np.random.default_rng([5, 2, 7])
     assert seen == [*rng.permutation(count).tolist(), *rng.permutation(count).tolist()]
+
+
+def test_a_model_gets_further_inputs_by_name_in_the_order_of_the_batch() -> None:
+    numbers = np.arange(20, dtype=np.float32)[:, None]
+    pairs = Examples(inputs=numbers, labels=np.zeros(20, np.int64), more={"doubled": 2 * numbers})
+    seen: list[torch.Tensor] = []
+
+    def noting(weights: Tensors, inputs: torch.Tensor, doubled: torch.Tensor) -> torch.Tensor:
+        seen.append(doubled - 2 * inputs)
+        return inputs * weights["fc1.weight"][:, 0] + weights["fc1.bias"]
+
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
+    train(replace(job(local_epochs=1), model=model, start=model.initial(0), examples=pairs, held_out=pairs))
+    assert [len(each) for each in seen] == [20, 16, 4]
+    assert not torch.cat(seen).any()
 
 
 def test_a_step_of_one_dense_layer_can_be_redone_by_hand() -> None:
@@ -238,7 +253,7 @@ def test_seed_device_and_lps_round_each_choose_their_own_batches(change: dict[st
 
 def test_pixels_train_as_the_examples_they_stand_for() -> None:
     values = np.random.default_rng(1).integers(0, 256, (70, 1, 8, 8), dtype=np.uint8)
-    pixels = Pixels(values=values, labels=examples(70).labels)
+    pixels = Examples(inputs=values, labels=examples(70).labels)
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))

@@ -49,7 +49,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Refuse data whose inputs a built-in model does not take."""
+    """Refuse data with inputs that a built-in model does not take."""
     found = [f"a further input {name}" for name in examples.more]
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:

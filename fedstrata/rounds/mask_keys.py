@@ -213,7 +213,7 @@ class OpenUpdates:
         """Raise RunStoppedError if a round cannot have so many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the stages of a round whose children have weights of at most `max_examples` together."""
+        """Return the stages of a round; its children have weights of at most `max_examples` together."""
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:

@@ -24,6 +24,8 @@ def configure_logs(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    root, grpc = logging.getLogger(), logging.getLogger("grpc")
+    grpc.setLevel(max(logging.INFO, root.level))  # below INFO it says several lines a call, of its own doings
 
 
 def print_whatever_comes() -> None:

@@ -57,7 +57,7 @@ class TrainingJob:
             if weights.shape != (size,) or weights.dtype != np.float32:
                 raise PayloadError(f"weights of {weights.dtype} and shape {weights.shape}: float32 ({size},) expected")
         if self.beside and self.correct is None:
-            raise PluginError(f"{len(self.beside)} vectors beside the weights and no correction to use them: give both")
+            raise PluginError(f"{len(self.beside)} vectors in `beside`, and no correction to use them: give both")
         if not isinstance(self.correct, Hashable):
             raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
         if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):

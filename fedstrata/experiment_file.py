@@ -129,7 +129,9 @@ def _override(document: dict[str, Any], override: str) -> None:
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise ExperimentError(f"--set {override}: the value is not YAML") from None
+        raise ExperimentError(
+            f"--set {override}: the value is not YAML; close its brackets, and put text in quotes"
+        ) from None
     if isinstance(node, list):
         node[node.index(_list_item(node, keys[-1], override))] = parsed
     else:

@@ -170,7 +170,7 @@ class TopologySettings(Settings):
         if len(self.devices) != self.lps or not all(self.devices):
             raise ValueError(f"devices has {len(self.devices)} lists, each with a device, for lps {self.lps}")
         if len(set(placed)) != len(placed):
-            raise ValueError("a device hangs on one LPS, and here one stands twice")
+            raise ValueError("a device has one LPS, and one is listed twice; remove it from a list")
         return self
 
 

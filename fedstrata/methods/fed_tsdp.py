@@ -80,7 +80,7 @@ class FedTsdp(Method):
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(
-                "method fedtsdp asks devices about public examples, and there are none: say how many in "
+                "method fedtsdp asks devices about public examples, and there are none: give their number in "
                 "partition.public.examples"
             )
         if batch > there:

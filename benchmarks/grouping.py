@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from emulator.sweeps.file import load_sweep
-from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
+from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Question, make_method
 from fedstrata.methods.work import Work
@@ -24,22 +24,22 @@ from fedstrata.partitions import device_data
 
 
 class DataOnly:
-    """What a device has before training, as far as methods ask for it that group by data alone."""
+    """The part of a device's work that methods ask for before training if they group by data alone."""
 
-    def __init__(self, examples: Examples | Pixels, noise: Noise) -> None:
+    def __init__(self, examples: Examples, noise: Noise) -> None:
         self.examples = examples
         self.noise = noise
         self._known: dict[str, Any] = {}
 
     async def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What is computed but once for a device."""
+        """Return a value that is computed once per device."""
         if name not in self._known:
             self._known[name] = compute()
         return self._known[name]
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:
-    """By device, with what it heard of all where the question before is relayed."""
+    """Return the answers by device, with the relayed answers of all to the last question."""
 
     async def one(work: Work) -> Arrays:
         heard = {index: await method.hear(question, work, arrays) for index, arrays in (given or {}).items()}

@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 
-Runs each number in one process for two global rounds, on examples without content, as many as the published data set of
-that shape has, and prints the peak resident size of that process (VmHWM) beside what
-`emulator.estimates.sizing` has Kubernetes asked for.
+Runs each number in one process for two global rounds. The examples have no content, and are as many as in the published
+data set of that shape. Prints the peak resident size of that process (VmHWM), and the request by
+`emulator.estimates.sizing`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.suite.observed import peaks_mb
 from benchmarks.suite.programs import python, started
 from emulator.estimates.sizing import PUBLISHED, device_memory
-from fedstrata.datasets import Pixels
+from fedstrata.datasets import Examples
 from fedstrata.datasets.examples import Dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import DataSettings
@@ -34,14 +34,14 @@ def load(settings: DataSettings) -> Dataset:
     number = PUBLISHED[LIKE[shape]]
     test = round(number * TEST_SHARE)
     train, test_set = (
-        Pixels(values=np.full((size, *shape), 7, np.uint8), labels=np.arange(size) % CLASSES)
+        Examples(inputs=np.full((size, *shape), 7, np.uint8), labels=np.arange(size) % CLASSES)
         for size in (number - test, test)
     )
     return Dataset(train=train, test=test_set, num_classes=CLASSES)
 
 
 def experiment_of(options: argparse.Namespace, devices: int, data: str) -> Experiment:
-    """So many devices, two short global rounds."""
+    """Return an experiment of so many devices, with two short global rounds."""
     return parse_experiment(f"""
 name: memory
 data: {data}
@@ -53,7 +53,7 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, b
 
 
 def peak_mb(experiment: Experiment, folder: Path) -> float:
-    """Of the process with all devices, until it has evaluated the final model."""
+    """Return the peak size of the process with all devices, until it has evaluated the final model."""
     path, peak = folder / "memory.yaml", 0.0
     path.write_text(experiment.to_yaml(), encoding="utf-8")
     words = ["-m", "emulator", "run", str(path), "--out", str(folder / "run"), "--device-processes", "1", "--json"]

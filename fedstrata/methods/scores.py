@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
     EVERYBODY,
@@ -148,7 +148,7 @@ class Scores(Method):
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array of which devices are told: the number of devices that have each label."""
+        """Return the array that goes to devices: the number of devices that have each label."""
         return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
@@ -200,7 +200,7 @@ class Scores(Method):
         on = Examples(inputs=inputs[rows], labels=targets.argmax(axis=1).astype(np.int64))
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
-    def _portion(self, work: Work) -> Examples | Pixels:
+    def _portion(self, work: Work) -> Examples:
         """D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
         most, labels = self.options.examples_a_label, work.examples.labels
         if most is None:
@@ -268,7 +268,7 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and β_m by label, whose sums over devices are all that a ratio takes; alone, f_m itself."""
+        """Return β_m f_m and β_m by label: a ratio needs only their sums over devices; alone, f_m itself."""
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:
             return {TABLE: updated}

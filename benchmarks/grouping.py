@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from device.training import LocalResult, TrainingJob, limit_threads, train
 from emulator.sweeps.file import Sweep, load_sweep
-from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
+from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Plan, Question, make_method
 from fedstrata.methods.work import Work
@@ -32,7 +32,7 @@ from fedstrata.tensors import Flat
 class Data:
     """A device's data, and what was computed from them, which all cells of a sweep have in common."""
 
-    def __init__(self, examples: Examples | Pixels) -> None:
+    def __init__(self, examples: Examples) -> None:
         self.examples = examples
         self.known: dict[str, Any] = {}
 

@@ -100,14 +100,18 @@ def main() -> None:
     asked = parser.parse_args()
     train = load_dataset(DataSettings(name="fashion-mnist")).train
     there = np.flatnonzero(np.isin(train.labels, CLOTHES))[:EXAMPLES]
-    rows = np.asarray(train.inputs[there], np.float64).reshape(len(there), -1)
-    areas, errors = attacked(rows, np.asarray(train.labels[there], np.int64), asked.sizes)
+    examples = train.take(there)
+    rows = examples.inputs.astype(np.float64).reshape(len(there), -1)
+    areas, errors = attacked(rows, examples.labels, asked.sizes)
     print(f"| examples of the device | {' | '.join(areas)} |\n|---:|{'---:|' * len(areas)}")
     for size in asked.sizes:
-        print(f"| {size} | {' | '.join(f'{fmean(each[size]):.2f} ± {stdev(each[size]):.2f}' for each in areas.values())} |")
+        row = [f"{fmean(each[size]):.2f} ± {stdev(each[size]):.2f}" for each in areas.values()]
+        print(f"| {size} | {' | '.join(row)} |")
     said = [f"{fmean(errors[name]):.1f}" if name in errors else "" for name in areas]
     print(f"| error of a label's count | {' | '.join(said)} |")
-    lines = {name: {n: (fmean(v), stdev(v)) for n, v in points.items()} for name, points in areas.items()}
+    lines: dict[str, dict[float, tuple[float, float]]] = {
+        name: {size: (fmean(each), stdev(each)) for size, each in points.items()} for name, points in areas.items()
+    }
     figure(lines, asked.figure, across="examples of the device", up="area under the ROC curve", ticks=asked.sizes)
 
 

@@ -25,8 +25,8 @@ MEBI = 1 << 20
 def answers_of(devices: int, examples: int) -> dict[int, Arrays]:
     """Return the answers of devices, of which each fourth has its images turned alike."""
     train = load_dataset(DataSettings(name="fashion-mnist")).train
-    images = np.asarray(train.inputs[np.arange(IMAGES)], np.float64).reshape(IMAGES, 28, 28)
-    labels = np.asarray(train.labels[:IMAGES], np.int64)
+    some = train.take(np.arange(IMAGES))
+    images, labels = some.inputs.astype(np.float64).reshape(IMAGES, 28, 28), some.labels
     turned = [
         projected(np.rot90(images, group, (1, 2)).reshape(IMAGES, -1), ROWS, SEED, clip=1.0) for group in range(GROUPS)
     ]

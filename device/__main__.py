@@ -40,6 +40,7 @@ from fedstrata.process.process import (  # noqa: E402
     spare_what_is_loaded,
 )
 from fedstrata.streams.architectures import Architectures  # noqa: E402
+from fedstrata.tasks import make_task  # noqa: E402
 from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
 
@@ -85,6 +86,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         method=method,
         bench=Bench(Stacked()),
         channels=channels,
+        task=make_task(experiment),
         metrics=metrics,
         process_id=secrets.token_hex(8),
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),

@@ -6,20 +6,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.models import Model
+from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors import Flat, Layout
 
+Tensors = dict[str, torch.Tensor]
 BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
 
 
 class Evaluation(NamedTuple):
     """Sums over examples, which add up over devices."""
 
-    loss_sum: float  # cross-entropy
-    correct: int
+    loss_sum: float
+    sums: tuple[float, ...]  # of the task, in its order
     num_examples: int
 
 
@@ -29,34 +30,42 @@ class EvaluationJob:
 
     model: Model
     weights: Flat  # shape (model.layout.size,)
-    examples: Examples | Pixels
+    examples: Examples
+    task: Task = CLASSIFICATION
 
 
 @torch.no_grad()
-def evaluate(model: Model, weights: Flat, examples: Examples | Pixels) -> Evaluation:
-    """Return the loss and hits of these weights, shape (model.layout.size,); changes nothing and draws nothing."""
+def evaluate(model: Model, weights: Flat, examples: Examples, task: Task = CLASSIFICATION) -> Evaluation:
+    """Return the loss and the task's sums of these weights, shape (model.layout.size,); changes nothing and draws
+    nothing.
+    """
     tensors = named_tensors(model.layout, weights)
-    loss_sum, correct = 0.0, 0
+    loss_sum, sums = 0.0, np.zeros(len(task.sums))
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
-        labels = torch.tensor(batch.labels)
-        logits = model.logits(tensors, torch.tensor(batch.inputs))
-        loss_sum += cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64).item()
-        correct += int((logits.argmax(1) == labels).sum())
-    return Evaluation(loss_sum, correct, len(examples))
+        targets = torch.tensor(task.targets(batch))
+        given = model.outputs(tensors, torch.tensor(batch.inputs), **further_inputs(batch))
+        loss_sum += task.loss(given, targets).sum(dtype=torch.float64).item()
+        sums += task.measure(given, targets, batch)
+    return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
 
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logits of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
+    """Return the outputs of inputs (n, *input_shape), shape (n, num_classes); changes nothing and draws nothing."""
     tensors = named_tensors(model.layout, weights)
     parts = [
-        model.logits(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
+        model.outputs(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
         for start in range(0, len(inputs), BATCH_EXAMPLES)
     ]
     return torch.cat(parts).numpy()
 
 
-def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
+def further_inputs(examples: Examples) -> Tensors:
+    """Return the inputs beside the first, by name."""
+    return {name: torch.tensor(array) for name, array in examples.more.items()}
+
+
+def named_tensors(layout: Layout, flat: Flat) -> Tensors:
     """Return the tensors of a flat vector by name, copied into torch's own memory."""
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}

@@ -12,6 +12,7 @@ from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.methods import make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from fedstrata.tasks import make_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
         device_index=device_index,
         lps_round=0,
         global_round=0,
+        task=make_task(experiment),
     )
 
 

@@ -17,7 +17,7 @@ from fedstrata.checks.protection import check_protection
 from fedstrata.checks.values import check_values
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.messages import one_line, unknown_key
+from fedstrata.experiment.messages import one_line, unknown_key, untagged
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml
@@ -75,9 +75,10 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
         check_experiment(experiment)
     except ValidationError as error:
         schema = Experiment.model_json_schema(by_alias=True)
-        section, *kinds = (*error.errors()[0]["loc"][:2], None)
-        kind = str(kinds[0]) if section == "partition" and kinds[0] is not None else None
-        raise ExperimentError(one_line(error, partial(unknown_key, schema=schema, kind=kind), schema=schema)) from None
+        _, chosen = untagged(error.errors()[0]["loc"], schema)
+        raise ExperimentError(
+            one_line(error, partial(unknown_key, schema=schema, chosen=chosen), schema=schema)
+        ) from None
     except ExperimentError:
         raise
     except ValueError as error:

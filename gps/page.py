@@ -72,7 +72,7 @@ class LivePage:
             self._relevance, self._relevance_of = relevance_part(plan.affinity, names, clusters), clusters
         found = self._run.journal.rounds.rows_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
-        rows = [round_row(rounds_pb2.LpsRound.FromString(data)) for _, data in found]
+        rows = [round_row(rounds_pb2.LpsRound.FromString(data), self._run.task) for _, data in found]
         self.feed.publish(parts | {"relevance": self._relevance}, [(row.key, ROUNDS.values(row)) for row in rows])
 
 

@@ -3,6 +3,7 @@
 Field by field in docs/reference/record.md.
 """
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from fedstrata.record.rounds import rounds_csv
 from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Moved, Replanning, Summary, read_summary
 from fedstrata.record.timing import Timing
 from fedstrata.store import AnyModel, write_aside, write_model
+from fedstrata.tasks import Task, make_task, measured
 from fedstrata.v1 import rounds_pb2
 
 
@@ -52,7 +54,7 @@ class RunResult:
 def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
     """Write the record's files; the models are there already."""
     _write(folder / "experiment.yaml", [result.experiment.to_yaml()])
-    _write(folder / "rounds.csv", rounds_csv(timing.rows))
+    _write(folder / "rounds.csv", rounds_csv(timing.rows, make_task(result.experiment)))
     for name, lines in timing.tables().items():
         _write(folder / name, lines)
     if result.relevance is not None:
@@ -80,8 +82,9 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def summary(result: RunResult) -> Summary:
     """Return summary.json without what a clock adds to it."""
     experiment = result.experiment
+    task = make_task(experiment)
     by_cluster = _by_group(result.evaluations, {d: name for name, ids in result.clusters.items() for d in ids})
-    accuracy = {name: _accuracy(found) for name, found in by_cluster.items()}
+    accuracy = {name: _headline(found, task) for name, found in by_cluster.items()}
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()
     task_of = dict(zip(ids, tasks, strict=True)) if tasks else None
     return Summary(
@@ -100,10 +103,10 @@ def summary(result: RunResult) -> Summary:
         device_tasks=task_of,
         rounds=result.global_rounds,
         accuracy={**accuracy, "mean": _mean(accuracy.values())},
-        received_accuracy=_received_accuracy(by_cluster),
-        device_accuracy={e.device_id: _accuracy([e]) for e in result.evaluations},
+        received_accuracy=_received_headline(by_cluster, task),
+        device_accuracy={e.device_id: _headline([e], task) for e in result.evaluations},
         newcomers=tuple(ids[index] for index in sorted(experiment.newcomer_indexes)),
-        task_accuracy=task_accuracy(result.evaluations, task_of) if task_of else None,
+        task_accuracy=task_accuracy(result.evaluations, task_of, task) if task_of else None,
         wall_seconds={phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         virtual=None,
         real=None,
@@ -129,11 +132,14 @@ def _epsilon(result: RunResult) -> float | None:
     return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
-def _accuracy(evaluations: Iterable[rounds_pb2.Evaluation]) -> float | None:
-    correct = examples = 0
-    for evaluation in evaluations:
-        correct, examples = correct + evaluation.correct, examples + evaluation.num_examples
-    return correct / examples if examples else None
+def _headline(evaluations: Sequence[rounds_pb2.Evaluation], task: Task) -> float | None:
+    examples = sum(evaluation.num_examples for evaluation in evaluations)
+    return measured(task, _added(e.sums for e in evaluations), examples)[task.headline.name]
+
+
+def _added(sums: Iterable[Sequence[float]]) -> list[float]:
+    """Return the sums of devices together, rounded once."""
+    return [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -141,17 +147,19 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _received_accuracy(
-    by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]],
+def _received_headline(
+    by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]], task: Task
 ) -> dict[str, float | None] | None:
-    """Return the accuracy of the models as they were received; None if devices use those."""
+    """Return the headline metric of the models as they were received; None if devices use those."""
     if not any(evaluation.has_received for found in by_cluster.values() for evaluation in found):
         return None
-    accuracy = {
-        name: sum(e.received_correct for e in found) / max(1, sum(e.num_examples for e in found))
+    values = {
+        name: measured(task, _added(e.received_sums for e in found), sum(e.num_examples for e in found))[
+            task.headline.name
+        ]
         for name, found in by_cluster.items()
     }
-    return {**accuracy, "mean": _mean(accuracy.values())}
+    return {**values, "mean": _mean(values.values())}
 
 
 def _by_group(
@@ -163,10 +171,12 @@ def _by_group(
     return {group: measured for group, measured in found.items() if measured}
 
 
-def task_accuracy(evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str]) -> dict[str, float | None]:
-    """Return the accuracy of the devices of each true task, each with what it would use."""
+def task_accuracy(
+    evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str], task: Task
+) -> dict[str, float | None]:
+    """Return the headline metric of the devices of each true task, each with what it would use."""
     by_task = _by_group(evaluations, task_of)
-    return {task: _accuracy(by_task.get(task, ())) for task in task_of.values()}
+    return {name: _headline(by_task.get(name, ()), task) for name in task_of.values()}
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:

@@ -17,6 +17,7 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.rounds import Refusals, RoundServer, RoundTerms
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
+from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout
 from fedstrata.trust.files import TlsFiles
 from gps.devices.enrolment import Enrolment
@@ -62,6 +63,7 @@ class Run:
         self._newcomers_are_in = False  # whether the round has begun in which they join
 
         self.clock = clock_of(experiment).gps(self.journal.clock)
+        self.task = make_task(experiment)
         self.method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in self.method.questions())
         model = build_model(experiment.model, dataset_info(experiment.data))

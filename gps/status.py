@@ -58,5 +58,6 @@ def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     measured = run.reports.latest_measured.get(name)
     if measured is not None:
         status.is_evaluated = True
-        status.loss, status.accuracy = measured
+        status.loss, accuracy = measured
+        status.accuracy = accuracy or 0.0
     return status

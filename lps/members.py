@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from fedstrata.clock.devices import Presence
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment import Experiment
-from fedstrata.rounds import ChildLimits
+from fedstrata.rounds import ChildLimits, HeldOut
 from fedstrata.streams.cohort import cohort
 from fedstrata.streams.streams import Streams
+from fedstrata.tasks import Task
 from fedstrata.tensors import Route
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
@@ -107,10 +108,10 @@ class Members:
             for number in range(first, first + lps_rounds)
         )
 
-    def limits(self) -> ChildLimits:
+    def limits(self, task: Task) -> ChildLimits:
         """Return the limits of each device's claims."""
         held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
-        return ChildLimits(self._experiment.limits.max_update_norm, held_out)
+        return ChildLimits(self._experiment.limits.max_update_norm, HeldOut(examples=held_out, task=task))
 
     def clusters_of(self) -> dict[str, int]:
         """Return the number of each device's cluster."""

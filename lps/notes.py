@@ -1,11 +1,14 @@
 """What an LPS notes of its rounds for the record: rows, who was left out, bytes counted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import Refusals, RoundResult, Update
 from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.tasks import Task, measured
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -13,8 +16,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 class Notes:
     """Keeps what has not been told to the GPS yet."""
 
-    def __init__(self, home_id: str, metrics: ProcessMetrics, log: EventLog) -> None:
+    def __init__(self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog) -> None:
         self._home_id = home_id
+        self._task = task
         self.refused = Refusals(log, self._note_ban)
         self._metrics = metrics
         self._log = log
@@ -32,7 +36,7 @@ class Notes:
         """Return the report so far with the row of the round just closed."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
-        add_evaluations(noted, gathered.evaluations)
+        add_evaluations(noted, gathered.evaluations, self._task)
         up, down = self._bytes_now()
         row = noted.lps_rounds.add(
             home_id=self._home_id,
@@ -62,7 +66,7 @@ class Notes:
         """Return the whole report, once the devices have measured the final model."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
-        add_evaluations(noted, gathered.evaluations)
+        add_evaluations(noted, gathered.evaluations, self._task)
         noted.evaluations.extend(gathered.evaluations)
         self._note_missing(gathered, "evaluation")
         self.complete(noted)
@@ -101,29 +105,33 @@ class Notes:
         self.exclusions.append(pb.Exclusion(device_id=device_id, stage=stage, reason=reason))
 
 
-def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation]) -> None:
+def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task) -> None:
     """Add what devices measured of a round's model to the row of that round."""
     rows = {row.lps_round: row for row in report.lps_rounds}
     for evaluation in evaluations:
         row = rows.get(evaluation.round - 1)  # the model of round r was produced by round r - 1
         if row is not None:
-            _widen(row, evaluation)
+            _widen(row, measured(task, evaluation.sums, evaluation.num_examples)[task.headline.name])
             row.loss_sum += evaluation.loss_sum
-            row.correct += evaluation.correct
+            _add(row.sums, evaluation.sums)
             row.evaluated_examples += evaluation.num_examples
             if evaluation.has_received:
                 row.received_loss_sum += evaluation.received_loss_sum
-                row.received_correct += evaluation.received_correct
+                _add(row.received_sums, evaluation.received_sums)
                 row.received_examples += evaluation.num_examples
 
 
-def _widen(row: pb.LpsRound, evaluation: pb.Evaluation) -> None:
-    """Let a row's least and most accurate device be another where this one is."""
-    if evaluation.num_examples:
-        accuracy = evaluation.correct / evaluation.num_examples
-        is_first = not row.evaluated_examples
-        row.lowest_accuracy = accuracy if is_first else min(row.lowest_accuracy, accuracy)
-        row.highest_accuracy = accuracy if is_first else max(row.highest_accuracy, accuracy)
+def _add(total: Any, sums: Sequence[float]) -> None:
+    """Add sums to those of a row, in place; a row without any begins with zeros."""
+    total[:] = [one + other for one, other in zip_longest(total, sums, fillvalue=0.0)]
+
+
+def _widen(row: pb.LpsRound, value: float | None) -> None:
+    """Let a row's lowest and highest metric be another device's where its value is."""
+    if value is not None:
+        is_first = not row.HasField("lowest")
+        row.lowest = value if is_first else min(row.lowest, value)
+        row.highest = value if is_first else max(row.highest, value)
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:

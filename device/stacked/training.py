@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -9,14 +10,17 @@ from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.evaluation import Evaluation, EvaluationJob
+from device.optimisers import is_plain, learning_rate
 from device.stacked.corrected_steps import CorrectedSteps, Correction
 from device.stacked.dense_stack import DenseStack, Forward
 from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
 from device.stacked.stack_data import SLAB_STEPS, Batches, Inputs
 from device.training import LocalResult, OneByOne, TrainingJob
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
+from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
+from fedstrata.tasks import Classification
 
 EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
 STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
@@ -38,7 +42,7 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense and job.targets is None:
+            if _is_computed_here(job) and job.targets is None and is_plain(job.training.optimiser):
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -55,7 +59,7 @@ class Stacked:
         results: dict[int, Evaluation] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if job.model.dense:
+            if _is_computed_here(job):
                 alike[(job.model.dense, job.examples.scale)].append(place)
             else:
                 (results[place],) = self._alone.evaluate([job])
@@ -70,9 +74,20 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if not self._has_said_why_not and not job.model.dense:
-            self._has_said_why_not = True
-            log.info("devices_train_one_by_one", reason="the model is not a plain dense network")
+        if self._has_said_why_not or (_is_computed_here(job) and is_plain(job.training.optimiser)):
+            return
+        self._has_said_why_not = True
+        reason = "the optimiser is not plain SGD" if _is_computed_here(job) else "the task is another"
+        if not job.model.dense:
+            reason = "the model is not a plain dense network"
+        log.info("devices_train_one_by_one", reason=reason)
+
+
+def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
+    """Return whether this module computes the job's model and loss: a dense network, and the loss of `Classification`
+    itself.
+    """
+    return bool(job.model.dense) and type(job.task) is Classification
 
 
 def batch_rows(job: TrainingJob) -> int:
@@ -136,7 +151,8 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
         return lambda active: CorrectedSteps(correction, active, rows)
-    optimiser = StackedSgd(stack.leaves, first.training.optimiser, first.global_round)
+    settings, rate = cast(SgdSettings, first.training.optimiser), learning_rate(first.training, first.global_round)
+    optimiser = StackedSgd(stack.leaves, settings, rate)
     return lambda active: PlainSteps(stack, optimiser, active, rows)
 
 
@@ -147,14 +163,14 @@ def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
-def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -> list[Evaluation | None]:
+def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
     """Return sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure
     on.
     """
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
-        return [None if examples is None else Evaluation(0.0, 0, 0) for examples in held_out]
+        return [None if examples is None else Evaluation(0.0, (0.0,), 0) for examples in held_out]
     measured = [examples or anything for examples in held_out]  # who has none goes along, and does not count
     inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
     forward = Forward(stack, len(measured), EVALUATION_ROWS)
@@ -171,7 +187,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -
     return [
         None
         if examples is None
-        else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), hits[device, :size].sum().item(), size)
+        else Evaluation(float(losses[device, :size].sum(dtype=np.float64)), (float(hits[device, :size].sum()),), size)
         for device, (examples, size) in enumerate(zip(held_out, sizes, strict=True))
     ]
 

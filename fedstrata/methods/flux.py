@@ -105,7 +105,8 @@ class Flux(Method):
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Return the cluster at the smallest mean distance."""
-        return nearest_cluster(late, {index: each[MOMENTS].ravel() for index, each in answers.of(MOMENTS).items()}, plan)
+        vectors = {index: each[MOMENTS].ravel() for index, each in answers.of(MOMENTS).items()}
+        return nearest_cluster(late, vectors, plan)
 
 
 def moments(points: Matrix) -> Matrix:

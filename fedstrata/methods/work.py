@@ -11,7 +11,7 @@ from fedstrata.tensors.layout import Flat
 if TYPE_CHECKING:
     import torch
 
-    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.datasets import Examples
     from fedstrata.models import Model
     from fedstrata.noise import Noise
     from fedstrata.partitions import PublicData
@@ -26,15 +26,15 @@ class Measurement:
     """Hold sums over examples."""
 
     loss_sum: float
-    """Sum of the cross-entropy."""
-    correct: int
-    """Number of hits."""
+    """Sum of the task's loss."""
+    sums: tuple[float, ...]
+    """The task's other sums in its order; the number of hits, for a classification."""
     num_examples: int
     """Number of examples."""
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy; infinite if there is no example."""
+        """Mean loss; infinite if there is no example."""
         return self.loss_sum / self.num_examples if self.num_examples else float("inf")
 
 
@@ -90,9 +90,9 @@ class Work(Protocol):
 
     model: "Model"
     """Model of the device."""
-    examples: "Examples | Pixels"
+    examples: "Examples"
     """Its training examples."""
-    held_out: "Examples | Pixels"
+    held_out: "Examples"
     """Its examples to measure on, never to train on."""
     device_index: int
     """Index of the device."""
@@ -133,7 +133,7 @@ class Work(Protocol):
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
-        stream: int = 0, epochs: int | None = None, on: "Examples | Pixels | None" = None,
+        stream: int = 0, epochs: int | None = None, on: "Examples | None" = None,
         targets: Array | None = None,
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
@@ -143,13 +143,11 @@ class Work(Protocol):
         `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels.
         """
 
-    async def measure(
-        self, weights: Flat, *, on_own: bool = False, on: "Examples | Pixels | None" = None
-    ) -> Measurement:
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
         """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
-        """Return the logits for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
+        """Return the outputs for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.

@@ -38,11 +38,11 @@ def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
     dense_part = dense_layers((flattened, *hidden, info.num_classes))
     names = [layer.name for layer in dense_part]
 
-    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         maps = _convolved(weights, inputs.reshape(-1, *image), padding)
         return dense(weights, names, maps.flatten(1))
 
-    return Model.of_layers([*convolutions, *dense_part], shared=CONVOLUTIONS, logits=logits)
+    return Model.of_layers([*convolutions, *dense_part], shared=CONVOLUTIONS, outputs=outputs)
 
 
 def _convolved(weights: "Mapping[str, torch.Tensor]", images: "torch.Tensor", padding: int) -> "torch.Tensor":

@@ -41,7 +41,7 @@ def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
     dense_part = dense_layers((features, *(settings.hidden or ()), info.num_classes))
     names = [layer.name for layer in dense_part]
 
-    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         from torch.nn.functional import conv2d, max_pool2d
 
         maps = inputs.reshape(-1, channels, height, width)
@@ -53,4 +53,4 @@ def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
         return dense(weights, names, maps.flatten(1))
 
     shared = [layer.name for layer in convolutions]
-    return Model.of_layers([*convolutions, *dense_part], shared=shared, logits=logits)
+    return Model.of_layers([*convolutions, *dense_part], shared=shared, outputs=outputs)

@@ -59,7 +59,7 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
     return Model.of_layers(
         [*convolutions, *dense_part],
         shared=CONVOLUTIONS,
-        logits=lambda weights, inputs: outputs(weights, inputs, lambda features, _: features),
+        outputs=lambda weights, inputs: outputs(weights, inputs, lambda features, _: features),
         dropping=lambda weights, inputs, rng: outputs(
             weights, inputs, lambda features, rate: dropped(features, rate, rng)
         ),

@@ -39,7 +39,7 @@ def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
     ]
     names = [layer.name for layer in dense_part]
 
-    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         from torch.nn.functional import avg_pool2d, conv2d, linear
 
         maps = inputs.reshape(-1, channels, *sides)
@@ -51,4 +51,4 @@ def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
             features = linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]).tanh()
         return linear(features, weights[f"{names[-1]}.weight"], weights[f"{names[-1]}.bias"])
 
-    return Model.of_layers([*convolutions, *dense_part], shared=CONVOLUTIONS, logits=logits)
+    return Model.of_layers([*convolutions, *dense_part], shared=CONVOLUTIONS, outputs=outputs)

@@ -22,10 +22,10 @@ def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
     layers = dense_layers(widths)
     names = [layer.name for layer in layers]
 
-    def logits(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         return dense(weights, names, inputs.flatten(1))
 
-    return Model.of_layers(layers, shared=names[:-1][:1], logits=logits, dense=widths)
+    return Model.of_layers(layers, shared=names[:-1][:1], outputs=outputs, dense=widths)
 
 
 def dense_layers(widths: Sequence[int]) -> list[Layer]:

@@ -1,10 +1,10 @@
 """What a model is to the three tiers: a layout, the shared part of it, initial weights and a pure function.
 
-Only `Model.logits` needs torch, and only a device calls it; gps and lps use the rest.
+Only `Model.outputs` needs torch, and only a device calls it; gps and lps use the rest.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -16,8 +16,8 @@ from fedstrata.tensors import Flat, Layout
 if TYPE_CHECKING:
     import torch
 
-    Logits = Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
-    DroppingLogits = Callable[[Mapping[str, torch.Tensor], torch.Tensor, np.random.Generator], torch.Tensor]
+    Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
+    DroppingOutputs = Callable[..., torch.Tensor]
 
 PIECE_ELEMENTS = 1 << 18
 INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose second number is its index
@@ -74,7 +74,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Describe a model as data and pure functions. Servers need no torch for it, except `logits`."""
+    """Describe a model as data and pure functions. Servers need no torch for it, except `outputs`."""
 
     layout: Layout
     """Names and shapes of the tensors."""
@@ -82,14 +82,14 @@ class Model:
     """Tensors that all clusters share, in the layout's order."""
     initial: Callable[[int], Flat]
     """Function of a seed that returns the initial weights, shape (layout.size,)."""
-    logits: "Logits"
-    """Function of weights by name and inputs of shape (n, *input_shape). It returns logits of shape (n, num_classes).
-    Only devices call it."""
+    outputs: "Outputs"
+    """Function of weights by name and inputs of shape (n, *input_shape). It returns outputs of shape (n, num_classes).
+    Data with further inputs give them by keyword. Only devices call it."""
     dense: tuple[int, ...] = ()
     """Widths from input to classes if the model is dense layers with ReLU between them and nothing else. Such models
     train many at once. Empty for other models."""
-    dropping: "DroppingLogits | None" = None
-    """Like `logits`, with a generator to draw from, for models that draw in training (dropout)."""
+    dropping: "DroppingOutputs | None" = None
+    """Like `outputs`, with a generator to draw from, for models that draw in training (dropout)."""
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -105,9 +105,9 @@ class Model:
         layers: Sequence[Layer | Normalisation],
         *,
         shared: Iterable[str],
-        logits: "Logits",
+        outputs: "Outputs",
         dense: tuple[int, ...] = (),
-        dropping: "DroppingLogits | None" = None,
+        dropping: "DroppingOutputs | None" = None,
     ) -> Self:
         """Return a model of these layers; `shared` names layers. NumPy draws the initial weights."""
         tensors = [tensor for layer in layers for tensor in layer.tensors]
@@ -120,7 +120,7 @@ class Model:
             layout=layout,
             shared=tensors_of(layout, shared),
             initial=initial,
-            logits=logits,
+            outputs=outputs,
             dense=dense,
             dropping=dropping,
         )
@@ -129,10 +129,12 @@ class Model:
         """Return the model in a run of this seed. It is another only if a seed draws more than its weights."""
         return self
 
-    def logits_in_training(self, rng: np.random.Generator) -> "Logits":
-        """Return the function of a local step: `logits`, or `dropping` with the next draws of `rng`."""
+    def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
+        """Return the function of a local step: `outputs`, or `dropping` with the next draws of `rng`."""
         dropping = self.dropping
-        return self.logits if dropping is None else lambda weights, inputs: dropping(weights, inputs, rng)
+        if dropping is None:
+            return self.outputs
+        return lambda weights, inputs, **more: dropping(weights, inputs, rng, **more)
 
 
 def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:

@@ -70,14 +70,14 @@ def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
     names = [layer.name for layer in dense_part]
     stem = _convolution("conv1", "norm1", image[0], STAGES[0], 3)
 
-    def logits(weights: "Weights", inputs: "torch.Tensor") -> "torch.Tensor":
+    def outputs(weights: "Weights", inputs: "torch.Tensor") -> "torch.Tensor":
         maps = _normalised(weights, "conv1", "norm1", inputs.reshape(-1, *image)).relu()
         for block in blocks:
             maps = block.outputs(weights, maps)
         return dense(weights, names, maps.mean((2, 3)))
 
     layers = [*stem, *(layer for block in blocks for layer in block.layers), *dense_part]
-    return Model.of_layers(layers, shared=SHARED, logits=logits)
+    return Model.of_layers(layers, shared=SHARED, outputs=outputs)
 
 
 def _blocks() -> Iterator[Block]:

@@ -6,6 +6,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fedstrata.record.tables import Amount, Ratio, Table
+from fedstrata.tasks import Task, measured
 from fedstrata.v1 import rounds_pb2 as pb
 
 
@@ -49,17 +50,19 @@ class RoundRow:
 ROUNDS = Table(RoundRow)
 
 
-def loss_and_accuracy(row: pb.LpsRound) -> tuple[float, float] | None:
-    """Return the means over held-out examples; None if devices have not measured that model."""
+def loss_and_headline(row: pb.LpsRound, task: Task) -> tuple[float, float | None] | None:
+    """Return the mean loss and the headline metric over held-out examples; None if devices have not measured that
+    model.
+    """
     if not row.evaluated_examples:
         return None
-    return row.loss_sum / row.evaluated_examples, row.correct / row.evaluated_examples
+    found = measured(task, row.sums, row.evaluated_examples)
+    return row.loss_sum / row.evaluated_examples, found[task.headline.name]
 
 
-def round_row(row: pb.LpsRound) -> RoundRow:
+def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
     """Return the row of what an LPS reported."""
-    measured = loss_and_accuracy(row)
-    loss, accuracy = measured or (None, None)
+    loss, accuracy = loss_and_headline(row, task) or (None, None)
     return RoundRow(
         global_round=row.global_round + 1,
         lps_round=row.lps_round + 1,
@@ -71,14 +74,14 @@ def round_row(row: pb.LpsRound) -> RoundRow:
         seconds=row.seconds,
         bytes_up=row.bytes_up,
         bytes_down=row.bytes_down,
-        lowest_accuracy=row.lowest_accuracy if measured else None,
-        highest_accuracy=row.highest_accuracy if measured else None,
+        lowest_accuracy=row.lowest if row.HasField("lowest") else None,
+        highest_accuracy=row.highest if row.HasField("highest") else None,
     )
 
 
-def rounds_csv(rows: Iterable[pb.LpsRound]) -> Iterator[str]:
+def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
     """Return the lines of rounds.csv."""
-    return ROUNDS.lines(map(_text_of, ROUNDS.columns, ROUNDS.values(round_row(row))) for row in rows)
+    return ROUNDS.lines(map(_text_of, ROUNDS.columns, ROUNDS.values(round_row(row, task))) for row in rows)
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:

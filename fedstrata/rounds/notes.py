@@ -1,7 +1,7 @@
 """Checks of what a child says: numbers that cannot be, or that belong to another child, are refused."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.rpc.messages import checked_number
+from fedstrata.tasks import Task
 from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -25,10 +26,7 @@ LATEST_NS = 1 << 61  # on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
 SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # over the children of a round
 DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
-COUNTS = (
-    "devices", "num_examples", "bytes_up", "bytes_down", "correct", "evaluated_examples", "received_correct",
-    "received_examples",
-)  # fmt: skip
+COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_examples", "received_examples")
 
 
 def check_run(run_id: str, said: str) -> None:
@@ -64,19 +62,16 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
-    """Refuse a measurement that cannot be one. Raises PayloadError."""
+    """Refuse a measurement that cannot be one of any task. Raises PayloadError."""
     who = quoted(evaluation.device_id)
+    if not 0 <= evaluation.num_examples < MOST_MEASURED:
+        raise PayloadError(f"{who} measured on {evaluation.num_examples} examples; expected 0 to {MOST_MEASURED - 1}")
     largest = LARGEST_LOSS * evaluation.num_examples
-    for correct in (evaluation.correct, evaluation.received_correct):
-        if not 0 <= correct <= evaluation.num_examples < MOST_MEASURED:
-            raise PayloadError(
-                f"{who} measured {correct} of {evaluation.num_examples} correct; expected 0 up to all of them"
-            )
     for loss_sum in (evaluation.loss_sum, evaluation.received_loss_sum):
         checked_number(loss_sum, -largest, largest, f"training has diverged: {who} measured a loss of")
 
 
-def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int) -> None:
+def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int, task: Task) -> None:
     """Refuse rows of LPS rounds with numbers that cannot be; `held_out` is how many examples all devices measure on.
 
     Raises:
@@ -94,9 +89,11 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
                 f"LPS round {row.lps_round} is reported measured on {row.evaluated_examples} examples; all devices "
                 f"have {held_out}"
             )
-        if row.correct > row.evaluated_examples:
-            raise PayloadError(f"LPS round {row.lps_round} is reported with more correct examples than were measured")
-        for name, (least, most) in _ranges(row).items():
+        check_sums(task, row.sums, row.evaluated_examples, f"LPS round {row.lps_round}")
+        check_sums(task, row.received_sums, row.received_examples, f"LPS round {row.lps_round}")
+        if row.HasField("lowest") != row.HasField("highest"):
+            raise PayloadError(f"LPS round {row.lps_round} is reported with a lowest or a highest metric alone")
+        for name, (least, most) in _ranges(row, task).items():
             checked_number(getattr(row, name), least, most, f"LPS round {row.lps_round} is reported with {name}")
         if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
             raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
@@ -114,18 +111,27 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")
 
 
-def _ranges(row: pb.LpsRound) -> dict[str, tuple[float, float]]:
+def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
+    """Refuse the sums of a task that cannot be; they may be absent if there are no examples. Raises PayloadError."""
+    if len(sums) != len(task.sums) and (num_examples or sums):
+        raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")
+    for named, value in zip(task.sums, sums, strict=False):
+        checked_number(value, *named.range(num_examples), f"{who} measured {named.name}")
+        if named.is_count and not value.is_integer():
+            raise PayloadError(f"{who} measured {named.name} {value}; expected a whole number")
+
+
+def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
     """Return the least and the most that each number of a row can be."""
     largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
     largest_received = LARGEST_LOSS * (row.received_examples + 1)
+    least, most = task.headline.range
     return {
         "train_loss": (-LARGEST_LOSS, LARGEST_LOSS),
         "loss_sum": (-largest, largest),
         "received_loss_sum": (-largest_received, largest_received),
-        "highest_accuracy": (0, 1),
-        "lowest_accuracy": (0, row.highest_accuracy),
         "seconds": (0, LONGEST_S),
-    }
+    } | ({"lowest": (least, row.highest), "highest": (least, most)} if row.HasField("highest") else {})
 
 
 def _can_be(carried: pb.Carried) -> bool:
@@ -151,12 +157,35 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The examples that devices measure on, and the sums that they measure."""
+
+    examples: Mapping[str, int]  # by device, as it said when it enrolled
+    task: Task
+
+    def check(self, evaluation: pb.Evaluation) -> None:
+        """Refuse a measurement on another number of examples, or with sums that cannot be. Raises PayloadError."""
+        who, enrolled_with = quoted(evaluation.device_id), self.examples.get(evaluation.device_id, 0)
+        if evaluation.num_examples != enrolled_with:
+            raise PayloadError(
+                f"{who} measured on {evaluation.num_examples} examples, and enrolled with {enrolled_with} to measure on"
+            )
+        check_sums(self.task, evaluation.sums, evaluation.num_examples, who)
+        if evaluation.has_received:
+            check_sums(self.task, evaluation.received_sums, evaluation.num_examples, who)
+        elif evaluation.received_sums:
+            raise PayloadError(
+                f"{who} has not measured what it received, and reports {len(evaluation.received_sums)} sums of it"
+            )
+
+
 @dataclass(frozen=True)
 class ChildLimits:
     """Without arguments, none: of LPSs the GPS expects sums, and checks what they stand for in other ways."""
 
     max_update_norm: float | None = None  # L2, of an update as it is sent
-    held_out: Mapping[str, int] | None = None  # by child, the examples that it measures on, as told when it enrolled
+    held_out: HeldOut | None = None
 
     def squares_of(self, values: NDArray[Any]) -> float:
         """Return the part of a piece of an update in the square of its norm; 0 if norms are not limited."""
@@ -171,16 +200,10 @@ class ChildLimits:
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:
-        """Refuse measurements on other numbers of examples than the device has to measure on. Raises PayloadError."""
-        if self.held_out is None:
-            return
-        for evaluation in evaluations:
-            told = self.held_out.get(evaluation.device_id, 0)
-            if evaluation.num_examples != told:
-                raise PayloadError(
-                    f"{quoted(evaluation.device_id)} measured on {evaluation.num_examples} examples, and enrolled with "
-                    f"{told} to measure on"
-                )
+        """Refuse measurements that the device cannot have made. Raises PayloadError."""
+        if self.held_out is not None:
+            for evaluation in evaluations:
+                self.held_out.check(evaluation)
 
 
 NO_LIMITS = ChildLimits()

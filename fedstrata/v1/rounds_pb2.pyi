@@ -289,29 +289,29 @@ class LocateUpdateResponse(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., offset: _Optional[int] = ..., current_round: _Optional[int] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("device_id", "round", "loss_sum", "correct", "num_examples", "has_received", "received_loss_sum", "received_correct", "personal_sha256")
+    __slots__ = ("device_id", "round", "loss_sum", "sums", "num_examples", "has_received", "received_loss_sum", "received_sums", "personal_sha256")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
-    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     HAS_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_SUMS_FIELD_NUMBER: _ClassVar[int]
     PERSONAL_SHA256_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     round: int
     loss_sum: float
-    correct: int
+    sums: _containers.RepeatedScalarFieldContainer[float]
     num_examples: int
     has_received: bool
     received_loss_sum: float
-    received_correct: int
+    received_sums: _containers.RepeatedScalarFieldContainer[float]
     personal_sha256: str
-    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
+    def __init__(self, device_id: _Optional[str] = ..., round: _Optional[int] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., num_examples: _Optional[int] = ..., has_received: _Optional[bool] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., personal_sha256: _Optional[str] = ...) -> None: ...
 
 class LpsRound(_message.Message):
-    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "correct", "evaluated_examples", "lowest_accuracy", "highest_accuracy", "received_loss_sum", "received_correct", "received_examples", "times")
+    __slots__ = ("home_id", "global_round", "lps_round", "devices", "num_examples", "seconds", "bytes_up", "bytes_down", "train_loss", "loss_sum", "sums", "evaluated_examples", "lowest", "highest", "received_loss_sum", "received_sums", "received_examples", "times")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_ROUND_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -322,12 +322,12 @@ class LpsRound(_message.Message):
     BYTES_DOWN_FIELD_NUMBER: _ClassVar[int]
     TRAIN_LOSS_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
-    CORRECT_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
-    LOWEST_ACCURACY_FIELD_NUMBER: _ClassVar[int]
-    HIGHEST_ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    LOWEST_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
-    RECEIVED_CORRECT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_SUMS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     home_id: str
@@ -340,15 +340,15 @@ class LpsRound(_message.Message):
     bytes_down: int
     train_loss: float
     loss_sum: float
-    correct: int
+    sums: _containers.RepeatedScalarFieldContainer[float]
     evaluated_examples: int
-    lowest_accuracy: float
-    highest_accuracy: float
+    lowest: float
+    highest: float
     received_loss_sum: float
-    received_correct: int
+    received_sums: _containers.RepeatedScalarFieldContainer[float]
     received_examples: int
     times: RoundTimes
-    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., correct: _Optional[int] = ..., evaluated_examples: _Optional[int] = ..., lowest_accuracy: _Optional[float] = ..., highest_accuracy: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_correct: _Optional[int] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
+    def __init__(self, home_id: _Optional[str] = ..., global_round: _Optional[int] = ..., lps_round: _Optional[int] = ..., devices: _Optional[int] = ..., num_examples: _Optional[int] = ..., seconds: _Optional[float] = ..., bytes_up: _Optional[int] = ..., bytes_down: _Optional[int] = ..., train_loss: _Optional[float] = ..., loss_sum: _Optional[float] = ..., sums: _Optional[_Iterable[float]] = ..., evaluated_examples: _Optional[int] = ..., lowest: _Optional[float] = ..., highest: _Optional[float] = ..., received_loss_sum: _Optional[float] = ..., received_sums: _Optional[_Iterable[float]] = ..., received_examples: _Optional[int] = ..., times: _Optional[_Union[RoundTimes, _Mapping]] = ...) -> None: ...
 
 class RoundTimes(_message.Message):
     __slots__ = ("begins_ns", "ends_ns", "ready_ns", "down_ns", "compute_ns", "up_ns", "waiting_ns", "children", "slowest", "flows", "next_bytes", "carried", "late")

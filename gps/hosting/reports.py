@@ -11,12 +11,12 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
-from fedstrata.record.rounds import loss_and_accuracy
-from fedstrata.rounds import ChildLimits
-from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds
+from fedstrata.record.rounds import loss_and_headline
+from fedstrata.rounds.notes import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.store import ModelFile, clear_asides, write_aside
+from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
@@ -44,6 +44,7 @@ class Reports:
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
+        self._task = make_task(experiment)
         self._places = places
         self._serving = serving
         self._journal = journal
@@ -57,7 +58,9 @@ class Reports:
         self._under_way = 0
         self._changes = Changes()
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
-        self.latest_measured: dict[str, tuple[float, float]] = {}  # loss and accuracy; not every model is measured
+        self.latest_measured: dict[
+            str, tuple[float, float | None]
+        ] = {}  # loss and headline; not every model is measured
         self._exclude = exclude
         clear_asides(models)
 
@@ -99,11 +102,11 @@ class Reports:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
             self.latest_rounds[row.home_id] = row
-            measured = loss_and_accuracy(row)
+            measured = loss_and_headline(row, self._task)
             if measured is not None:
                 self.latest_measured[row.home_id] = measured
-                loss, accuracy = measured
-                self._metrics.evaluated(row.home_id, loss=loss, accuracy=accuracy)
+                loss, headline = measured
+                self._metrics.evaluated(row.home_id, loss=loss, accuracy=headline or 0.0)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Refuse what no LPS of this run says. Raises UnknownChildError, PayloadError."""
@@ -115,7 +118,12 @@ class Reports:
         _check_length("LPS rounds", header.lps_rounds, self._lps_rounds)
         _check_length("exclusions", header.exclusions, len(members) * MOST_EXCLUSIONS * (self._rounds_per_global + 2))
         check_link_bytes(header.link_bytes)
-        check_lps_rounds(header.lps_rounds, rounds_per_global=self._rounds_per_global, held_out=self._places.held_out)
+        check_lps_rounds(
+            header.lps_rounds,
+            rounds_per_global=self._rounds_per_global,
+            held_out=self._places.held_out,
+            task=self._task,
+        )
         for row in header.lps_rounds:
             flows = [*row.times.flows, *row.times.late]
             _check_length("flows of a round", flows, len(members))
@@ -174,7 +182,8 @@ class Reports:
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
         members = self._places.members(header.home_id)
         left = {device.device_id for device in members}
-        limits = ChildLimits(held_out={device.device_id: device.num_held_out for device in members})
+        examples = {device.device_id: device.num_held_out for device in members}
+        held_out = HeldOut(examples=examples, task=self._task)
         for evaluation in header.evaluations:
             check_evaluation(evaluation)
             if evaluation.device_id not in left:
@@ -183,7 +192,7 @@ class Reports:
                     "each of its own devices"
                 )
             left.remove(evaluation.device_id)
-        limits.check_measured(header.evaluations)
+            held_out.check(evaluation)
 
     async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         path = self._models / f"{header.home_id}.safetensors"

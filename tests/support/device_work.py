@@ -11,6 +11,7 @@ from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
 from fedstrata.streams.architectures import Architectures
+from fedstrata.tasks import make_task
 
 
 class Devices:
@@ -29,6 +30,7 @@ class Devices:
             method=self.method,
             bench=Bench(OneByOne()),
             channels=None,  # type: ignore[arg-type]  # nothing is sent
+            task=make_task(experiment),
             metrics=None,  # type: ignore[arg-type]
             process_id="",
             pod_name="",

@@ -12,7 +12,7 @@ def tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}
 
 
-def assert_same_logits(model: Model, module: nn.Module, info: DatasetInfo, *, rtol: float, atol: float) -> None:
+def assert_same_outputs(model: Model, module: nn.Module, info: DatasetInfo, *, rtol: float, atol: float) -> None:
     """`module` has its parameters in the order of the model's layout."""
     flat = model.initial(5)
     with torch.no_grad():
@@ -20,6 +20,6 @@ def assert_same_logits(model: Model, module: nn.Module, info: DatasetInfo, *, rt
             parameter.copy_(torch.tensor(view))
         inputs = torch.rand(4, *info.input_shape, generator=torch.Generator().manual_seed(2))
         expected = module(inputs)
-        found = model.logits(tensors(model.layout, flat), inputs)
+        found = model.outputs(tensors(model.layout, flat), inputs)
     assert float(expected.abs().max()) > 0.01
     torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)

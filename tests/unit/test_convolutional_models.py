@@ -9,7 +9,7 @@ from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model, build_model
-from tests.support.torch_twins import assert_same_logits, tensors
+from tests.support.torch_twins import assert_same_outputs, tensors
 
 GREY = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 PADDED = DatasetInfo(input_shape=(1, 32, 32), num_classes=10)
@@ -48,13 +48,13 @@ def test_lenet5_computes_what_torch_modules_compute(info: DatasetInfo, padding: 
         nn.Tanh(),
         nn.Linear(84, 10),
     )
-    assert_same_logits(model_of("lenet5", info), module, info, **CLOSE)
+    assert_same_outputs(model_of("lenet5", info), module, info, **CLOSE)
 
 
 def test_the_smallest_image_of_lenet5_leaves_one_pixel() -> None:
     model = model_of("lenet5", DatasetInfo(input_shape=(1, 12, 12), num_classes=2))
     assert model.layout.views(model.initial(0))["fc1.weight"].shape == (120, 16)
-    assert model.logits(tensors(model.layout, model.initial(0)), torch.zeros(3, 1, 12, 12)).shape == (3, 2)
+    assert model.outputs(tensors(model.layout, model.initial(0)), torch.zeros(3, 1, 12, 12)).shape == (3, 2)
 
 
 # --- convnet -----------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_the_default_convnet_computes_what_torch_modules_compute() -> None:
     blocks: list[nn.Module] = []
     for into, out in ((3, 32), (32, 64), (64, 64), (64, 64), (64, 64)):
         blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    assert_same_logits(
+    assert_same_outputs(
         model_of("convnet", CIFAR), nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64, 10)), CIFAR, **CLOSE
     )
 
@@ -80,7 +80,7 @@ def test_a_convnet_stops_pooling_at_a_single_pixel() -> None:
     for index, (into, out) in enumerate(((1, 4), (4, 5), (5, 6), (6, 7))):
         blocks += [nn.Conv2d(into, out, 3, padding=1), nn.ReLU(), *([nn.MaxPool2d(2)] if index < 3 else [])]
     module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 10))
-    assert_same_logits(model_of("convnet", DIGITS, channels=[4, 5, 6, 7], hidden=[9]), module, DIGITS, **CLOSE)
+    assert_same_outputs(model_of("convnet", DIGITS, channels=[4, 5, 6, 7], hidden=[9]), module, DIGITS, **CLOSE)
 
 
 @pytest.mark.parametrize("activation", ["relu", "softmax"])
@@ -92,13 +92,13 @@ def test_small_convnets_compute_what_torch_modules_compute(activation: str, chan
         blocks += [nn.Conv2d(into, out, 3, padding=1), after, nn.MaxPool2d(2)]
     side = 28 >> len(channels)
     module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(channels[-1] * side * side, 10))
-    assert_same_logits(model_of("convnet", GREY, channels=channels, activation=activation), module, GREY, **CLOSE)
+    assert_same_outputs(model_of("convnet", GREY, channels=channels, activation=activation), module, GREY, **CLOSE)
 
 
 def test_an_oblong_image_keeps_its_longer_side() -> None:
     model = model_of("convnet", DatasetInfo(input_shape=(2, 9), num_classes=3), channels=[5, 6])
     assert model.layout.views(model.initial(0))["fc1.weight"].shape == (3, 6 * 1 * 4)
-    assert model.logits(tensors(model.layout, model.initial(0)), torch.zeros(2, 2, 9)).shape == (2, 3)
+    assert model.outputs(tensors(model.layout, model.initial(0)), torch.zeros(2, 2, 9)).shape == (2, 3)
 
 
 # --- ResNet-18 ---------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def resnet18(channels: int) -> nn.Module:
 
 @pytest.mark.parametrize("info", [CIFAR, DIGITS], ids=["32", "8"])
 def test_resnet18_computes_what_torch_modules_compute(info: DatasetInfo) -> None:
-    assert_same_logits(model_of("resnet18", info), resnet18(info.input_shape[0]), info, **CLOSE)
+    assert_same_outputs(model_of("resnet18", info), resnet18(info.input_shape[0]), info, **CLOSE)
 
 
 def test_resnet18_has_the_weights_of_its_form_for_small_images() -> None:

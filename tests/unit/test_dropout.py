@@ -60,7 +60,7 @@ def test_measuring_computes_what_torch_modules_compute_without_dropout(
         for parameter, tensor in zip(module.parameters(), weights.values(), strict=True):
             parameter.copy_(tensor)
         expected = module(images(info))
-        torch.testing.assert_close(model.logits(weights, images(info)), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(model.outputs(weights, images(info)), expected, rtol=0, atol=1e-6)
     assert float(expected.abs().max()) > 0.01
 
 
@@ -73,7 +73,7 @@ def test_its_size_on_images_of_28_is_that_of_its_layers() -> None:
 def test_training_drops_by_the_draws_of_the_generator_one_after_another() -> None:
     model = network(DIGITS)
     weights = weights_of(model)
-    found = model.logits_in_training(np.random.default_rng(7))(weights, images(DIGITS))
+    found = model.outputs_in_training(np.random.default_rng(7))(weights, images(DIGITS))
     rng = np.random.default_rng(7)
     first = torch.tensor(rng.random((4, 256), np.float32) >= 0.25).float() / 0.75
     second = torch.tensor(rng.random((4, 512), np.float32) >= 0.5).float() / 0.5
@@ -84,7 +84,7 @@ def test_training_drops_by_the_draws_of_the_generator_one_after_another() -> Non
         hidden = linear(convolved(images(DIGITS)) * first, weights["fc1.weight"], weights["fc1.bias"]).relu()
         expected = linear(hidden * second, weights["fc2.weight"], weights["fc2.bias"])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert not torch.allclose(found, model.logits(weights, images(DIGITS)), atol=1e-3)
+    assert not torch.allclose(found, model.outputs(weights, images(DIGITS)), atol=1e-3)
 
 
 def test_a_quarter_is_dropped_and_the_mean_stays() -> None:
@@ -96,7 +96,7 @@ def test_a_quarter_is_dropped_and_the_mean_stays() -> None:
 
 def test_a_model_without_dropout_trains_what_it_measures() -> None:
     model = build_model(ModelSettings(name="mlp"), DIGITS)
-    assert model.logits_in_training(np.random.default_rng(1)) is model.logits
+    assert model.outputs_in_training(np.random.default_rng(1)) is model.outputs
 
 
 def job(model: Model, **changes: int) -> TrainingJob:
@@ -123,6 +123,6 @@ def test_the_loss_of_one_batch_is_that_of_the_addressed_masks() -> None:
     order = np.random.default_rng([1, 2, 3]).permutation(20)
     rng = np.random.default_rng([1, 2, 3, 0x64726F70])
     weights = {name: torch.tensor(view) for name, view in model.layout.views(model.initial(0)).items()}
-    logits = model.logits_in_training(rng)(weights, torch.tensor(plan.examples.inputs[order]))
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(plan.examples.labels[order]))
+    outputs = model.outputs_in_training(rng)(weights, torch.tensor(plan.examples.inputs[order]))
+    expected = torch.nn.functional.cross_entropy(outputs, torch.tensor(plan.examples.labels[order]))
     assert train(plan).train_loss == pytest.approx(float(expected), abs=1e-5)

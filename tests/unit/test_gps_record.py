@@ -19,6 +19,7 @@ from fedstrata.record.energy import Spent, spent_by
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import ROUNDS, rounds_csv
 from fedstrata.record.timing import Timing
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2
 from gps import record
 from gps.record import RunResult, adjusted_rand_index, wall_seconds, write_record
@@ -31,7 +32,7 @@ CLUSTERS = {"lps-0": [IDS[0], IDS[1]], "lps-1": [IDS[2], IDS[3], IDS[4]]}
 def measured(*hits: tuple[int, int, int]) -> list[rounds_pb2.Evaluation]:
     """Measurements of final models from (device, correct, of how many)."""
     return [
-        rounds_pb2.Evaluation(device_id=IDS[device], correct=correct, num_examples=examples)
+        rounds_pb2.Evaluation(device_id=IDS[device], sums=[correct], num_examples=examples)
         for device, correct, examples in hits
     ]
 
@@ -39,8 +40,8 @@ def measured(*hits: tuple[int, int, int]) -> list[rounds_pb2.Evaluation]:
 def row(lps_round: int, home_id: str = "lps-0", evaluated: int = 50) -> rounds_pb2.LpsRound:
     return rounds_pb2.LpsRound(
         home_id=home_id, global_round=lps_round // 2, lps_round=lps_round, devices=2, num_examples=20,
-        seconds=0.12345, bytes_up=1000, bytes_down=2000, loss_sum=evaluated * 0.25, correct=evaluated // 2,
-        evaluated_examples=evaluated, lowest_accuracy=0.25, highest_accuracy=0.75,
+        seconds=0.12345, bytes_up=1000, bytes_down=2000, loss_sum=evaluated * 0.25, sums=[evaluated // 2],
+        evaluated_examples=evaluated, **({"lowest": 0.25, "highest": 0.75} if evaluated else {}),
     )  # fmt: skip
 
 
@@ -109,7 +110,8 @@ def test_where_devices_use_models_of_their_own_the_received_ones_are_told_of_bes
     assert summary(result)["received_accuracy"] is None
     evaluations = measured((0, 9, 10), (1, 7, 10), (2, 1, 10), (3, 30, 40))
     for evaluation, hits in zip(evaluations, (5, 4, 3, 2), strict=True):
-        evaluation.has_received, evaluation.received_correct = True, hits
+        evaluation.has_received = True
+        evaluation.received_sums.append(hits)
     told = summary(replace(result, evaluations=evaluations))
     assert told["accuracy"]["lps-0"] == 16 / 20
     assert told["received_accuracy"] == {"lps-0": 9 / 20, "lps-1": 5 / 50, "mean": pytest.approx((0.45 + 0.1) / 2)}
@@ -197,7 +199,7 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 
 
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
-    rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS)))))
+    rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS, CLASSIFICATION)))))
     assert tuple(rows[0]) == ROUNDS.columns
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
     assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]

@@ -27,7 +27,7 @@ def initial(seed: int) -> Flat:
     return np.float32([1, 2, 3]) + np.float32(seed)
 
 
-MODEL = Model(layout=LAYOUT, shared=("base",), initial=initial, logits=lambda weights, inputs: inputs)
+MODEL = Model(layout=LAYOUT, shared=("base",), initial=initial, outputs=lambda weights, inputs: inputs)
 
 
 class Heads(Method):

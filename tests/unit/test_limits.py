@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds import ChildLimits, Intake
+from fedstrata.rounds import ChildLimits, HeldOut, Intake
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Flat, OneSum
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.rounds_setting import CODEC, FOREVER, LAYOUT, bytes_of, send, vector
@@ -46,11 +47,11 @@ async def test_norms_are_computed_without_overflow() -> None:
 
 
 def measured(examples: int, device: str = "a") -> pb.Evaluation:
-    return pb.Evaluation(device_id=device, num_examples=examples)
+    return pb.Evaluation(device_id=device, num_examples=examples, sums=[0])
 
 
 def test_a_measurement_is_of_the_examples_that_were_told_at_enrolment() -> None:
-    limits = ChildLimits(held_out={"a": 7})
+    limits = ChildLimits(held_out=HeldOut(examples={"a": 7}, task=CLASSIFICATION))
     limits.check_measured([measured(7)])
     for wrong in (measured(6), measured(1 << 39), measured(1, "nobody")):
         with pytest.raises(PayloadError, match="enrolled with"):

@@ -5,6 +5,7 @@ import pytest
 from fedstrata.errors import PayloadError
 from fedstrata.record.links import Real, link_rows, links_csv, real_summary
 from fedstrata.rounds.notes import check_lps_rounds, check_notes
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9
@@ -72,7 +73,7 @@ def test_the_summary_counts_rows_by_child_and_direction() -> None:
 def test_transfers_that_cannot_be_are_refused_of_an_lps(changes: dict[str, object]) -> None:
     row = pb.LpsRound(times=pb.RoundTimes(carried=[carried(), carried(**changes)]))
     with pytest.raises(PayloadError, match="transfers that cannot be"):
-        check_lps_rounds([row], rounds_per_global=1, held_out=0)
+        check_lps_rounds([row], rounds_per_global=1, held_out=0, task=CLASSIFICATION)
 
 
 def test_a_device_cannot_have_computed_for_less_than_no_time() -> None:

@@ -14,6 +14,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.sleeping import since_ns, wall_time
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.notes import check_lps_rounds
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster, Member, ReportHeader
 from lps.members import Members
@@ -192,7 +193,7 @@ def test_a_number_of_examples_that_no_device_has_makes_no_report_that_the_gps_re
     clock_at(experiment).of_round(report, said, members_of(experiment))
     (computed,) = report.lps_rounds[0].times.carried
     assert (computed.link_ns, computed.achieved_link_ns) == (2**53 - 1, S)
-    check_lps_rounds(report.lps_rounds, rounds_per_global=1, held_out=0)
+    check_lps_rounds(report.lps_rounds, rounds_per_global=1, held_out=0, task=CLASSIFICATION)
 
 
 async def test_without_a_schedule_a_round_begins_at_the_reports_time() -> None:

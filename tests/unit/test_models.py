@@ -1,4 +1,4 @@
-"""Models: layouts, shared layers, initial weights, and logits that agree with torch's own modules."""
+"""Models: layouts, shared layers, initial weights, and outputs that agree with torch's own modules."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.models.model import INITIAL_WEIGHTS
-from tests.support.torch_twins import assert_same_logits, tensors
+from tests.support.torch_twins import assert_same_outputs, tensors
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
@@ -67,8 +67,8 @@ def test_the_mlp_has_the_widths_it_is_given() -> None:
 def test_the_cnn_fits_its_images(info: DatasetInfo, channels: int, flattened: int) -> None:
     model = build_model(settings("cnn"), info)
     assert shapes(model) == cnn_shapes(channels, flattened)
-    logits = model.logits(tensors(model.layout, model.initial(0)), torch.zeros(3, *info.input_shape))
-    assert logits.shape == (3, 10)
+    outputs = model.outputs(tensors(model.layout, model.initial(0)), torch.zeros(3, *info.input_shape))
+    assert outputs.shape == (3, 10)
 
 
 def test_the_cnn_reads_an_image_without_channels_as_grey() -> None:
@@ -76,7 +76,7 @@ def test_the_cnn_reads_an_image_without_channels_as_grey() -> None:
     without = build_model(settings("cnn"), DatasetInfo(input_shape=(8, 8), num_classes=10))
     images = torch.rand(2, 8, 8, generator=torch.Generator().manual_seed(1))
     weights = tensors(without.layout, without.initial(3))
-    assert torch.equal(without.logits(weights, images), with_channel.logits(weights, images.reshape(2, 1, 8, 8)))
+    assert torch.equal(without.outputs(weights, images), with_channel.outputs(weights, images.reshape(2, 1, 8, 8)))
 
 
 @pytest.mark.parametrize("input_shape", [(64,), (32, 32, 3), (1, 3, 8), (1, 1, 8, 8)])
@@ -93,7 +93,7 @@ def test_the_smallest_image_leaves_one_pixel() -> None:
 def test_the_mlp_computes_what_torch_modules_compute() -> None:
     model = build_model(settings("mlp", hidden=[16, 12]), DIGITS)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
-    assert_same_logits(model, module, DIGITS, rtol=0, atol=1e-6)
+    assert_same_outputs(model, module, DIGITS, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_cnn_computes_what_torch_modules_compute(info: DatasetInfo, padding:
         nn.ReLU(),
         nn.Linear(84, 10),
     )
-    assert_same_logits(build_model(settings("cnn"), info), module, info, rtol=0, atol=1e-6)
+    assert_same_outputs(build_model(settings("cnn"), info), module, info, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def module(settings, info):
 
 def layers(settings, info):
     layer = Layer(name="only", shape=(info.num_classes, 64))
-    def logits(weights, inputs):
+    def outputs(weights, inputs):
         return inputs.flatten(1) @ weights["only.weight"].T + weights["only.bias"]
-    return Model.of_layers([layer], shared=[], logits=logits)
+    return Model.of_layers([layer], shared=[], outputs=outputs)
 
 def nothing(settings, info):
     return None
@@ -262,7 +262,7 @@ def test_a_torch_module_computes_as_itself_and_leaves_the_global_generator_alone
     torch.manual_seed(4)
     expected = make()
     inputs = torch.rand(3, 1, 8, 8)
-    assert torch.equal(model.logits(tensors(model.layout, flat), inputs), expected(inputs))
+    assert torch.equal(model.outputs(tensors(model.layout, flat), inputs), expected(inputs))
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,6 @@ def test_a_torch_module_whose_result_would_not_repeat_is_refused(make: object, r
 
 def test_a_model_made_by_hand_must_share_tensors_that_it_has() -> None:
     layer = Layer(name="a", shape=(2, 3))
-    good = Model.of_layers([layer], shared=["a"], logits=lambda weights, inputs: inputs)
+    good = Model.of_layers([layer], shared=["a"], outputs=lambda weights, inputs: inputs)
     with pytest.raises(ExperimentError, match="in the layout's order"):
-        Model(layout=good.layout, shared=("a.bias", "a.weight"), initial=good.initial, logits=good.logits)
+        Model(layout=good.layout, shared=("a.bias", "a.weight"), initial=good.initial, outputs=good.outputs)

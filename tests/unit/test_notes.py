@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.notes import check_evaluation, check_link_bytes, check_lps_rounds, check_notes
+from fedstrata.rounds.notes import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds, check_notes
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2 as pb
 
 NO_NUMBERS = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e40]
+
+TERMS: Any = {"rounds_per_global": 2, "held_out": 1200, "task": CLASSIFICATION}
 
 
 def row(**changed: Any) -> pb.LpsRound:
@@ -24,14 +27,17 @@ def test_losses_that_no_sum_can_hold_are_refused(loss: float) -> None:
     with pytest.raises(PayloadError, match="'a' measured a loss of"):
         check_evaluation(pb.Evaluation(device_id="a", loss_sum=loss, num_examples=1))
     with pytest.raises(PayloadError, match="reported with train_loss"):
-        check_lps_rounds([row(train_loss=loss)], rounds_per_global=2, held_out=1200)
+        check_lps_rounds([row(train_loss=loss)], **TERMS)
 
 
 def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     check_notes(pb.UpdateHeader(child_id="a", train_loss=3.4e38))
     check_evaluation(pb.Evaluation(device_id="a", loss_sum=3.4e38 * 600, num_examples=600))
     check_lps_rounds(
-        [row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200)], rounds_per_global=2, held_out=1200
+        [row(train_loss=3.4e38, loss_sum=3.4e38 * 1200, evaluated_examples=1200, sums=[0])],
+        rounds_per_global=2,
+        held_out=1200,
+        task=CLASSIFICATION,
     )
 
 
@@ -47,15 +53,21 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
         {"bytes_down": -1},
         {"evaluated_examples": 2**62},
         {"evaluated_examples": 1201},
-        {"correct": 3, "evaluated_examples": 2},
-        {"loss_sum": 1e42, "evaluated_examples": 2},
-        {"received_correct": -1},
+        {"sums": [3], "evaluated_examples": 2},
+        {"sums": [1.5], "evaluated_examples": 2},
+        {"sums": [1, 1], "evaluated_examples": 2},
+        {"evaluated_examples": 2},
+        {"sums": [1]},
+        {"loss_sum": 1e42, "evaluated_examples": 2, "sums": [0]},
+        {"received_sums": [-1]},
         {"received_examples": 2**53},
         {"times": pb.RoundTimes(waiting_ns=-1)},
-        {"lowest_accuracy": 0.5, "highest_accuracy": 0.4},
-        {"lowest_accuracy": -0.1},
-        {"highest_accuracy": 1.1},
-        {"highest_accuracy": math.nan},
+        {"lowest": 0.5, "highest": 0.4},
+        {"lowest": -0.1, "highest": 0.4},
+        {"lowest": 0.5, "highest": 1.1},
+        {"lowest": 0.5, "highest": math.nan},
+        {"lowest": 0.5},
+        {"highest": 0.5},
         {"seconds": math.nan},
         {"seconds": math.inf},
         {"seconds": -0.1},
@@ -63,9 +75,9 @@ def test_a_loss_as_large_as_float32_has_it_is_taken_of_each_example() -> None:
     ],
 )
 def test_rows_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
-    check_lps_rounds([row()], rounds_per_global=2, held_out=1200)
+    check_lps_rounds([row()], **TERMS)
     with pytest.raises(PayloadError, match="LPS round"):
-        check_lps_rounds([row(), row(**changed)], rounds_per_global=2, held_out=1200)
+        check_lps_rounds([row(), row(**changed)], **TERMS)
 
 
 @pytest.mark.parametrize("count", [-1, 2**53, 2**63 - 1])
@@ -96,10 +108,22 @@ def test_an_answer_of_more_bytes_than_a_message_has_is_not_believed(size: int) -
 def test_times_that_are_none_are_refused(name: str) -> None:
     for number in (-1, 2**62):
         with pytest.raises(PayloadError, match="reported at a time that is none"):
-            check_lps_rounds([row(times=pb.RoundTimes(**{name: number}))], rounds_per_global=2, held_out=1200)
+            check_lps_rounds([row(times=pb.RoundTimes(**{name: number}))], **TERMS)
 
 
-@pytest.mark.parametrize("correct", [-1, 3])
-def test_as_many_are_correct_of_the_received_model_as_were_measured(correct: int) -> None:
-    with pytest.raises(PayloadError, match=f"measured {correct} of 2 correct"):
-        check_evaluation(pb.Evaluation(device_id="a", num_examples=2, has_received=True, received_correct=correct))
+@pytest.mark.parametrize("sums", [[-1.0], [3.0], [0.5], [math.nan], [math.inf], [1.0, 1.0], []])
+def test_sums_that_a_task_cannot_have_are_refused_of_either_model(sums: list[float]) -> None:
+    held_out = HeldOut(examples={"a": 2}, task=CLASSIFICATION)
+    held_out.check(pb.Evaluation(device_id="a", num_examples=2, sums=[2], has_received=True, received_sums=[0]))
+    with pytest.raises(PayloadError, match=r"'a' (measured correct|reports . sums)"):
+        held_out.check(pb.Evaluation(device_id="a", num_examples=2, sums=sums))
+    with pytest.raises(PayloadError, match=r"'a' (measured correct|reports . sums)"):
+        held_out.check(pb.Evaluation(device_id="a", num_examples=2, sums=[1], has_received=True, received_sums=sums))
+    with pytest.raises(PayloadError, match="'a' has not measured what it received"):
+        held_out.check(pb.Evaluation(device_id="a", num_examples=2, sums=[1], received_sums=[1]))
+
+
+@pytest.mark.parametrize("examples", [-1, 1 << 40])
+def test_a_device_measures_on_a_possible_number_of_examples(examples: int) -> None:
+    with pytest.raises(PayloadError, match=f"'a' measured on {examples} examples"):
+        check_evaluation(pb.Evaluation(device_id="a", num_examples=examples))

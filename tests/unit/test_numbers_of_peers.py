@@ -11,8 +11,9 @@ from test_waiting import Setting
 
 from emulator.runs.client import checked_status
 from fedstrata.errors import PayloadError
-from fedstrata.rounds.notes import check_evaluation, check_lps_rounds, check_notes
+from fedstrata.rounds.notes import HeldOut, check_evaluation, check_lps_rounds, check_notes
 from fedstrata.rpc.payload import accepted_codec, payload_header
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.v1 import answers_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2, tensors_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -23,7 +24,11 @@ LAYOUT = Layout.of({"w": (2,)})
 
 
 def lps_round(**said: Any) -> None:
-    check_lps_rounds([rounds_pb2.LpsRound(**said)], rounds_per_global=1, held_out=0)
+    check_lps_rounds([rounds_pb2.LpsRound(**said)], rounds_per_global=1, held_out=0, task=CLASSIFICATION)
+
+
+def held_out(**said: Any) -> None:
+    HeldOut(examples={}, task=CLASSIFICATION).check(rounds_pb2.Evaluation(**said))
 
 
 def scale(number: float) -> None:
@@ -43,6 +48,8 @@ READERS: dict[str, Callable[[Path, float], object]] = {
     "UpdateHeader.train_loss": lambda _, x: check_notes(rounds_pb2.UpdateHeader(train_loss=x)),
     "Evaluation.loss_sum": lambda _, x: check_evaluation(rounds_pb2.Evaluation(loss_sum=x)),
     "Evaluation.received_loss_sum": lambda _, x: check_evaluation(rounds_pb2.Evaluation(received_loss_sum=x)),
+    "Evaluation.sums": lambda _, x: held_out(sums=[x]),
+    "Evaluation.received_sums": lambda _, x: held_out(sums=[0], received_sums=[x], has_received=True),
     "TensorHeader.scale": lambda _, x: scale(x),
     # an LPS to the GPS
     "Wait.seconds": waited,
@@ -50,8 +57,10 @@ READERS: dict[str, Callable[[Path, float], object]] = {
     "LpsRound.train_loss": lambda _, x: lps_round(train_loss=x),
     "LpsRound.loss_sum": lambda _, x: lps_round(loss_sum=x),
     "LpsRound.received_loss_sum": lambda _, x: lps_round(received_loss_sum=x),
-    "LpsRound.lowest_accuracy": lambda _, x: lps_round(lowest_accuracy=x),
-    "LpsRound.highest_accuracy": lambda _, x: lps_round(highest_accuracy=x),
+    "LpsRound.sums": lambda _, x: lps_round(sums=[x]),
+    "LpsRound.received_sums": lambda _, x: lps_round(received_sums=[x]),
+    "LpsRound.lowest": lambda _, x: lps_round(lowest=x, highest=0.5),
+    "LpsRound.highest": lambda _, x: lps_round(lowest=0, highest=x),
     # the GPS to the experimenter, with the waits that it tells
     "RunStatus.seconds": lambda _, x: checked_status(pb.RunStatus(seconds=x, waits=[pb.Wait(seconds=1)])),
     "RunStatus.energy_joules": lambda _, x: checked_status(pb.RunStatus(energy_joules=x)),

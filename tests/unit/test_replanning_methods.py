@@ -84,7 +84,7 @@ class Measuring:
 
     async def measure(self, weights: Flat, *, on_own: bool = False) -> Measurement:
         assert on_own  # not on held-out examples
-        return Measurement(loss_sum=20 * self.losses[int(weights[0])], correct=0, num_examples=20)
+        return Measurement(loss_sum=20 * self.losses[int(weights[0])], sums=(0,), num_examples=20)
 
 
 async def test_a_device_answers_with_the_mean_loss_of_every_cluster_and_a_diverged_model_has_the_largest() -> None:

@@ -87,7 +87,7 @@ class Setting:
 
     async def take(self, lps_id: str, term: int = 0, model: bytes = MODEL, device: str = IDS[0]) -> None:
         header = header_of(lps_id=lps_id, term=term)
-        header.evaluations.add(device_id=device, correct=1, num_examples=2)
+        header.evaluations.add(device_id=device, sums=[1], num_examples=2)
         await self.reports.take(header, parts_of(model))
 
 
@@ -124,7 +124,7 @@ def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(set
             global_round=lps_round // 2,
             lps_round=lps_round,
             loss_sum=25 if examples else 0,
-            correct=4 if examples else 0,
+            sums=[4] if examples else [],
             evaluated_examples=examples,
         )
         setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
@@ -341,7 +341,7 @@ def test_lists_that_are_longer_than_a_run_can_make_them_are_refused(setting: Set
 
 
 async def test_a_device_that_is_measured_twice_is_refused(setting: Setting) -> None:
-    measured = rounds_pb2.Evaluation(device_id=IDS[0], correct=1, num_examples=2)
+    measured = rounds_pb2.Evaluation(device_id=IDS[0], sums=[1], num_examples=2)
     with pytest.raises(PayloadError, match="expected one of each of its own devices"):
         await setting.reports.take(header_of(evaluations=[measured] * 2), parts_of(MODEL))
 

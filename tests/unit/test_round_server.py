@@ -196,7 +196,7 @@ async def test_measurements_of_others_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_measurement_sent_again_after_a_restart_stops_no_device(tmp_path: Path) -> None:
-    measured = pb.Evaluation(device_id="a", correct=1, num_examples=2)
+    measured = pb.Evaluation(device_id="a", sums=[1], num_examples=2)
     restarted, _ = server_of(tmp_path, children={"a": 2})  # an earlier round is open again
     with pytest.raises(NotReadyError):
         restarted.evaluate(RUN_ID, measured)

@@ -192,8 +192,8 @@ async def test_three_rounds_are_those_of_loops_over_devices_and_labels(reading: 
     says = plain.module(plain.taught(1, 3))(torch.tensor(plain.inputs[mine])).argmax(1).numpy()
     hits = plain.restricted(1)[mine].argmax(axis=1) == plain.labels[mine]
     assert received is not None
-    assert (used.correct, used.num_examples) == ((says == plain.labels[mine]).sum(), 20)
-    assert (received.correct, received.num_examples) == (hits.sum(), 20)
+    assert (used.sums, used.num_examples) == (((says == plain.labels[mine]).sum(),), 20)
+    assert (received.sums, received.num_examples) == ((hits.sum(),), 20)
 
 
 async def test_alone_a_device_adds_up_its_own_scores_and_labels_teach_as_they_are() -> None:

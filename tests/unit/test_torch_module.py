@@ -138,7 +138,7 @@ def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], 
     with torch.no_grad():
         logits = module.eval()(torch.tensor(examples().inputs))
     measured = evaluate(model, found.weights, examples())
-    assert measured.correct == int((logits.argmax(1) == torch.tensor(examples().labels)).sum())
+    assert measured.sums == (int((logits.argmax(1) == torch.tensor(examples().labels)).sum()),)
     assert measured.loss_sum == pytest.approx(
         float(cross_entropy(logits, torch.tensor(examples().labels), reduction="sum")), abs=1e-4
     )
@@ -157,8 +157,8 @@ def test_the_same_job_draws_the_same_whoever_trains_between_and_another_job_draw
     assert torch.equal(torch.get_rng_state(), before)
     rng = np.random.default_rng([SEED, DEVICE, LPS_ROUND, DROPOUT])
     weights, inputs = views(model), torch.tensor(examples().inputs)
-    logits = model.logits_in_training(rng)
-    assert not torch.equal(logits(weights, inputs), logits(weights, inputs))
+    drawn = model.outputs_in_training(rng)
+    assert not torch.equal(drawn(weights, inputs), drawn(weights, inputs))
 
 
 def views(model: Model) -> dict[str, torch.Tensor]:
@@ -168,8 +168,8 @@ def views(model: Model) -> dict[str, torch.Tensor]:
 def test_without_draws_training_and_measuring_are_one() -> None:
     inputs = torch.tensor(examples().inputs)
     for model in (from_module(lambda: Encoder(0.0), shared=[]), from_module(no_dropout, shared=[])):
-        trained = model.logits_in_training(np.random.default_rng(0))(views(model), inputs)
-        torch.testing.assert_close(trained, model.logits(views(model), inputs), rtol=0, atol=1e-6)
+        trained = model.outputs_in_training(np.random.default_rng(0))(views(model), inputs)
+        torch.testing.assert_close(trained, model.outputs(views(model), inputs), rtol=0, atol=1e-6)
 
 
 def no_dropout() -> nn.Module:
@@ -225,11 +225,11 @@ def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_s
         module = Half()
         of_run = model.of_run(seed)
         weights = {"last.weight": module.last.weight.detach(), "last.bias": module.last.bias.detach()}
-        assert of_run.logits(weights, inputs).tolist() == module(inputs).tolist()
+        assert of_run.outputs(weights, inputs).tolist() == module(inputs).tolist()
         assert of_run.initial(seed).tobytes() == trainable(module).tobytes()
     assert (
-        model.of_run(SEED).logits(views(model), inputs).tolist()
-        != model.of_run(8).logits(views(model), inputs).tolist()
+        model.of_run(SEED).outputs(views(model), inputs).tolist()
+        != model.of_run(8).outputs(views(model), inputs).tolist()
     )
 
 

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from device.evaluation import BATCH_EXAMPLES, evaluate
+from device.optimisers import learning_rate
 from device.stacked.training import Stacked
-from device.training import SLAB_BATCHES, OneByOne, TrainingJob, learning_rate, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
-from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
@@ -117,7 +118,7 @@ def test_training_follows_the_schedule_of_global_rounds() -> None:
 
 
 def test_the_learning_rate_decays_every_so_many_global_rounds() -> None:
-    sgd = SgdSettings.model_validate({"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
+    sgd = training(optimiser={"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
     assert [learning_rate(sgd, round_) for round_ in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
@@ -128,9 +129,9 @@ def test_local_steps_go_on_into_the_next_epoch(steps: int, seen: int) -> None:
 
     def counting(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         counted.append(len(inputs))
-        return model.logits(weights, inputs)
+        return model.outputs(weights, inputs)
 
-    result = train(replace(job(local_steps=steps), model=replace(model, logits=counting)))
+    result = train(replace(job(local_steps=steps), model=replace(model, outputs=counting)))
     assert result.steps == len(counted) == steps
     assert job(local_steps=steps).trained_examples == sum(counted)
     assert sum(counted) == seen
@@ -145,18 +146,33 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
         seen.extend(inputs[:, 0].tolist())
         return inputs * weights["fc1.weight"][:, 0] * 0 + weights["fc1.bias"]
 
-    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], logits=noting)
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
     local = replace(job(local_epochs=2), model=model, start=model.initial(0), examples=numbered)
     train(local)
     rng = np.random.default_rng([5, 2, 7])
     assert seen == [*rng.permutation(count).tolist(), *rng.permutation(count).tolist()]
 
 
+def test_a_model_gets_further_inputs_by_name_in_the_order_of_the_batch() -> None:
+    numbers = np.arange(20, dtype=np.float32)[:, None]
+    pairs = Examples(inputs=numbers, labels=np.zeros(20, np.int64), more={"doubled": 2 * numbers})
+    seen: list[torch.Tensor] = []
+
+    def noting(weights: Tensors, inputs: torch.Tensor, doubled: torch.Tensor) -> torch.Tensor:
+        seen.append(doubled - 2 * inputs)
+        return inputs * weights["fc1.weight"][:, 0] + weights["fc1.bias"]
+
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
+    train(replace(job(local_epochs=1), model=model, start=model.initial(0), examples=pairs, held_out=pairs))
+    assert [len(each) for each in seen] == [20, 16, 4]
+    assert not torch.cat(seen).any()
+
+
 def test_a_step_of_one_dense_layer_can_be_redone_by_hand() -> None:
-    def logits(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         return inputs @ weights["fc1.weight"].T + weights["fc1.bias"]
 
-    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], logits=logits)
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=outputs)
     one = Examples(inputs=np.float32([[2]]), labels=np.int64([0]))
     result = train(
         replace(
@@ -237,7 +253,7 @@ def test_seed_device_and_lps_round_each_choose_their_own_batches(change: dict[st
 
 def test_pixels_train_as_the_examples_they_stand_for() -> None:
     values = np.random.default_rng(1).integers(0, 256, (70, 1, 8, 8), dtype=np.uint8)
-    pixels = Pixels(values=values, labels=examples(70).labels)
+    pixels = Examples(inputs=values, labels=examples(70).labels)
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))
@@ -291,17 +307,17 @@ def test_a_torch_module_trains_as_the_same_built_in_model() -> None:
 
 
 def identity_model() -> Model:
-    def logits(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         return inputs * weights["scale"]
 
     model = build_model(ModelSettings(), DIGITS)
-    return replace(model, layout=model.layout.of({"scale": (1,)}), shared=(), logits=logits)
+    return replace(model, layout=model.layout.of({"scale": (1,)}), shared=(), outputs=outputs)
 
 
 def test_evaluation_can_be_redone_by_hand() -> None:
     inputs = np.log(np.float32([[1, 3], [1, 1], [4, 1], [1, 9]]))  # logits: label probabilities up to a factor
     batch = Examples(inputs=inputs, labels=np.int64([1, 1, 1, 1]))
-    loss_sum, correct, num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
+    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
     # probabilities of label 1: 3/4, 1/2, 1/5, 9/10; among equals the first label wins
     assert loss_sum == pytest.approx(-np.log(3 / 4 * 1 / 2 * 1 / 5 * 9 / 10), abs=1e-6)
     assert (correct, num_examples) == (2, 4)
@@ -315,13 +331,13 @@ def test_evaluation_in_batches_counts_every_example_once() -> None:
     by_parts = [evaluate(model, weights, part) for part in parts]
     whole = evaluate(model, weights, many)
     assert whole.num_examples == sum(part.num_examples for part in by_parts) == 2 * BATCH_EXAMPLES + 3
-    assert whole.correct == sum(part.correct for part in by_parts)
+    assert whole.sums == (sum(part.sums[0] for part in by_parts),)
     assert whole.loss_sum == pytest.approx(sum(part.loss_sum for part in by_parts), rel=1e-6)
     assert evaluate(model, weights, many) == whole
 
 
 def test_no_examples_evaluate_to_zeros() -> None:
-    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, 0, 0)
+    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, (0.0,), 0)
 
 
 def test_limiting_threads_twice_leaves_one() -> None:

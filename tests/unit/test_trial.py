@@ -1,4 +1,4 @@
-"""The trial of a user's own model before a device is ready: what is no logits is refused in one line."""
+"""The trial of a user's own model before a device is ready: outputs of a wrong shape are refused in one line."""
 
 import random
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from torch.nn.functional import dropout
 
 from device.trial import try_out
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import PluginError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
-from fedstrata.models import from_module
+from fedstrata.models import build_model, from_module
 
 
 def examples(number: int = 50) -> Examples:
@@ -54,11 +54,11 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
         (after(lambda logits: logits[:, 12]), r"failed on inputs of shape \(3, 1, 8, 8\) with IndexError"),
         (after(lambda logits: logits * random.random()), "or draws from a generator of its own, of NumPy or of"),
         (after(lambda logits: logits + 0 * np.random.rand()), "of NumPy or of Python's random"),
-        (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other logits for the same weights"),
+        (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),
     ],
     ids=["classes", "a vector", "labels", "a tuple", "an error", "random", "numpy", "own generator"],
 )
-def test_an_own_model_with_other_logits_than_wanted_is_refused_in_one_line(
+def test_an_own_model_with_other_outputs_than_wanted_is_refused_in_one_line(
     make: Callable[[], nn.Module], message: str
 ) -> None:
     with pytest.raises(PluginError, match=message) as refused:
@@ -78,3 +78,12 @@ class Dropping(nn.Module):
 def test_a_model_that_draws_from_torchs_generator_passes_as_does_one_on_two_examples() -> None:
     try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1)
     try_out(OWN, from_module(Dropping, shared=[]), Dataset(train=examples(2), test=examples(), num_classes=10), seed=1)
+
+
+def test_a_built_in_model_takes_one_input_of_float32() -> None:
+    masked = Examples(
+        inputs=np.ones((2, 3), np.int64), labels=np.array([0, 1]), more={"mask": np.ones((2, 3), np.float32)}
+    )
+    data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
+    with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
+        try_out(settings, build_model(settings, data.info), data, seed=1)

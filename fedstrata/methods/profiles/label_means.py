@@ -90,9 +90,8 @@ class Means:
     spread: float  # v
 
 
-
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
-    """Return the means of answers (classes, m + 2) with noise of this deviation. By default, v is these answers' own."""
+    """Return the means of answers (classes, m + 2) with noise of this deviation; v is their own by default."""
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
         spread = spread_of(answers, deviation)

@@ -1,0 +1,143 @@
+"""The contract between tasks and tiers. A task is one file: a subclass of `Task` with a loss, sums and metrics.
+
+A device compares a model's outputs with targets. The sum of the losses of its examples leaves the device, and so do the
+other sums of the task. LPSs and the GPS add these sums without knowing the task. `summarise` turns them into metrics,
+for one device as for all. Only `loss`, `mean_loss` and `measure` need torch.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from numpy.typing import NDArray
+
+from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.errors import PluginError
+from fedstrata.experiment.sections import TaskSettings
+from fedstrata.plugins import describe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LARGEST_METRIC", "Metric", "Sum", "Task", "TaskSettings", "measured"]
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+MOST_METRICS = 16
+MOST_SUMS = 4096
+LARGEST_METRIC = 1e300  # a larger value is written as none: sums and means of metrics stay finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Describe a number that a task reports. Raises PluginError for a name that no column can have."""
+
+    name: str
+    """Name in the record: small letters, digits and underscores."""
+    unit: Literal["percent", "plain"] = "plain"
+    """`percent`: a share in [0, 1], shown in percent. `plain`: any number."""
+    higher_is_better: bool = True
+    """Whether a higher value is better."""
+    about: str = ""
+    """What it is, in a few words."""
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"}:
+            raise PluginError(
+                f"metric {self.name!r:.80} in {self.unit!r:.20}: a name of small letters, digits and underscores, and "
+                "the unit percent or plain"
+            )
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The least and the largest value."""
+        return (0.0, 1.0) if self.unit == "percent" else (-LARGEST_METRIC, LARGEST_METRIC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum:
+    """Name a sum over examples, and bound what one example adds to it."""
+
+    name: str
+    """Name of the sum."""
+    least: float = 0.0
+    """Least that an example adds."""
+    most: float = math.inf
+    """Most that an example adds."""
+    is_count: bool = False
+    """Whether the sum is a whole number."""
+
+    def range(self, num_examples: int) -> tuple[float, float]:
+        """Return the least and the most that the sum over so many examples can be, with room for rounding."""
+        room = 1.0 if self.is_count else 1 + 1e-9
+        ends = (self.least, self.most) if num_examples else (0.0, 0.0)
+        least, most = (min(max(room * num_examples * end, -LARGEST_METRIC), LARGEST_METRIC) for end in ends)
+        return least, most
+
+
+class Task:
+    """Define a task. A subclass says what is new; it keeps nothing between calls but its options."""
+
+    Options: ClassVar[type[TaskSettings]] = TaskSettings
+    """The task's options, a subclass of `TaskSettings`. pydantic checks them."""
+    metrics: tuple[Metric, ...] = ()
+    """Metrics; the first is the headline, by which devices and runs are compared."""
+    sums: tuple[Sum, ...] = ()
+    """Sums over examples beside the sum of losses."""
+    labelled: ClassVar[bool] = False
+    """Whether each example has one label, and the model gives one output a label. Some methods need that."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def headline(self) -> Metric:
+        """The metric by which devices and runs are compared."""
+        return self.metrics[0]
+
+    def check(self, info: DatasetInfo) -> None:
+        """Raise ExperimentError for data that the task cannot have."""
+
+    def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
+        """Return the shape of a model's output for one example."""
+        raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
+
+    def targets(self, examples: Examples) -> NDArray[Any]:
+        """Return the targets of examples, shape (n, …): by default, those of the data."""
+        return examples.labels
+
+    def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        """Return the loss of each example, shape (n,)."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        """Return the loss of a batch, which training minimises: by default, the mean of `loss`."""
+        return self.loss(outputs, targets).mean()
+
+    def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
+        """Return what these examples add to each of `sums`, in that order."""
+        return ()
+
+    def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:
+        """Return the metrics by name, from sums over some examples; None or absent where the sums say nothing."""
+        raise NotImplementedError(f"{type(self).__name__} has no metrics")
+
+
+def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, float | None]:
+    """Return all metrics of a task by name, in their order; None for one that the sums say nothing of.
+
+    Raises PluginError where a task of one's own fails.
+    """
+    if not num_examples:
+        return {metric.name: None for metric in task.metrics}
+    try:
+        found = task.summarise(tuple(sums), num_examples)
+        return {metric.name: _in_range(metric, found.get(metric.name)) for metric in task.metrics}
+    except Exception as error:
+        raise PluginError(f"task {task.options.name} failed to summarise its sums with {describe(error)}") from error
+
+
+def _in_range(metric: Metric, value: float | None) -> float | None:
+    least, most = metric.range
+    return float(value) if value is not None and least <= value <= most else None

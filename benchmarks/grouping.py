@@ -30,7 +30,7 @@ from fedstrata.tensors import Flat
 
 
 class Data:
-    """A device's data, and what was computed from them, which all cells of a sweep have in common."""
+    """Hold a device's data and results computed from them, which all cells of a sweep share."""
 
     def __init__(self, examples: Examples) -> None:
         self.examples = examples
@@ -38,7 +38,7 @@ class Data:
 
 
 class BeforeTraining:
-    """What a device has before training, as far as methods ask for it that group once."""
+    """Give methods that group once the part of a device's work that they ask for before training."""
 
     def __init__(self, experiment: Experiment, model: Model, data: Data, device_index: int) -> None:
         self.examples = data.examples
@@ -49,7 +49,7 @@ class BeforeTraining:
         self._known = data.known
 
     async def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What is computed but once for a device."""
+        """Return a value that is computed once per device."""
         if name not in self._known:
             self._known[name] = compute()
         return self._known[name]
@@ -71,7 +71,7 @@ class BeforeTraining:
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:
-    """By device, with what it heard of all where the question before is relayed."""
+    """Return the answers by device, with the relayed answers of all to the last question."""
 
     async def one(work: Work) -> Arrays:
         heard = {index: await method.hear(question, work, arrays) for index, arrays in (given or {}).items()}
@@ -81,12 +81,12 @@ async def answers_to(method: Method, question: Question, works: list[Work], give
 
 
 def data_of(experiment: Experiment, dataset: Dataset) -> list[Data]:
-    """The data of an experiment's devices; they may answer several methods one after the other."""
+    """Return the data of an experiment's devices, which may answer several methods one after the other."""
     return [Data(device_data(experiment, dataset, index).train) for index in range(experiment.device_count)]
 
 
 async def plan_of(experiment: Experiment, data: Sequence[Data], dataset: Dataset) -> Plan:
-    """A method's first plan."""
+    """Return a method's first plan."""
     method, model = make_method(experiment), build_model(experiment.model, dataset.info)
     works = [cast("Work", BeforeTraining(experiment, model, each, index)) for index, each in enumerate(data)]
     given: dict[str, dict[int, Arrays]] = {}
@@ -99,13 +99,13 @@ async def plan_of(experiment: Experiment, data: Sequence[Data], dataset: Dataset
 
 
 def index_of(experiment: Experiment, plan: Plan) -> float:
-    """The adjusted Rand index of a plan with the true groups."""
+    """Return the adjusted Rand index of a plan with the true groups."""
     found = [plan.cluster_of(index) for index in range(experiment.device_count)]
     return float(adjusted_rand_score(experiment.task_of_devices(), found))
 
 
 def is_same(experiment: Experiment, plan: Plan, run: Path) -> bool:
-    """Whether a run's first plan has the same clusters, and the same affinity to the bit."""
+    """Return whether a run's first plan has the same clusters, and the same affinity to the bit."""
     ids = experiment.device_ids()
     clusters = [[ids[index] for index in cluster] for cluster in plan.clusters]
     summary: Mapping[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))

@@ -51,20 +51,20 @@ class Flux(Method):
     """Group devices once by moments of their data and of each label. Each cluster has all its layers to itself."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """The features."""
+        """Hold the features."""
 
         sketch: int = Field(default=64, ge=1, le=4096)
         """Number m that stands for an input; the inputs' dimension if that is less."""
 
     def check(self) -> None:
-        """Labels are classes, and there are no more clusters than devices."""
+        """Raise ExperimentError for data without labels, or more clusters than devices."""
         check_clusters(self.options.clusters, self.facts)
         if self.facts.num_classes < 1:
             raise ExperimentError("method flux compares labels, and the data has none; choose one_shot")
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the dendrogram decides."""
+        """Return the number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -78,7 +78,7 @@ class Flux(Method):
         return (Question(name=MOMENTS, moment=Moment.BEFORE, arrays={MOMENTS: ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (1 + classes, 2 m)."""
+        """Return moments of shape (1 + classes, 2 m)."""
         classes, width = question.arrays[MOMENTS][1]
 
         def descriptor() -> Matrix:
@@ -90,7 +90,7 @@ class Flux(Method):
         return {MOMENTS: (await work.once(f"moments {width}", descriptor)).astype(np.float32)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Means and deviations are of points of at most length one."""
+        """Raise PayloadError for moments that no points of at most length one have."""
         found, shape = arrays[MOMENTS], question.arrays[MOMENTS][1]
         if found.shape != shape:
             raise PayloadError(f"moments of shape {found.shape}, expected {shape}")
@@ -98,7 +98,7 @@ class Flux(Method):
             raise PayloadError("means and deviations that no points of at most length one have")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Average linkage of the distances."""
+        """Return the clusters of average linkage of the distances."""
         given = answers.of(MOMENTS)
         vectors = {device.device_index: given[device.device_index][MOMENTS].ravel() for device in answers.devices}
         return grouped_by_distance(vectors, answers.devices, self.options.given)

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from device.correction import Correct, keeps_zeros
-from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
+from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate, named_tensors
 from device.optimisers import State, clip, optimiser_of
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
@@ -36,13 +36,13 @@ class TrainingJob:
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
-    examples: Examples | Pixels
+    examples: Examples
     training: TrainingSettings
     seed: int
     device_index: int
     lps_round: int
     global_round: int
-    held_out: Examples | Pixels | None = None  # what the weights to begin from are measured on first, if they are
+    held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
     correct: Correct | None = None  # what the optimiser uses in place of a gradient
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
@@ -120,8 +120,8 @@ def train(job: TrainingJob) -> LocalResult:
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     outputs = job.model.outputs_in_training(np.random.default_rng(address))
-    for inputs, targets in islice(_batches(job), job.steps):
-        loss = job.task.mean_loss(outputs(weights, inputs), targets)
+    for inputs, more, targets in _batches(job):
+        loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
@@ -185,18 +185,19 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the examples of each batch."""
+    """Yield the examples of each batch, step after step."""
     size = job.training.batch_size
-    for order in epoch_orders(job):
-        yield from (order[start : start + size] for start in range(0, len(order), size))
+    cut = (order[start : start + size] for order in epoch_orders(job) for start in range(0, len(order), size))
+    return islice(cut, job.steps)
 
 
-def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and targets, batch after batch; examples are gathered some batches at once."""
+def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
+    """Inputs, further inputs by name, and targets of each step; examples are gathered some batches at once."""
     orders = batch_orders(job)
     while slab := list(islice(orders, SLAB_BATCHES)):
         examples, at = job.examples.take(np.concatenate(slab)), 0
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
             wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]
-            yield torch.tensor(examples.inputs[here]), torch.tensor(wanted)
+            more = {name: torch.tensor(array[here]) for name, array in examples.more.items()}
+            yield torch.tensor(examples.inputs[here]), more, torch.tensor(wanted)

@@ -17,7 +17,7 @@ from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.clock.device_side import DeviceClock
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
@@ -166,8 +166,8 @@ class DeviceWork:
         self._group = group
         self._made = made if made is not None else {}
         self.model = host.architectures.at(device_index, begins.global_round).model
-        self.examples: Examples | Pixels = data.train
-        self.held_out: Examples | Pixels = data.test
+        self.examples: Examples = data.train
+        self.held_out: Examples = data.test
         self.device_index = device_index
         self.seed = host.experiment.seed
         self.lps_round = begins.lps_round
@@ -218,7 +218,7 @@ class DeviceWork:
         beside: tuple[Flat, ...] = (),
         stream: int = 0,
         epochs: int | None = None,
-        on: Examples | Pixels | None = None,
+        on: Examples | None = None,
         targets: NDArray[np.float32] | None = None,
     ) -> Trained:
         """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
@@ -249,7 +249,7 @@ class DeviceWork:
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 
-    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)

@@ -16,7 +16,7 @@ from device.stacked.dense_stack import DenseStack, Forward
 from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
 from device.stacked.stack_data import SLAB_STEPS, Batches, Inputs
 from device.training import LocalResult, OneByOne, TrainingJob
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
@@ -163,7 +163,7 @@ def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
-def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -> list[Evaluation | None]:
+def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
     """Return sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure
     on.
     """

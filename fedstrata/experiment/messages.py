@@ -98,7 +98,7 @@ def _key_of(place: tuple[int | str, ...], section: str) -> str:
 
 
 def _is_branch(part: str, top: str) -> bool:
-    return BRANCH.match(part) is not None or (top == "faults" and part in {"kill", "pause", "cut", "slow"})
+    return BRANCH.match(part) is not None or (top == "faults" and part in {"kill", "pause", "cut"})
 
 
 def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:

@@ -21,10 +21,7 @@ KEY = "model.weights"
 MOST_HEADER_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
 DTYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"),
+    name: np.dtype(kind) for name, kind in (("F32", "<f4"), ("F64", "<f8"), ("F16", "<f2"), ("I64", "<i8"))
 }
 
 

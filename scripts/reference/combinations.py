@@ -16,6 +16,7 @@ partition:
 training: {lps_rounds_per_global_round: 1}
 """
 OPTIONS: Mapping[str, str] = {"ifca": ", clusters: 2", "scores": ", normalised: false"}
+MODELS: Mapping[str, str] = {"fedbn": "model: {name: resnet18}"}  # of methods that are for certain models only
 TOP = """<!-- Written by `make reference` from fedstrata/checks/combinations.py. -->
 # What does not go together
 
@@ -69,7 +70,7 @@ def methods() -> str:
 
 def method_row(name: str) -> Sequence[str]:
     """Return a method's row, of a file that says nothing else."""
-    experiment = parse_experiment(BASE + f"method: {{name: {name}{OPTIONS.get(name, '')}}}")
+    experiment = parse_experiment(f"{BASE}method: {{name: {name}{OPTIONS.get(name, '')}}}\n{MODELS.get(name, '')}")
     method = make_method(experiment)
     does = {feature for feature, each in FEATURES.items() if f"method {name}" in each.said(experiment, method)}
     numbers = [str(number) for number, row in enumerate(REFUSALS, 1) if row.when[1] in does]

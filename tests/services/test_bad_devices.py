@@ -12,7 +12,7 @@ from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from tests.support.programs import Program, of_mark
 from tests.support.tiers import SMALL, outcome, run_in_process, small
 
@@ -27,7 +27,7 @@ ONE_CLUSTER = ("method.clusters=1", "training.global_rounds=2")
 def narrower(host: DeviceProcess, index: int) -> DeviceAgent:
     """A device whose images lack a column."""
 
-    def cropped(examples: Examples | Pixels) -> Examples:
+    def cropped(examples: Examples) -> Examples:
         return Examples(inputs=examples.inputs[..., :7].copy(), labels=examples.labels)
 
     data = host.dataset

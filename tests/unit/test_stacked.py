@@ -10,7 +10,7 @@ import pytest
 from device.evaluation import EvaluationJob, evaluate
 from device.stacked.training import Stacked, batch_rows, sum_of_losses
 from device.training import limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
 from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
@@ -40,9 +40,9 @@ def test_a_devices_losses_add_up_to_the_same_bits_alone_and_beside_others_with_m
 def test_pixels_have_the_same_bits_alone_and_in_a_stack(shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
     model = build_model(ModelSettings(hidden=hidden), DatasetInfo(input_shape=shape, num_classes=7))
 
-    def pixels(size: int, device: int) -> Pixels:
+    def pixels(size: int, device: int) -> Examples:
         rng = np.random.default_rng([size, device])
-        return Pixels(values=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
+        return Examples(inputs=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
 
     ragged = [
         job(size, device, SETTINGS["epochs with momentum"], model=model, start=model.initial(device),
@@ -128,7 +128,7 @@ def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> N
 def test_bytes_of_pixels_train_as_the_numbers_they_stand_for() -> None:
     values = np.random.default_rng(0).integers(0, 256, (20, 3, 5), dtype=np.uint8)
     labels = np.arange(20) % 7
-    pixels = Pixels(values=values, labels=labels)
+    pixels = Examples(inputs=values, labels=labels)
     training = SETTINGS["one epoch"]
     as_bytes = job(20, 0, training, examples=pixels, held_out=pixels)
     as_numbers = replace(as_bytes, examples=pixels.take(np.arange(20)), held_out=pixels.take(np.arange(20)))

@@ -18,7 +18,7 @@ from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
@@ -153,6 +153,21 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
     assert seen == [*rng.permutation(count).tolist(), *rng.permutation(count).tolist()]
 
 
+def test_a_model_gets_further_inputs_by_name_in_the_order_of_the_batch() -> None:
+    numbers = np.arange(20, dtype=np.float32)[:, None]
+    pairs = Examples(inputs=numbers, labels=np.zeros(20, np.int64), more={"doubled": 2 * numbers})
+    seen: list[torch.Tensor] = []
+
+    def noting(weights: Tensors, inputs: torch.Tensor, doubled: torch.Tensor) -> torch.Tensor:
+        seen.append(doubled - 2 * inputs)
+        return inputs * weights["fc1.weight"][:, 0] + weights["fc1.bias"]
+
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
+    train(replace(job(local_epochs=1), model=model, start=model.initial(0), examples=pairs, held_out=pairs))
+    assert [len(each) for each in seen] == [20, 16, 4]
+    assert not torch.cat(seen).any()
+
+
 def test_a_step_of_one_dense_layer_can_be_redone_by_hand() -> None:
     def outputs(weights: Tensors, inputs: torch.Tensor) -> torch.Tensor:
         return inputs @ weights["fc1.weight"].T + weights["fc1.bias"]
@@ -238,7 +253,7 @@ def test_seed_device_and_lps_round_each_choose_their_own_batches(change: dict[st
 
 def test_pixels_train_as_the_examples_they_stand_for() -> None:
     values = np.random.default_rng(1).integers(0, 256, (70, 1, 8, 8), dtype=np.uint8)
-    pixels = Pixels(values=values, labels=examples(70).labels)
+    pixels = Examples(inputs=values, labels=examples(70).labels)
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))

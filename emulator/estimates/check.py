@@ -209,7 +209,7 @@ def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Other models than `model`, and whose they are."""
+    """Other models than `model`, and their devices."""
     if not experiment.architectures:
         return {}
     _, *others = Architectures(experiment, make_method(experiment)).all

@@ -29,6 +29,7 @@ REGISTRY: Mapping[str, str] = {
     "fedbn": "fedstrata.methods.fed_bn:FedBn",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",
     "fedclust": "fedstrata.methods.fedclust:FedClust",
+    "flux": "fedstrata.methods.flux:Flux",
     "label_means": "fedstrata.methods.label_means:LabelMeans",
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",

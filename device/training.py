@@ -115,7 +115,7 @@ def train(job: TrainingJob) -> LocalResult:
     """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
-    leaves = [tensor.requires_grad_() for tensor in weights.values()]
+    leaves = [weights[name].requires_grad_() for name in job.model.trainable.names]
     descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
@@ -125,7 +125,7 @@ def train(job: TrainingJob) -> LocalResult:
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
-    trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
+    trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()
     return LocalResult(
         weights=trained,
         train_loss=loss_sum / seen,
@@ -144,7 +144,8 @@ class _Descent:
         self._correct = job.correct
         if self._correct is not None:
             keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
-        named = [named_tensors(job.model.layout, vector) for vector in job.beside]
+        trainable = job.model.trainable
+        named = [named_tensors(trainable, vector[: trainable.size]) for vector in job.beside]
         beside = [tuple(leaf) for leaf in zip(*(each.values() for each in named), strict=True)] or [()] * len(leaves)
         self._parts = list(zip(leaves, beside, strict=True))
 

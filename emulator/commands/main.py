@@ -125,13 +125,26 @@ def _unused_folder(name: str) -> Path:
 
 
 @app.command()
-def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, seed: Seed = None) -> None:
+def check(
+    experiment: Annotated[Path, EXPERIMENT],
+    overrides: Overrides = None,
+    seed: Seed = None,
+    is_tried: Annotated[
+        bool, typer.Option("--try", help="Train two steps of a device twice, and compare the bits.")
+    ] = False,
+) -> None:
     """Validate an experiment; print its topology and the bytes it should take."""
     from rich.console import Console
 
     from emulator.estimates.check import check as check_experiment
 
-    check_experiment(_loaded(experiment, overrides, seed), Console(highlight=False))
+    loaded = _loaded(experiment, overrides, seed)
+    check_experiment(loaded, Console(highlight=False))
+    if is_tried:
+        from device.repeat import train_twice
+
+        train_twice(loaded)
+        print("two steps, trained twice, give the same bits")
 
 
 @app.command()

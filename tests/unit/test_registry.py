@@ -14,6 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
+from tests.support.every_method import MODELS
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -71,7 +72,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_goes_by_its_name_alone(name: str) -> None:
-    experiment = small(f"method={name}", "partition.public={examples: 100, labelled: true}")
+    model = f"model={MODELS[name]}" if name in MODELS else "model.name=mlp"
+    experiment = small(f"method={name}", "partition.public={examples: 100, labelled: true}", model)
     method = make_method(experiment)
     assert type(method) is method_class(name)
     assert method.options is experiment.method

@@ -24,7 +24,7 @@ from fedstrata.partitions import device_data
 
 
 class DataOnly:
-    """What a device has before training, as far as methods ask for it that group by data alone."""
+    """The part of a device's work that methods ask for before training if they group by data alone."""
 
     def __init__(self, examples: Examples, noise: Noise) -> None:
         self.examples = examples
@@ -32,14 +32,14 @@ class DataOnly:
         self._known: dict[str, Any] = {}
 
     async def once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """What is computed but once for a device."""
+        """Return a value that is computed once per device."""
         if name not in self._known:
             self._known[name] = compute()
         return self._known[name]
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:
-    """By device, with what it heard of all where the question before is relayed."""
+    """Return the answers by device, with the relayed answers of all to the last question."""
 
     async def one(work: Work) -> Arrays:
         heard = {index: await method.hear(question, work, arrays) for index, arrays in (given or {}).items()}

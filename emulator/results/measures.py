@@ -15,7 +15,7 @@ PERCENT, INDEX, MEGABYTES = (100.0, 1, " %"), (1.0, 2, ""), (1e-6, 2, " MB")  # 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of each run: its column in table.csv, how it is worked out, and how it is said."""
+    """A number of each run: its column in table.csv, how it is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -64,7 +64,7 @@ COSTS: Mapping[str, Measure] = {
 
 
 def measure(name: str) -> Measure:
-    """Return a measure by its name, which is that of a true task where it is none of those above."""
+    """Return a measure by its name. A name that is none of the above names a true task."""
     return (
         ACCURACIES.get(name)
         or COSTS.get(name)

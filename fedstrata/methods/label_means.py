@@ -9,7 +9,8 @@ GPS sees it. With μ_c = s_c / n_c, label shares p_c, and v the spread within la
     meaning   = mean of r_c over labels that both have, by 1 / b_c: labels look and mean the same, whatever their shares
 
 w is the deviation of the noise. Labels with fewer than two examples, or three deviations of the noise, are left out.
-Average linkage on one minus the view with the higher silhouette, which tells the number of clusters if none is said.
+Average linkage on one minus the view with the higher silhouette, which gives the number of clusters if the options do
+not.
 
 Under `privacy.profiles` all numbers carry Gaussian noise (`profiles/label_means.py` has what one example can move).
 """

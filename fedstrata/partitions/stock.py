@@ -95,7 +95,7 @@ def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
     """Return an even share of the test examples in number for each device, in the proportions of its training examples.
 
     Devices get different ones until a label's are used up; then those are given out again, so that a device
-    is tested on what it has learnt. None gets an example twice; one whose labels have too few test examples
+    is tested on what it has learnt. None gets an example twice; one with too few test examples for its labels
     gets fewer.
     """
     stock = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])

@@ -87,7 +87,8 @@ def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
     """Return whether this module computes the job's model and loss: a dense network, and the loss of `Classification`
     itself.
     """
-    is_drawn = job.examples.is_drawn or bool(getattr(job, "held_out", None) and job.held_out.is_drawn)
+    examples = [job.examples, job.held_out] if isinstance(job, TrainingJob) else [job.examples]
+    is_drawn = any(part is not None and part.is_drawn for part in examples)
     return bool(job.model.dense) and type(job.task) is Classification and not is_drawn
 
 

@@ -86,7 +86,8 @@ class Examples:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
-        return self.stored.shape[1:]
+        shape: tuple[int, ...] = self.stored.shape[1:]
+        return shape
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -240,7 +241,7 @@ class Dataset:
 
     def values(self, column: str | None) -> Sequence[str]:
         """Return the names of a column's values, or of the labels for None. Raises DataError as `Examples.column`."""
-        if column in self.names:
+        if column is not None and column in self.names:
             return self.names[column]
         parts = self.train.column(column), self.test.column(column)
         highest = max(int(part.max(initial=-1)) for part in parts) if column is not None else self.num_classes - 1

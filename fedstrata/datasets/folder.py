@@ -102,6 +102,8 @@ class _Roles:
         self._inputs = settings.inputs or default
         if not self._inputs:
             raise DataError(f"{parts[0].path} has no column left for the input; say data.inputs")
+        if not self._target and (settings.num_classes or settings.classes):
+            self._target = (TARGETS,)
         for part in parts:
             self._check(part)
 

@@ -59,7 +59,7 @@ class Rows:
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
     def targets(self) -> Array:
-        """Return the target of each item: the attribute `targets` of the data set, if it has one, else out of its items."""
+        """Return the target of each item: the attribute `targets` of the data set, else the second of each item."""
         if (known := getattr(self._source, "targets", None)) is not None:
             return np.asarray(known)
         return np.stack([np.asarray(self._item(index, [MEASURED])[1]) for index in range(len(self._source))])

@@ -44,7 +44,7 @@ class SplitPartition(Settings):
     test_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of its own examples that each device is tested on; without it devices use tests of the data set."""
     test_from: Literal["random", "end"] = "random"
-    """The examples of `test_share`: drawn at `random`, or the last of the device's, in the order of the data (`end`)."""
+    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
     public: PublicSettings | None = None
     """Examples that belong to nobody."""
 
@@ -298,9 +298,7 @@ class NaturalPartition(FoundPartition):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.devices is None) == (self.names is None):
-            raise ValueError(
-                "natural: say devices, the number of them, or names, their values of the column; one of them"
-            )
+            raise ValueError("natural: say devices, their number, or names, their values of the column; one of them")
         return self
 
     @property
@@ -344,7 +342,7 @@ class LocalPartition(Settings):
     test_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of its own examples that each device is tested on; without it devices use the tests in their folders."""
     test_from: Literal["random", "end"] = "random"
-    """The examples of `test_share`: drawn at `random`, or the last of the device's, in the order of the data (`end`)."""
+    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
 
     @property
     def device_count(self) -> int:

@@ -76,7 +76,7 @@ class DataSettings(Settings):
     target_shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Shape of one target; `[]` for one number."""
     inputs: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Columns or arrays of a `folder` that are the input, in this order; without it `x`, or all without another role."""
+    """Columns or arrays of a `folder` that are the input, in order; without it `x`, or all without another role."""
     target: tuple[str, ...] | None = None
     """Columns or the array of a `folder` that are the target; without it `y`, if there is one."""
     more: tuple[str, ...] = ()

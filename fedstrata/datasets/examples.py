@@ -101,7 +101,7 @@ class Examples:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the inputs are read, and may change at random, when they are taken."""
+        """Return whether the inputs are read, and may change at random, when they are taken."""
         return isinstance(self.stored, Rows)
 
     @property

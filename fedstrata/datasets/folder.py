@@ -90,7 +90,7 @@ def _part(path: Path, device: str = "") -> Part:
 
 
 class _Roles:
-    """What each array of the tables is for."""
+    """The role of each array of the tables."""
 
     def __init__(self, settings: DataSettings, parts: Sequence[Part]) -> None:
         self._parts = parts

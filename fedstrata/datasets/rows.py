@@ -18,7 +18,7 @@ MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws 
 
 
 class Rows:
-    """Hold a map-style data set, whose items are pairs of input and target, like an array of its inputs.
+    """Hold a map-style data set like an array of its inputs. Its items are pairs of input and target.
 
     Its transforms may draw from torch's, NumPy's and Python's global generators. These are set for each item by an
     address, and left as they were. So an item is the same in whichever process it is read.

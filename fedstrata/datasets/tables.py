@@ -1,13 +1,10 @@
 """Named arrays with as many rows each, out of a file or a folder of files.
 
-| found | read with |
-|---|---|
-| `name.npz` | NumPy |
-| `name/` with `.npy` files | NumPy, which maps them: rows are read when they are taken |
-| `name.csv` with a header | Python's own reader, with an array a column |
-| `name.parquet` | pyarrow |
-| `name/` that `datasets.Dataset.save_to_disk` wrote | pyarrow |
-| `name/` with a folder of images for each class | Pillow |
+- `name.npz`, read by NumPy;
+- `name/` with `.npy` files, which NumPy maps. Their rows are read when they are taken;
+- `name.csv` with a header, read by Python's own reader: an array a column;
+- `name.parquet`, and `name/` that Hugging Face's `save_to_disk` wrote, read by pyarrow;
+- `name/` with a folder of images for each class, read by Pillow.
 """
 
 import csv

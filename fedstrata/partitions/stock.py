@@ -18,7 +18,7 @@ SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds:
-    """What a partition tells examples apart by: labels, or another column. Each is a number from 0 to `count` − 1."""
+    """The label of each example, or its value of another column, by which a partition goes: from 0 to `count` − 1."""
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.results.record import load_record
+import fedstrata
 from tests.support.programs import REPOSITORY
 
 SITES = ("harbour", "mill", "quarry", "station", "weir")
@@ -52,6 +52,6 @@ def test_a_csv_file_for_each_device_gives_the_same_run_by_one_two_and_five_proce
         summary = json.loads((home / f"by-{processes}" / "summary.json").read_text())
         found.append(summary["model_sha256"])
     assert found[0] == found[1] == found[2]
-    devices = load_record(home / "by-5").tables["devices"]
-    assert devices["device"] == list(SITES)
-    assert devices["num_examples"] == [12, 24, 36, 48, 60]
+    record = fedstrata.load(home / "by-5")
+    assert list(record.devices["device"]) == list(SITES)
+    assert set(record.rounds["num_examples"]) == {12 + 24 + 36 + 48 + 60}

@@ -96,7 +96,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("flavour=red", "flavour: unknown key; fedstrata schema prints all keys"),
+        ("xyzzy=red", "xyzzy: unknown key; fedstrata schema prints all keys"),
         (
             "partition.alpha=0.1",
             "partition.alpha: unknown key; did you mean training.optimiser.alpha? fedstrata schema prints all keys",

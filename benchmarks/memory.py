@@ -41,7 +41,7 @@ from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
-from gps.kubernetes.backend import LocalBackend
+from gps.kubernetes.backend import Backend
 from gps.phases import Phases
 from gps.run import Run
 from gps.servicer import GpsServicer
@@ -159,7 +159,7 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
     (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     metrics = ProcessMetrics("gps")
     (folder / "gps").mkdir()
-    run = Run(experiment, state=folder / "gps", metrics=metrics, backend=LocalBackend(), log=EventLog("gps"))
+    run = Run(experiment, state=folder / "gps", metrics=metrics, backend=Backend(), log=EventLog("gps"))
     server = RpcServer(metrics.links)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")

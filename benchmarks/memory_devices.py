@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.suite.observed import peaks_mb
 from benchmarks.suite.programs import python, started
 from emulator.estimates.sizing import PUBLISHED, device_memory
-from fedstrata.datasets import Pixels
+from fedstrata.datasets import Examples
 from fedstrata.datasets.examples import Dataset
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.sections import DataSettings
@@ -34,7 +34,7 @@ def load(settings: DataSettings) -> Dataset:
     number = PUBLISHED[LIKE[shape]]
     test = round(number * TEST_SHARE)
     train, test_set = (
-        Pixels(values=np.full((size, *shape), 7, np.uint8), labels=np.arange(size) % CLASSES)
+        Examples(inputs=np.full((size, *shape), 7, np.uint8), labels=np.arange(size) % CLASSES)
         for size in (number - test, test)
     )
     return Dataset(train=train, test=test_set, num_classes=CLASSES)

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.models import Model
-from fedstrata.tasks import CLASSIFICATION, Task
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat, Layout
 
+Tensors = dict[str, torch.Tensor]
 BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
 
 
@@ -29,12 +30,12 @@ class EvaluationJob:
 
     model: Model
     weights: Flat  # shape (model.layout.size,)
-    examples: Examples | Pixels
-    task: Task = CLASSIFICATION
+    examples: Examples
+    task: Task
 
 
 @torch.no_grad()
-def evaluate(model: Model, weights: Flat, examples: Examples | Pixels, task: Task = CLASSIFICATION) -> Evaluation:
+def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Evaluation:
     """Return the loss and the task's sums of these weights, shape (model.layout.size,); changes nothing and draws
     nothing.
     """
@@ -43,7 +44,7 @@ def evaluate(model: Model, weights: Flat, examples: Examples | Pixels, task: Tas
     for start in range(0, len(examples), BATCH_EXAMPLES):
         batch = examples.take(np.arange(start, min(start + BATCH_EXAMPLES, len(examples))))
         targets = torch.tensor(task.targets(batch))
-        given = model.outputs(tensors, torch.tensor(batch.inputs))
+        given = model.outputs(tensors, torch.tensor(batch.inputs), **further_inputs(batch))
         loss_sum += task.loss(given, targets).sum(dtype=torch.float64).item()
         sums += task.measure(given, targets, batch)
     return Evaluation(loss_sum, tuple(sums.tolist()), len(examples))
@@ -60,6 +61,11 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
     return torch.cat(parts).numpy()
 
 
-def named_tensors(layout: Layout, flat: Flat) -> dict[str, torch.Tensor]:
+def further_inputs(examples: Examples) -> Tensors:
+    """Return the inputs beside the first, by name."""
+    return {name: torch.tensor(array) for name, array in examples.more.items()}
+
+
+def named_tensors(layout: Layout, flat: Flat) -> Tensors:
     """Return the tensors of a flat vector by name, copied into torch's own memory."""
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}

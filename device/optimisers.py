@@ -1,14 +1,33 @@
 """The optimisers of local training: how the tensors of one training move against their gradients.
 
-A training makes its optimiser, which holds its own state, such as velocities.
+Each is torch's own, to the bit. A training makes its optimiser, which holds its own state, such as velocities. The
+functional forms of torch are used: the classes load torch's compiler, 1.5 s of CPU time a process.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.rmsprop import rmsprop
 
-from fedstrata.experiment import SgdSettings
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import LocalOptimiserSettings, SgdSettings, TrainingSettings
+from fedstrata.experiment.sections import (
+    AdagradSettings,
+    CosineSchedule,
+    LocalAdamSettings,
+    LocalAdamWSettings,
+    RmspropSettings,
+)
+
+State = Mapping[str, NDArray[Any]]  # float32 vectors beside all leaves, and `steps`, int64 of shape (1,)
+STEPS = "steps"
 
 
 class Optimiser(Protocol):
@@ -17,32 +36,82 @@ class Optimiser(Protocol):
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
         """Move each tensor against its gradient, in place, outside autograd; the gradients are overwritten."""
 
+    def state(self) -> State:
+        """Return a copy of what a later training can begin with."""
 
-def optimiser_of(settings: SgdSettings, global_round: int, leaves: Sequence[torch.Tensor]) -> Optimiser:
-    """Return the optimiser that an experiment's `training.optimiser` names, for these tensors in a global round."""
-    return _ByLeaf(Sgd(settings, global_round), leaves)
+
+def optimiser_of(
+    training: TrainingSettings, global_round: int, leaves: Sequence[torch.Tensor], state: State
+) -> Optimiser:
+    """Return the optimiser that an experiment's `training.optimiser` names, for these tensors in a global round.
+
+    It begins with an earlier training's state; an empty one begins anew.
+    """
+    settings, rate = training.optimiser, learning_rate(training, global_round)
+    if isinstance(settings, SgdSettings):
+        return _ByLeaf(Sgd(settings, rate), leaves, state)
+    return _ByTorch(settings, rate, leaves, state)
+
+
+def is_plain(settings: LocalOptimiserSettings) -> bool:
+    """Return whether the optimiser is SGD with nothing but momentum and weight decay, which a stack computes, too."""
+    return isinstance(settings, SgdSettings) and settings == SgdSettings(
+        learning_rate=settings.learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        schedule=settings.schedule,
+    )
+
+
+def learning_rate(training: TrainingSettings, global_round: int) -> float:
+    """Return the learning rate of a global round, counted from 0, by the schedule."""
+    schedule, rate = training.optimiser.schedule, training.optimiser.learning_rate
+    later = global_round - schedule.warm_up_rounds
+    if later < 0:
+        return rate * (global_round + 1) / (schedule.warm_up_rounds + 1)
+    if isinstance(schedule, CosineSchedule):
+        share = later / max(1, training.global_rounds - schedule.warm_up_rounds)
+        return rate * (schedule.floor + (1 - schedule.floor) * (1 + math.cos(math.pi * share)) / 2)
+    return rate * schedule.decay ** (later // schedule.every)
+
+
+def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
+    """Scale gradients down, in place, to an L2 norm over all of at most `most`: torch.nn.utils.clip_grad_norm_."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
+    share = (most / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(share)
 
 
 class _ByLeaf:
     """SGD, tensor by tensor."""
 
-    def __init__(self, sgd: "Sgd", leaves: Sequence[torch.Tensor]) -> None:
+    def __init__(self, sgd: "Sgd", leaves: Sequence[torch.Tensor], state: State) -> None:
+        velocities: Sequence[torch.Tensor | None] = [sgd.velocity_of(leaf) for leaf in leaves]
+        if state:
+            velocities = split(state["velocity"], leaves)
         self._sgd = sgd
-        self._parts = [(leaf, sgd.velocity_of(leaf)) for leaf in leaves]
+        self._parts = list(zip(leaves, velocities, strict=True))
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
         """Move the tensors."""
         for (leaf, velocity), gradient in zip(self._parts, gradients, strict=True):
             self._sgd.move(leaf, velocity, gradient)
 
+    def state(self) -> State:
+        """Return the velocities."""
+        return {"velocity": flat([velocity for _, velocity in self._parts if velocity is not None])}
+
 
 class Sgd:
     """The steps of torch.optim.SGD, to the bit, without its bookkeeping; momentum starts at zero."""
 
-    def __init__(self, settings: SgdSettings, global_round: int) -> None:
-        self._learning_rate = learning_rate(settings, global_round)
+    def __init__(self, settings: SgdSettings, rate: float) -> None:
+        """`rate` is the learning rate of the round."""
+        self._learning_rate = rate
         self._weight_decay = settings.weight_decay
         self._momentum = settings.momentum
+        self._is_nesterov = settings.nesterov
 
     def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """Return the velocity that momentum keeps of a leaf; None without momentum."""
@@ -53,10 +122,69 @@ class Sgd:
         if self._weight_decay:
             gradient.add_(leaf, alpha=self._weight_decay)
         if velocity is not None:
-            gradient = velocity.mul_(self._momentum).add_(gradient)
+            velocity.mul_(self._momentum).add_(gradient)
+            gradient = gradient.add_(velocity, alpha=self._momentum) if self._is_nesterov else velocity
         leaf.add_(gradient, alpha=-self._learning_rate)
 
 
-def learning_rate(settings: SgdSettings, global_round: int) -> float:
-    """Return the learning rate of a global round, counted from 0, by the schedule."""
-    return settings.learning_rate * settings.schedule.decay ** (global_round // settings.schedule.every)
+class _ByTorch:
+    """One of torch's optimisers that keep moments."""
+
+    def __init__(
+        self, settings: LocalOptimiserSettings, rate: float, leaves: Sequence[torch.Tensor], state: State
+    ) -> None:
+        self._leaves = [leaf.detach() for leaf in leaves]  # the same memory
+        self._function, names, own = _torchs(settings)
+        zeros = {name: np.zeros(sum(leaf.numel() for leaf in leaves), np.float32) for name in names}
+        self._vectors = {name: split({**zeros, **state}[name], leaves) for name in names}
+        steps = float(state[STEPS][0]) if state else 0.0
+        self._steps = [torch.tensor(steps) for _ in leaves]
+        self._options = {**own, "lr": rate, "weight_decay": settings.weight_decay, "maximize": False}
+
+    def move(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Move the tensors."""
+        self._function(
+            self._leaves, list(gradients), **self._vectors, state_steps=self._steps, foreach=False, **self._options
+        )
+
+    def state(self) -> State:
+        """Return the moments, and the number of steps that they have seen."""
+        vectors = {name: flat(tensors) for name, tensors in self._vectors.items()}
+        return {**vectors, STEPS: np.array([int(self._steps[0].item())])}
+
+
+def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]:
+    """Return torch's function, its arguments that are vectors beside the leaves, and its own options."""
+    match settings:
+        case LocalAdamSettings() | LocalAdamWSettings():
+            beta1, beta2 = settings.betas
+            shares = {"beta1": beta1, "beta2": beta2, "amsgrad": False, "max_exp_avg_sqs": []}
+            function = adam if settings.name == "adam" else adamw
+            return function, ("exp_avgs", "exp_avg_sqs"), {**shares, "eps": settings.epsilon}
+        case RmspropSettings():
+            vectors = ("square_avgs", *(["momentum_buffer_list"] if settings.momentum else []))
+            options: dict[str, Any] = {
+                "alpha": settings.alpha,
+                "momentum": settings.momentum,
+                "centered": False,
+                "grad_avgs": [],
+            }
+            if not settings.momentum:
+                options["momentum_buffer_list"] = []
+            return rmsprop, vectors, {**options, "eps": settings.epsilon}
+        case AdagradSettings():
+            return adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": settings.epsilon}
+    raise ExperimentError(f"training.optimiser.name: {settings.name} is not one of torch's with moments")
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
+    """Return tensors as one vector, copied."""
+    vector: NDArray[np.float32] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
+    return vector
+
+
+def split(vector: NDArray[np.float32], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return a vector as tensors of the leaves' shapes, each copied into torch's own memory."""
+    ends = np.cumsum([leaf.numel() for leaf in leaves])
+    parts = np.split(vector, ends[:-1])
+    return [torch.tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

@@ -21,7 +21,8 @@ from fedstrata.tensors import Flat, Layout, taken, values_digest
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
-OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never leave; others are the method's
+OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never leave
+OPTIMISER = "optimiser "  # before the stream and the name of each array of an optimiser; others are the method's
 
 
 class Kept:
@@ -48,7 +49,18 @@ class Kept:
     @property
     def personal(self) -> Arrays:
         """Return what the method has kept."""
-        return {name: array for name, array in self.arrays.items() if name != OWN_LAYERS}
+        return {
+            name: array for name, array in self.arrays.items() if name != OWN_LAYERS and not name.startswith(OPTIMISER)
+        }
+
+    def optimisers(self) -> dict[int, Arrays]:
+        """Return the optimiser's state of each stream of trainings; none if the device has another model than then."""
+        found: dict[int, Arrays] = {}
+        for name, array in self.arrays.items():
+            if name.startswith(OPTIMISER) and self._kept_of is self._architecture:
+                stream, _, vector = name.removeprefix(OPTIMISER).partition("/")
+                found.setdefault(int(stream), {})[vector] = array
+        return found
 
     def own_layers(self) -> Flat | None:
         """Return the tensors that never leave this device, as they were kept or are at first; None if none."""
@@ -72,7 +84,7 @@ class Kept:
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own
 
-    async def keep(self, outcome: Outcome) -> None:
+    async def keep(self, outcome: Outcome, optimisers: Mapping[int, Mapping[str, np.ndarray]]) -> None:
         """Keep what the next round begins with, before anything of this one leaves the device."""
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
@@ -82,6 +94,8 @@ class Kept:
         if not host.keeps_state:
             return
         kept: dict[str, np.ndarray] = dict(outcome.personal)
+        for stream, state in optimisers.items():
+            kept |= {f"{OPTIMISER}{stream}/{name}": array for name, array in state.items()}
         layout, streams = self._layout(self._architecture), self._architecture.streams
         if layout.size:
             whole = streams.with_tables(outcome.weights, outcome.tables)
@@ -127,6 +141,7 @@ class RoundJob:
             offered=received.offered,
             tables=[streams.tables.views(whole[size:]) for whole in wholes],
             personal=self._kept.personal,
+            optimisers=self._kept.optimisers(),
             told=told(host.method, received),
         )
         self.work = DeviceWork(host, data, device_index, group=client.identity.home_id, made=made, begins=begins)
@@ -208,7 +223,7 @@ class RoundJob:
         return difference
 
     async def _update(self, outcome: Outcome) -> Update:
-        await self._kept.keep(outcome)
+        await self._kept.keep(outcome, self.work.optimisers)
         update, received = await self._released(self._difference(outcome)), self.received
         measured = _evaluation(self._device_id, received.round, outcome.measured, outcome.measured_received)
         return Update(

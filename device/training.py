@@ -6,7 +6,7 @@ may depend on the alignment.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from device.correction import Correct, keeps_zeros
-from device.evaluation import Evaluation, EvaluationJob, evaluate, named_tensors
-from device.optimisers import optimiser_of
-from fedstrata.datasets import Examples, Pixels
+from device.evaluation import Evaluation, EvaluationJob, Tensors, evaluate, named_tensors
+from device.optimisers import State, clip, optimiser_of
+from fedstrata.datasets import Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
-from fedstrata.tasks import CLASSIFICATION, Task
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -36,19 +36,20 @@ class TrainingJob:
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
-    examples: Examples | Pixels
+    examples: Examples
     training: TrainingSettings
     seed: int
     device_index: int
     lps_round: int
     global_round: int
-    held_out: Examples | Pixels | None = None  # what the weights to begin from are measured on first, if they are
+    task: Task
+    held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
     correct: Correct | None = None  # what the optimiser uses in place of a gradient
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
-    task: Task = CLASSIFICATION
+    optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins anew
 
     def __post_init__(self) -> None:
         size = self.model.layout.size
@@ -85,6 +86,7 @@ class LocalResult:
     train_loss: float  # the task's, before each step, without what a method adds to it
     steps: int
     evaluation: Evaluation | None = None  # of the weights it began from, on the held-out examples
+    optimiser_state: State = field(default_factory=dict)  # after training, if the experiment keeps it
 
 
 class Trainer(Protocol):
@@ -110,7 +112,7 @@ class OneByOne:
 
 
 def train(job: TrainingJob) -> LocalResult:
-    """Minimise the task's loss of each batch, plus what the method adds, by stochastic gradient descent."""
+    """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
     leaves = [tensor.requires_grad_() for tensor in weights.values()]
@@ -118,20 +120,27 @@ def train(job: TrainingJob) -> LocalResult:
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     outputs = job.model.outputs_in_training(np.random.default_rng(address))
-    for inputs, targets in islice(_batches(job), job.steps):
-        loss = job.task.mean_loss(outputs(weights, inputs), targets)
+    for inputs, more, targets in _batches(job):
+        loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
     trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
-    return LocalResult(weights=trained, train_loss=loss_sum / seen, steps=job.steps, evaluation=measured)
+    return LocalResult(
+        weights=trained,
+        train_loss=loss_sum / seen,
+        steps=job.steps,
+        evaluation=measured,
+        optimiser_state=descent.state() if job.training.optimiser.state == "kept" else {},
+    )
 
 
 class _Descent:
     """The descent of one device: its gradients are corrected if the job says so, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
-        self._optimiser = optimiser_of(job.training.optimiser, job.global_round, leaves)
+        self._optimiser = optimiser_of(job.training, job.global_round, leaves, job.optimiser_state)
+        self._clip_norm = job.training.optimiser.clip_norm
         self._correct = job.correct
         if self._correct is not None:
             keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
@@ -146,7 +155,13 @@ class _Descent:
         if self._correct is not None:
             corrected = zip(used, self._parts, strict=True)
             used = [self._correct(gradient, leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]
+        if self._clip_norm is not None:
+            clip(used, self._clip_norm)
         self._optimiser.move(used)
+
+    def state(self) -> State:
+        """Return the optimiser's state."""
+        return self._optimiser.state()
 
 
 def limit_threads() -> None:
@@ -169,18 +184,19 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the examples of each batch."""
+    """Yield the examples of each batch, step after step."""
     size = job.training.batch_size
-    for order in epoch_orders(job):
-        yield from (order[start : start + size] for start in range(0, len(order), size))
+    cut = (order[start : start + size] for order in epoch_orders(job) for start in range(0, len(order), size))
+    return islice(cut, job.steps)
 
 
-def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and targets, batch after batch; examples are gathered some batches at once."""
+def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
+    """Inputs, further inputs by name, and targets of each step; examples are gathered some batches at once."""
     orders = batch_orders(job)
     while slab := list(islice(orders, SLAB_BATCHES)):
         examples, at = job.examples.take(np.concatenate(slab)), 0
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
             wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]
-            yield torch.tensor(examples.inputs[here]), torch.tensor(wanted)
+            more = {name: torch.tensor(array[here]) for name, array in examples.more.items()}
+            yield torch.tensor(examples.inputs[here]), more, torch.tensor(wanted)

@@ -5,31 +5,34 @@ import random
 import numpy as np
 import torch
 
-from device.evaluation import named_tensors
-from fedstrata.datasets import Dataset
-from fedstrata.errors import PluginError
+from device.evaluation import Tensors, further_inputs, named_tensors
+from fedstrata.datasets import Dataset, Examples
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model
 from fedstrata.plugins import describe
+from fedstrata.tasks import Task
 
 EXAMPLES = 3
 
 
-def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) -> None:
+def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
     """Refuse a model of the user's own whose outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
-        PluginError: that, or the model fails.
+        PluginError: that, or the model fails. ExperimentError: a built-in model does not take the data's inputs.
     """
     if ":" not in settings.name:
+        _check_inputs(settings, dataset.train)
         return
-    inputs = torch.tensor(dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train)))).inputs)
+    examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
+    inputs = torch.tensor(examples.inputs)
     weights = named_tensors(model.layout, model.initial(seed))
-    wanted = (len(inputs), dataset.num_classes)
+    wanted = (len(inputs), *task.output_shape(dataset.info))
     before = _global_generators()
     for measures in (True, False):
         try:
-            found, again = (_outputs(model, weights, inputs, measures=measures) for _ in range(2))
+            found, again = (_outputs(model, weights, examples, measures=measures) for _ in range(2))
         except Exception as error:
             raise PluginError(
                 f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)} with {describe(error)}"
@@ -37,7 +40,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
         if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
             raise PluginError(
                 f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; outputs are a float tensor "
-                f"of shape {wanted}: one row an input, one column a class of data.num_classes"
+                f"of shape {wanted}: one row an input, and in it what task {task.options.name} needs"
             )
         if _global_generators() != before or not torch.equal(found.nan_to_num(), again.nan_to_num()):
             raise PluginError(
@@ -46,10 +49,21 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
             )
 
 
+def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
+    """Refuse data whose inputs a built-in model does not take."""
+    found = [f"a further input {name}" for name in examples.more]
+    found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
+    if found:
+        raise ExperimentError(
+            f"model {settings.name} takes one input of float32, and the data have {' and '.join(found)}; name a model "
+            "of your own in model.name"
+        )
+
+
 @torch.no_grad()
-def _outputs(model: Model, weights: dict[str, torch.Tensor], inputs: torch.Tensor, *, measures: bool) -> torch.Tensor:
+def _outputs(model: Model, weights: Tensors, examples: Examples, *, measures: bool) -> torch.Tensor:
     outputs = model.outputs if measures else model.outputs_in_training(np.random.default_rng(0))
-    return outputs(weights, inputs)
+    return outputs(weights, torch.tensor(examples.inputs), **further_inputs(examples))
 
 
 def _global_generators() -> object:

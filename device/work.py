@@ -17,7 +17,7 @@ from device.evaluation import Evaluation, EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.clock.device_side import DeviceClock
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import Experiment
 from fedstrata.methods import Arrays, Measurement, Method, Question, Trained
@@ -85,7 +85,8 @@ class DeviceProcess:
     @property
     def keeps_state(self) -> bool:
         """Return whether devices keep something from round to round that never leaves them."""
-        return self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
+        keeps_own = self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
+        return keeps_own or self.experiment.training.optimiser.state == "kept"
 
     def masks_of(self, device_id: str) -> "Masks | None":
         """Under secure aggregation, a device's masks, with a new key."""
@@ -139,6 +140,7 @@ class Beginning:
     offered: Sequence[int] = ()  # empty: all clusters
     tables: Sequence[Arrays] = ()  # for each received model
     personal: Arrays = field(default_factory=dict)  # what the method has kept on this device
+    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # the kept state of each stream of trainings
     told: Arrays = field(default_factory=dict)  # what the GPS tells all devices
 
 
@@ -164,8 +166,8 @@ class DeviceWork:
         self._group = group
         self._made = made if made is not None else {}
         self.model = host.architectures.at(device_index, begins.global_round).model
-        self.examples: Examples | Pixels = data.train
-        self.held_out: Examples | Pixels = data.test
+        self.examples: Examples = data.train
+        self.held_out: Examples = data.test
         self.device_index = device_index
         self.seed = host.experiment.seed
         self.lps_round = begins.lps_round
@@ -178,6 +180,8 @@ class DeviceWork:
         self.trained: Flat = np.empty(0, np.float32)
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
+        self._optimisers = begins.optimisers
+        self.optimisers: dict[int, Arrays] = dict(begins.optimisers)  # to keep for the next round
         self._tables = begins.tables
         self.trained_examples = 0  # how many examples all its training has gone through
 
@@ -214,7 +218,7 @@ class DeviceWork:
         beside: tuple[Flat, ...] = (),
         stream: int = 0,
         epochs: int | None = None,
-        on: Examples | Pixels | None = None,
+        on: Examples | None = None,
         targets: NDArray[np.float32] | None = None,
     ) -> Trained:
         """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
@@ -235,14 +239,17 @@ class DeviceWork:
             stream=stream,
             epochs=epochs,
             targets=targets,
+            optimiser_state=self._optimisers.get(stream, {}),
             task=self._host.task,
         )
         self.trained_examples += job.trained_examples
         result = await self._host.bench.train(job, self._group)
+        if result.optimiser_state:
+            self.optimisers[stream] = result.optimiser_state
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
         return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
 
-    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | Pixels | None = None) -> Measurement:
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)

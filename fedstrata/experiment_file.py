@@ -3,6 +3,7 @@
 `load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
@@ -15,10 +16,11 @@ from pydantic import ValidationError
 from fedstrata.checks.combinations import check_combinations
 from fedstrata.checks.protection import check_protection
 from fedstrata.checks.values import check_values
+from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.messages import one_line, unknown_key
-from fedstrata.experiment.sections import PLUGIN, Settings
+from fedstrata.experiment.messages import one_line, unknown_key, untagged
+from fedstrata.experiment.sections import MODELS, PLUGIN, Settings
 from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
@@ -76,14 +78,15 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     if seed is not None:
         document["seed"] = seed
     try:
-        chosen = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
-        experiment = Experiment.model_validate({**document, **chosen})
+        own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
+        experiment = Experiment.model_validate({**document, **own})
         check_experiment(experiment)
     except ValidationError as error:
         schema = Experiment.model_json_schema(by_alias=True)
-        section, *kinds = (*error.errors()[0]["loc"][:2], None)
-        kind = str(kinds[0]) if section == "partition" and kinds[0] is not None else None
-        raise ExperimentError(one_line(error, partial(unknown_key, schema=schema, kind=kind), schema=schema)) from None
+        _, chosen = untagged(error.errors()[0]["loc"], schema)
+        raise ExperimentError(
+            one_line(error, partial(unknown_key, schema=schema, chosen=chosen), schema=schema)
+        ) from None
     except ExperimentError:
         raise
     except ValueError as error:
@@ -153,7 +156,15 @@ def check_experiment(experiment: Experiment) -> None:
     Raises:
         ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
     """
-    check_names(make_task(experiment).metrics)
+    task, info = make_task(experiment), dataset_info(experiment.data)
+    check_names(task.metrics)
+    task.check(info)
+    for settings in (experiment.model, *(entry.model for entry in experiment.architectures)):
+        if settings.name in MODELS and info.outputs != math.prod(task.output_shape(info)):
+            raise ExperimentError(
+                f"model.name {settings.name} gives {info.outputs} numbers per example, and task {experiment.task.name} "
+                f"needs outputs of shape {task.output_shape(info)}; name a model of your own, as module:function"
+            )
     method = make_method(experiment)
     check_combinations(experiment, method)
     check_protection(experiment, method)

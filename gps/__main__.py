@@ -26,7 +26,7 @@ from fedstrata.store import claim
 from fedstrata.trust.files import GPS, load_tls
 from fedstrata.trust.guard import guard_of
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
-from gps.kubernetes.backend import Backend, LocalBackend
+from gps.kubernetes.backend import Backend
 from gps.kubernetes.reconcile import Reconciler
 from gps.page import LivePage
 from gps.phases import Phases
@@ -52,7 +52,7 @@ def options_of_process() -> Arguments:
 def make_backend(name: str, log: EventLog) -> Backend:
     """Return the backend of that name. Raises ExperimentError for any other."""
     if name == "local":
-        return LocalBackend()
+        return Backend()
     if name == "kubernetes":
         from gps.kubernetes.kubernetes_backend import KubernetesApi
 

@@ -14,7 +14,7 @@ from fedstrata.models import build_model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import HOLD_S, hold_s
-from fedstrata.rounds.mask_keys import CheckKey
+from fedstrata.rounds import updates_of
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
@@ -51,7 +51,7 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            check_key=_check_of(experiment, tls),
+            updates_of=updates_of(experiment, tls),
         )
         self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
         self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log)
@@ -101,12 +101,3 @@ class LpsAgent:
         accepts_model = partial(accepted_model, self._experiment, streams) if streams.spans else None
         gps = self._gps.of_session(cluster, streams, self._plans, log, accepts_model)
         return Session(self._parts, cluster, gps, log)
-
-
-def _check_of(experiment: Experiment, tls: TlsFiles | None) -> CheckKey:
-    """Return what checks devices' keys for masks; the package that it needs is loaded for secure aggregation alone."""
-    if experiment.secure_aggregation is None:
-        return lambda device_id, key: None
-    from fedstrata.trust.key_check import KeyCheck
-
-    return KeyCheck(experiment.run_id, tls).check

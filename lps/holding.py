@@ -18,8 +18,7 @@ from fedstrata.methods import Method
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import Offer, ReceivedModel
-from fedstrata.rounds.mask_keys import CheckKey
+from fedstrata.rounds import Offer, OpenUpdates, ReceivedModel
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
@@ -44,12 +43,7 @@ class LpsParts:
     task: Task
     metrics: ProcessMetrics
     executor: Executor
-    check_key: CheckKey  # under secure aggregation, of a device's key for masks
-
-    @property
-    def update_encoding(self) -> AnyEncoding:
-        """Return how devices' updates arrive: masked ones lie on the grid of exact sums."""
-        return self.experiment.links.device_lps.up if self.experiment.secure_aggregation is None else "exact"
+    updates_of: Callable[[Callable[[str], bool]], OpenUpdates]  # the kind of updates, by which devices are members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +55,14 @@ class SessionParts:
     gps: ToGps
     clock: LpsClock
     members: Members
+    updates: OpenUpdates
     notes: Notes
     log: EventLog
+
+    @property
+    def update_encoding(self) -> AnyEncoding:
+        """The encoding of devices' updates."""
+        return self.updates.encoding(self.lps.experiment.links.device_lps)
 
     @property
     def folder(self) -> Path:

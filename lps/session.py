@@ -10,21 +10,16 @@ from fedstrata.clock.devices import Homes
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds import (
-    NO_LEAST,
-    EnoughToMask,
     Intake,
-    KeyRing,
-    Masked,
-    Masking,
-    NoKeys,
     OpenRound,
+    OpenUpdates,
     RoundServer,
     RoundTerms,
     Stage,
     Update,
     on_time,
 )
-from fedstrata.tensors import ExactSum, Sums, check_unmasked
+from fedstrata.tensors import Sums
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.holding import Holding, LpsParts, Offers, SessionParts
 from lps.kept.model import KeptModel
@@ -45,14 +40,13 @@ class Session:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
         members = Members(experiment, cluster, clock.presence)
         notes = Notes(cluster.home_id, lps.task, lps.metrics, log)
+        self._updates = lps.updates_of(members.has)
         self._parts = parts = SessionParts(
-            lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, notes=notes, log=log
+            lps=lps, cluster=cluster, gps=gps, clock=clock, members=members, updates=self._updates, notes=notes, log=log
         )
         self.term = cluster.term
         self.has_member, self.goes_on_with = members.has, members.goes_on_with
         self.close = gps.close
-        secure = experiment.secure_aggregation
-        self._keys = KeyRing(members.has, secure.min_devices, lps.check_key) if secure is not None else None
         self._holding: Holding = ReceivedStreams(parts) if lps.streams.spans else KeptModel(parts)
         self.may_recover, self.recover = self._holding.may_recover, self._holding.recover
         terms = RoundTerms(
@@ -62,7 +56,6 @@ class Session:
             wait=clock.wait,
             held_s=hold_s(experiment.device_count),
             clock=clock.rounds,
-            keys=self._keys or NoKeys(),
         )
         self.server = RoundServer(
             terms,
@@ -72,6 +65,7 @@ class Session:
             accepts_updates=self._holding.accepts_updates,
             serves=members.has if Homes(experiment.schedule).moving else None,
             refused=notes.refused,
+            hear=self._updates.hear,
         )
         self._question = RoundQuestion(parts)
         self._report = parts.empty_report()
@@ -119,16 +113,13 @@ class Session:
         self._parts.lps.metrics.round_closed(seconds)
         self._report = self._parts.notes.of_round(self._report, number, global_round, gathered, seconds)
         clock.of_round(self._report, gathered.exchanged, members)
-        if self._keys is not None:
-            await asyncio.to_thread(check_unmasked, sums.totals)
+        await self._updates.check_sums(sums.totals)
         await holding.move(number, sums, self._report)
 
     def _sums(self, children: Mapping[str, int]) -> Any:
-        """Return empty sums for the updates of devices. Raises RunStoppedError if masks would not hide these."""
-        if self._keys is None:
-            return self._holding.sums(children, ExactSum.fold)
-        self._keys.check_size(len(children))
-        return self._holding.sums(children, ExactSum.fold_masked)
+        """Return empty sums for the updates of devices. Raises RunStoppedError if a round cannot have so many."""
+        self._updates.check_size(len(children))
+        return self._holding.sums(children, self._updates.fold)
 
     def _open(
         self,
@@ -140,17 +131,15 @@ class Session:
         sums: Sums | None = None,
         evaluate_only: bool = False,
     ) -> None:
-        keys = None if evaluate_only else self._keys
+        updates = OpenUpdates() if evaluate_only else self._updates
         intake = Intake(
             children=children,
             sums=sums,
             wait=self.server.exchange.wait,
             executor=self._parts.lps.executor,
             limits=self._parts.members.limits(self._parts.lps.task),
-            enough=EnoughToMask(keys.min_devices) if keys else NO_LEAST,
+            enough=updates.enough,
         )
-        if keys is not None:
-            stages = [Masked(Masking(keys, intake, sum(children.values()))), *stages]
         self.server.open(
             OpenRound(
                 number=number,
@@ -159,7 +148,7 @@ class Session:
                 clusters=offers.of_devices,
                 intake=intake,
                 evaluate_only=evaluate_only,
-                stages=stages,
+                stages=[*updates.stages(intake, sum(children.values())), *stages],
             )
         )
 

@@ -6,15 +6,17 @@ used before those of the next few are: they do not leave the cache.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 
 from device.correction import ELEMENTS, Correct, keeps_zeros
-from device.optimisers import Sgd
+from device.optimisers import Sgd, learning_rate
 from device.stacked.dense_stack import DenseStack
 from device.stacked.dense_steps import DenseSteps
 from device.training import TrainingJob
+from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
 
@@ -25,10 +27,11 @@ class Correction:
     """The correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
-        """`jobs` are those of the stack, with one `correct`, one optimiser and equally many vectors beside."""
+        """`jobs` are those of the stack, with one `correct`, one plain SGD and equally many vectors beside."""
         self.stack = stack
         self.correct = correct
-        self.sgd = Sgd(jobs[0].training.optimiser, jobs[0].global_round)
+        training = jobs[0].training
+        self.sgd = Sgd(cast(SgdSettings, training.optimiser), learning_rate(training, jobs[0].global_round))
         self.velocities = [self.sgd.velocity_of(leaf) for leaf in stack.leaves]
         vectors = list(zip(*(job.beside for job in jobs), strict=True))
         stacks = [_leaves_of(jobs[0].model, each) for each in vectors]

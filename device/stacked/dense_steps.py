@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 
-from device.optimisers import learning_rate
 from device.stacked.dense_stack import DenseStack, Forward
 from fedstrata.experiment import SgdSettings
 
@@ -22,8 +21,9 @@ class StackedSgd:
     since float32 has steps of 6e-8 there.
     """
 
-    def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, global_round: int) -> None:
-        self._rate = learning_rate(settings, global_round)
+    def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
+        """`rate` is the learning rate of the round."""
+        self._rate = rate
         self._weight_decay = settings.weight_decay
         self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
         if self.has_velocities:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from device.training import TrainingJob, epoch_orders
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 
 Indices = NDArray[np.int64]
 SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length of the training
@@ -22,7 +22,7 @@ SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length 
 class Inputs:
     """The inputs of one step, shape (devices, rows, width): what a model takes, with columns of zeros to its width."""
 
-    def __init__(self, examples: Sequence[Examples | Pixels], rows: int, width: int) -> None:
+    def __init__(self, examples: Sequence[Examples], rows: int, width: int) -> None:
         """`width` is at least the size of an example."""
         size = math.prod(examples[0].input_shape)
         self.values = torch.zeros(len(examples), rows, width)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -9,12 +10,14 @@ from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.evaluation import Evaluation, EvaluationJob
+from device.optimisers import is_plain, learning_rate
 from device.stacked.corrected_steps import CorrectedSteps, Correction
 from device.stacked.dense_stack import DenseStack, Forward
 from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
 from device.stacked.stack_data import SLAB_STEPS, Batches, Inputs
 from device.training import LocalResult, OneByOne, TrainingJob
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
+from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 from fedstrata.tasks import Classification
@@ -39,7 +42,7 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if _is_computed_here(job) and job.targets is None:
+            if _is_computed_here(job) and job.targets is None and is_plain(job.training.optimiser):
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -71,10 +74,13 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if not self._has_said_why_not and not _is_computed_here(job):
-            self._has_said_why_not = True
-            reason = "the task is another" if job.model.dense else "the model is not a plain dense network"
-            log.info("devices_train_one_by_one", reason=reason)
+        if self._has_said_why_not or (_is_computed_here(job) and is_plain(job.training.optimiser)):
+            return
+        self._has_said_why_not = True
+        reason = "the optimiser is not plain SGD" if _is_computed_here(job) else "the task is another"
+        if not job.model.dense:
+            reason = "the model is not a plain dense network"
+        log.info("devices_train_one_by_one", reason=reason)
 
 
 def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
@@ -145,7 +151,8 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
         return lambda active: CorrectedSteps(correction, active, rows)
-    optimiser = StackedSgd(stack.leaves, first.training.optimiser, first.global_round)
+    settings, rate = cast(SgdSettings, first.training.optimiser), learning_rate(first.training, first.global_round)
+    optimiser = StackedSgd(stack.leaves, settings, rate)
     return lambda active: PlainSteps(stack, optimiser, active, rows)
 
 
@@ -156,7 +163,7 @@ def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
-def _measured(stack: DenseStack, held_out: Sequence[Examples | Pixels | None]) -> list[Evaluation | None]:
+def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
     """Return sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure
     on.
     """

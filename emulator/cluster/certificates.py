@@ -5,9 +5,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from emulator.cluster.release import Release
+from emulator.cluster.secrets import KubernetesSecrets
 from fedstrata.errors import CertificateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
@@ -24,32 +25,10 @@ RENEW_DAYS = 120  # a certificate with fewer days left is made anew by the next 
 MOST_LPS = 16  # that get a certificate where only the GPS knows how many there will be; as the chart has it
 
 
-class Secrets(Protocol):
-    """The Secrets of a release's namespace."""
-
-    def read(self, name: str) -> dict[str, bytes] | None:
-        """Return the content of a Secret; None if there is no such Secret."""
-
-    def check_replaceable(self, name: str) -> None:
-        """Raise CertificateError where somebody else has made a Secret of that name."""
-
-    def create(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release; False where one of that name is there, which stays as it is."""
-
-    def write(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release, or put this in its place; gives whether it is new."""
-
-    def delete(self, name: str) -> None:
-        """Delete a Secret, if it is there."""
-
-    def made_here(self) -> list[str]:
-        """Return the names of the release's Secrets with certificates that `fedstrata up` has made."""
-
-
 class ReleaseCertificates:
     """Issues what the pods of a release show each other; keeps what is there and still fits."""
 
-    def __init__(self, release: Release, secrets: Secrets) -> None:
+    def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
         self._release = release
         self._secrets = secrets
         self._new: list[str] = []

@@ -296,9 +296,6 @@ def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
 class _Elsewhere:
     """The backend of a run that Kubernetes keeps alive: there is nothing to do but watch."""
 
-    async def start(self, experiment: Experiment) -> str:
-        raise NotImplementedError
-
     async def scale_lps(self, replicas: int) -> None:
         """The GPS does it."""
 
@@ -306,9 +303,6 @@ class _Elsewhere:
         """Never: the GPS's status says what fails."""
         await asyncio.Event().wait()
         raise AssertionError
-
-    async def stop(self) -> None:
-        """Leave the run alone: it goes on."""
 
 
 def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
@@ -327,7 +321,7 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
     gps = GpsAccess(InstalledRelease(release))
     with gps.operator_tls() as tls, gps.address() as address, ExitStack() as stack:
         if shows_page:
-            show_page(display, stack.enter_context(gps.address("http")))
+            show_page(display.page, stack.enter_context(gps.address("http")))
         with display.open():
             outcome = run_interruptibly(watch(address, tls))
         if shows_page:

@@ -3,22 +3,15 @@
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event
-from typing import Protocol
 
 
-class Teller(Protocol):
-    """An object that tells the user where the page is."""
-
-    def page(self, url: str) -> None:
-        """Tell the page's address."""
-
-
-def show_page(display: Teller, address: str) -> None:
+def show_page(tell: Callable[[str], None], address: str) -> None:
     """Tell where the page of a GPS is whose HTTP address that is, and open it where a browser can be seen."""
     url = f"http://{address}/"
-    display.page(url)
+    tell(url)
     if can_show():
         with suppress(webbrowser.Error):
             webbrowser.open(url)

@@ -12,7 +12,7 @@ from emulator.local.processes import OwnedProcess
 from emulator.local.proxy import LinkProxy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault, SlowFault
+from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault
 from fedstrata.experiment.links import Link
 from fedstrata.process.fault_points import VARIABLE
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -56,7 +56,7 @@ class FaultDriver:
 
     def has_link(self, link: Link) -> bool:
         """Return whether a fault concerns this link."""
-        return any(isinstance(fault, CutFault | SlowFault) and fault.link == link for fault in self._faults)
+        return any(isinstance(fault, CutFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
         """Return the address to dial instead of this one: a proxy's, if some fault is about the link."""
@@ -91,11 +91,13 @@ class FaultDriver:
                     self._pause(process.pid, fault.for_s)
                 else:
                     process.kill()
-            case CutFault() | SlowFault():
+            case CutFault():
                 proxies = self._proxies.get(fault.link)
                 if not proxies:
                     return False
-                self._disturb(proxies, fault)
+                for proxy in proxies:
+                    proxy.cut()
+                    asyncio.get_running_loop().call_later(fault.for_s, proxy.mend)
         return True
 
     def _pause(self, pid: int, for_s: float) -> None:
@@ -108,16 +110,6 @@ class FaultDriver:
             self._paused.discard(pid)
             with suppress(ProcessLookupError):  # killed meanwhile
                 os.kill(pid, signal.SIGCONT)
-
-    def _disturb(self, proxies: Sequence[LinkProxy], fault: CutFault | SlowFault) -> None:
-        loop = asyncio.get_running_loop()
-        for proxy in proxies:
-            if isinstance(fault, CutFault):
-                proxy.cut()
-                loop.call_later(fault.for_s, proxy.mend)
-            else:
-                proxy.rate = max(1, round(8 * fault.bytes_per_s))
-                loop.call_later(fault.for_s, setattr, proxy, "rate", None)
 
     def close(self) -> None:
         """Let paused processes go on, so that they can be stopped, and close the proxies."""

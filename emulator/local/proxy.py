@@ -1,29 +1,20 @@
-"""A TCP proxy on a link: it cuts, resets, slows and slices what goes through, so that faults can be had at will."""
+"""A TCP proxy on a link, whose connections can be cut and reset at will."""
 
 import asyncio
 import socket
 import struct
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from fedstrata.clock.links import Line
 from fedstrata.process.address import joined_address, loopback, split_address
-from fedstrata.process.sleeping import until_ns
 
 READ_BYTES = 1 << 16
-UNDER_WAY = 64  # reads that have left a link and have not arrived
 
 
 class LinkProxy:
     """Listens on a port of its own and passes bytes on, both ways, to one address."""
 
     def __init__(self) -> None:
-        self.rate: int | None = None  # bits a second in each direction of each connection; None: as fast as it goes
-        self.latency_ns = 0
-        self.slice_bytes: int | None = None  # what is passed on at a time; None: as it comes
-        self.passed_bytes = 0
-        self.on_bytes: Callable[[int], None] = lambda total: None
         self._is_cut = False
         self._address: Callable[[], Awaitable[Mapping[str, str]]] | None = None
         self._server: asyncio.Server | None = None
@@ -62,12 +53,6 @@ class LinkProxy:
         for writer in list(self._writers):
             _reset(writer)
 
-    def half_close(self) -> None:
-        """End the sending side of all connections, as if both ends had said that they are done."""
-        for writer in list(self._writers):
-            with suppress(OSError, RuntimeError):
-                writer.write_eof()
-
     def close(self) -> None:
         """Stop listening and end what goes through."""
         if self._server is not None:
@@ -99,12 +84,9 @@ class LinkProxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
     ) -> None:
         """Pass one direction on until its end; then both directions end."""
-        under_way: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(UNDER_WAY)
         try:
-            async with asyncio.TaskGroup() as jobs:
-                jobs.create_task(self._carry(reader, under_way))
-                jobs.create_task(self._arrive(under_way, writer))
-        except* OSError:
+            await self.carry(reader, writer)
+        except OSError:
             _reset(writer)
             _reset(other)
         finally:
@@ -112,27 +94,11 @@ class LinkProxy:
             for end in (writer, other):
                 end.close()
 
-    async def _carry(self, reader: asyncio.StreamReader, under_way: "asyncio.Queue[tuple[int, bytes]]") -> None:
-        """Read no faster than the link carries: whoever sends is held back."""
-        line = Line(None)
-        while data := await reader.read(self.slice_bytes or READ_BYTES):
-            line.rate = self.rate
-            left_ns = line.carry(time.monotonic_ns(), 8 * len(data))
-            await until_ns(left_ns)
-            await under_way.put((left_ns + self.latency_ns, data))
-        await under_way.put((0, b""))
-
-    async def _arrive(self, under_way: "asyncio.Queue[tuple[int, bytes]]", writer: asyncio.StreamWriter) -> None:
-        """Write what has left the link when its latency is over; the next is under way meanwhile."""
-        while True:
-            at_ns, data = await under_way.get()
-            if not data:
-                return
-            await until_ns(at_ns)
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Write what is read, until the end; the sender is held back as long as the receiver does not read."""
+        while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()
-            self.passed_bytes += len(data)
-            self.on_bytes(self.passed_bytes)
 
 
 def _known(address: str) -> Callable[[], Awaitable[Mapping[str, str]]]:

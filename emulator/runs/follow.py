@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from emulator.local.processes import REASON_CHARACTERS
-from emulator.runs.backend import Backend
 from emulator.runs.client import RunClient
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -21,6 +21,16 @@ class Outcome:
 
     status: pb.RunStatus
     failure: FedstrataError | None
+
+
+class Backend(Protocol):
+    """The place where the three tiers run: processes on this machine, or pods."""
+
+    async def scale_lps(self, replicas: int) -> None:
+        """Have at least this many LPSs; those that are there stay."""
+
+    async def failure(self) -> BaseException:
+        """Wait until a part of the run can no longer be kept alive; return why."""
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:

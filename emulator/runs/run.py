@@ -95,7 +95,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
         async with backend:
             address = await backend.start(experiment)
             if request.shows_page:
-                show_page(display, backend.http_address)
+                show_page(display.page, backend.http_address)
             async with RunClient(address, backend.tls) as client:
                 outcome = await follow(client, backend, show)
                 if outcome.status.has_record:

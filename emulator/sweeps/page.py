@@ -43,7 +43,7 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the headline metric over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
+    """Return the headline metric over virtual time by setting and cell, a curve a run; empty without that clock."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
         records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
@@ -58,7 +58,7 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Return the headline metric of the cells: by true task where there is one setting, else the mean over devices by setting."""
+    """Return the headline metric of the cells: by true task if there is one setting, else the mean over devices."""
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]

@@ -1,6 +1,6 @@
 """Data sets: what they hold (`examples`), how they are found and loaded (`loading`)."""
 
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, Pixels
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.loading import dataset_info, load_dataset
 
-__all__ = ["Dataset", "DatasetInfo", "Examples", "Pixels", "dataset_info", "load_dataset"]
+__all__ = ["Dataset", "DatasetInfo", "Examples", "dataset_info", "load_dataset"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedstrata.datasets.download import download_members
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.published import Published, find_files
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
@@ -104,10 +104,10 @@ def _load(version: Version, settings: DataSettings) -> Dataset:
     )
 
 
-def _read(paths: Sequence[Path], label_bytes: int) -> Pixels:
+def _read(paths: Sequence[Path], label_bytes: int) -> Examples:
     parts = [_records(path, label_bytes) for path in paths]
-    return Pixels(
-        values=np.concatenate([part[:, label_bytes:] for part in parts]).reshape(-1, *IMAGE),
+    return Examples(
+        inputs=np.concatenate([part[:, label_bytes:] for part in parts]).reshape(-1, *IMAGE),
         labels=np.concatenate([part[:, label_bytes - 1] for part in parts]).astype(np.int64),
     )
 

@@ -5,13 +5,12 @@ https://www.nist.gov/itl/products-and-services/emnist-dataset. Capital and small
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedstrata.datasets.download import download_members
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.idx import read_labelled_images
 from fedstrata.datasets.published import Published, find_files
 from fedstrata.experiment import DataSettings
@@ -43,7 +42,7 @@ def _fetch(folder: Path, names: Sequence[str]) -> None:
     download_members(URL, folder, members, archive_sha256=ARCHIVE_SHA256)
 
 
-def _read(images: Path, labels: Path) -> Pixels:
+def _read(images: Path, labels: Path) -> Examples:
     """Return the images with rows before columns; the publisher's files have columns before rows."""
     stored = read_labelled_images(images, labels, INFO, "EMNIST")
-    return replace(stored, values=np.ascontiguousarray(stored.values.swapaxes(-1, -2)))
+    return stored.with_inputs(np.ascontiguousarray(stored.stored.swapaxes(-1, -2)))

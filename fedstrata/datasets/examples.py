@@ -1,7 +1,9 @@
-"""Labelled examples in memory, checked when made."""
+"""Examples in memory or in a file that is mapped, checked when made."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,111 +11,156 @@ from numpy.typing import NDArray
 from fedstrata.errors import DataError
 
 Indices = NDArray[np.int64]
+Array = NDArray[Any]
 PIXEL_SCALE = 255
+NO_LABEL = -100  # of a target of several places: a place that is ignored, as torch's cross_entropy ignores it
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """Hold labelled examples. Raises DataError if an array is not as the field says."""
+    """Hold examples: inputs, targets if there are any, and further arrays of the same length.
 
-    inputs: NDArray[np.float32]
-    """Inputs, float32 of shape (n, *input_shape)."""
-    labels: NDArray[np.int64]
-    """Labels, int64 of shape (n,)."""
-    scale: ClassVar[int | None] = None
+    Raises DataError if an array is not as said here. Memory-mapped arrays stay in their files.
 
-    def __post_init__(self) -> None:
-        _check(self.inputs, self.labels, dtype=np.float32)
-        # minimum and maximum pass NaN on, and need no mask as large as the inputs
-        if self.inputs.size and not np.isfinite([self.inputs.min(), self.inputs.max()]).all():
-            raise DataError("inputs hold NaN or Inf; every value must be a finite number")
+    Args:
+        inputs: Inputs of shape (n, *input_shape): float32, int64 (tokens, for example), or uint8. Bytes are pixels:
+            they are kept as bytes, and 255 becomes 1.0 when they are taken.
+        labels: Labels from 0 up, int64 of shape (n,): the targets of a classification.
+        targets: Targets in place of labels, float32 or int64 of shape (n, ...).
+        more: Further inputs by name, float32 or int64 of shape (n, ...). A model gets them by keyword.
+        columns: Discrete facts by name, such as the user of each example: int64 of shape (n,), from 0 up.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: Array,
+        labels: NDArray[np.int64] | None = None,
+        targets: Array | None = None,
+        more: Mapping[str, Array] | None = None,
+        columns: Mapping[str, NDArray[np.int64]] | None = None,
+    ) -> None:
+        if labels is not None:
+            if targets is not None:
+                raise DataError("there are labels and targets; labels are the targets of a classification: give one")
+            _check_discrete("labels", labels)
+        self.stored: Final = inputs
+        self.targets: Final[Array | None] = labels if targets is None else targets
+        self.more: Final[Mapping[str, Array]] = dict(more or {})
+        self.columns: Final[Mapping[str, NDArray[np.int64]]] = dict(columns or {})
+        self._check()
+
+    def _check(self) -> None:
+        _check_kind("inputs", self.stored, (np.float32, np.int64, np.uint8))
+        if self.stored.ndim < 2:
+            raise DataError(f"inputs have shape (n, ...); these have {self.stored.shape}")
+        _check_finite("inputs", self.stored)
+        others = {"targets": self.targets} if self.targets is not None else {}
+        others |= {f"input {name}": array for name, array in self.more.items()}
+        for name, array in others.items():
+            _check_kind(name, array, (np.float32, np.int64))
+            _check_finite(name, array)
+        for name, array in self.columns.items():
+            _check_discrete(f"column {name}", array)
+        for name, array in {**others, **self.columns}.items():
+            if array.shape[:1] != (len(self),):
+                what = "labels" if name == "targets" and self.has_labels else name
+                raise DataError(f"there are {len(self)} inputs, and {what} of shape {array.shape}: one an input")
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.stored)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
-        return self.inputs.shape[1:]
+        return self.stored.shape[1:]
 
     @property
-    def stored(self) -> NDArray[np.float32]:
-        """Inputs as they are stored: the same as `inputs`."""
-        return self.inputs
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one target: () for labels, and without targets."""
+        return () if self.targets is None else self.targets.shape[1:]
+
+    @property
+    def scale(self) -> int | None:
+        """The number that `stored` is divided by to give `inputs`; None if they are the same."""
+        return PIXEL_SCALE if self.stored.dtype == np.uint8 else None
+
+    @property
+    def inputs(self) -> Array:
+        """All inputs, float32 or int64 of shape (n, *input_shape). Bytes are scaled at each access: prefer `take`."""
+        return _scaled(self.stored) if self.scale else self.stored
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the targets are labels."""
+        return self.targets is not None and self.targets.dtype == np.int64 and self.targets.ndim == 1
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels, int64 of shape (n,). Raises DataError if the targets are no labels."""
+        if self.targets is None or not self.has_labels:
+            found = "no targets" if self.targets is None else f"targets of {self.targets.dtype}, {self.target_shape}"
+            raise DataError(
+                f"labels are asked for, and these examples have {found}; choose a method that needs no labels, or "
+                "name a column in partition.by"
+            )
+        return self.targets
 
     def take(self, indices: Indices) -> "Examples":
-        """Return a copy of the examples at these indices, in this order."""
-        return Examples(inputs=self.inputs[indices], labels=self.labels[indices])
+        """Return the examples at these indices, in this order, with the inputs scaled."""
+        part = self.part(indices)
+        return part.with_inputs(_scaled(part.stored)) if self.scale else part
 
     def part(self, indices: Indices) -> "Examples":
-        """Do the same as `take`."""
-        return self.take(indices)
+        """Return a copy of the examples at these indices, in this order, still as bytes if they are bytes."""
+        return Examples(
+            inputs=self.stored[indices],
+            targets=None if self.targets is None else self.targets[indices],
+            more={name: array[indices] for name, array in self.more.items()},
+            columns={name: array[indices] for name, array in self.columns.items()},
+        )
 
+    def with_inputs(self, inputs: Array) -> "Examples":
+        """Return the same examples with other inputs."""
+        return Examples(inputs=inputs, targets=self.targets, more=self.more, columns=self.columns)
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pixels:
-    """Hold labelled images as bytes, in a quarter of the memory."""
-
-    values: NDArray[np.uint8]
-    """Pixels, uint8 of shape (n, *input_shape); 255 stands for 1.0."""
-    labels: NDArray[np.int64]
-    """Labels, int64 of shape (n,)."""
-    scale: ClassVar[int | None] = PIXEL_SCALE
-
-    def __post_init__(self) -> None:
-        _check(self.values, self.labels, dtype=np.uint8)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return self.values.shape[1:]
-
-    @property
-    def inputs(self) -> NDArray[np.float32]:
-        """All examples scaled to [0, 1]. Each access computes them again, so prefer `take`."""
-        return _scaled(self.values)
-
-    @property
-    def stored(self) -> NDArray[np.uint8]:
-        """Values as they are stored. Divided by `scale` they are `inputs`."""
-        return self.values
-
-    def take(self, indices: Indices) -> Examples:
-        """Return the examples at these indices, in this order, scaled to [0, 1]."""
-        return Examples(inputs=_scaled(self.values[indices]), labels=self.labels[indices])
-
-    def part(self, indices: Indices) -> "Pixels":
-        """Return a copy of the examples at these indices, in this order, still as bytes."""
-        return Pixels(values=self.values[indices], labels=self.labels[indices])
+    def with_labels(self, labels: NDArray[np.int64]) -> "Examples":
+        """Return the same examples with other labels."""
+        return Examples(inputs=self.stored, labels=labels, more=self.more, columns=self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The facts of a data set that a model needs: the shape of one example and the number of labels."""
+    """The facts of a data set that a model needs."""
 
     input_shape: tuple[int, ...]
-    num_classes: int
+    """Shape of one example."""
+    num_classes: int = 0
+    """Number of labels, or of values of a whole-number target; 0 if targets are no whole numbers."""
+    target_shape: tuple[int, ...] = ()
+    """Shape of one target: () for labels."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs that a built-in model has: one per class or, without classes, per number of a target."""
+        return self.num_classes or math.prod(self.target_shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Hold a data set. Own code returns one from `load(settings)`. The data must be the same in every process."""
 
-    train: Examples | Pixels
+    train: Examples
     """Examples to train on."""
-    test: Examples | Pixels
+    test: Examples
     """Examples to measure on."""
-    num_classes: int
-    """Number of labels; labels are 0 to num_classes − 1."""
+    num_classes: int = 0
+    """Number of labels; labels are 0 to num_classes − 1. 0 if targets are no whole numbers."""
 
     def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("test", self.test)):
-            if not isinstance(examples, Examples | Pixels):
+            if not isinstance(examples, Examples):
                 raise DataError(
-                    f"{name} must be Examples or Pixels, not {type(examples).__name__}; put the inputs and labels into "
+                    f"{name} must be Examples, not {type(examples).__name__}; put the inputs and labels into "
                     "NumPy arrays and make Examples(inputs=..., labels=...) of them"
                 )
         if self.train.input_shape != self.test.input_shape:
@@ -121,19 +168,35 @@ class Dataset:
                 f"training examples have shape {self.train.input_shape} and test examples "
                 f"{self.test.input_shape}; they must be alike"
             )
+        trained, tested = _described(self.train), _described(self.test)
+        if trained != tested:
+            raise DataError(f"training examples have {trained}, and test examples {tested}; they must be alike")
         for part, examples in (("training", self.train), ("test", self.test)):
             if not len(examples):
                 raise DataError(f"the {part} data holds no examples; it needs one at least")
-            if examples.labels.max() >= self.num_classes:
-                raise DataError(
-                    f"the {part} data holds label {examples.labels.max()}; with {self.num_classes} classes, "
-                    f"labels go from 0 to {self.num_classes - 1}"
-                )
+            self._check_targets(part, examples)
+
+    def _check_targets(self, part: str, examples: Examples) -> None:
+        targets = examples.targets
+        if targets is None or targets.dtype != np.int64 or not targets.size:
+            return
+        word = "label" if examples.has_labels else "target"
+        if not self.num_classes:
+            raise DataError(f"{word}s are whole numbers: say num_classes, or make the targets float32")
+        least = 0 if examples.has_labels else NO_LABEL
+        wrong = targets.max() if targets.max() >= self.num_classes else targets.min()
+        if wrong >= self.num_classes or wrong < least:
+            raise DataError(
+                f"the {part} data holds {word} {wrong}; with {self.num_classes} classes, "
+                f"{word}s go from 0 to {self.num_classes - 1}"
+            )
 
     @property
     def info(self) -> DatasetInfo:
-        """Shape of an example and number of labels."""
-        return DatasetInfo(input_shape=self.train.input_shape, num_classes=self.num_classes)
+        """The facts that a model needs."""
+        return DatasetInfo(
+            input_shape=self.train.input_shape, num_classes=self.num_classes, target_shape=self.train.target_shape
+        )
 
 
 def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -144,18 +207,43 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     return positions
 
 
+def _described(examples: Examples) -> str:
+    """Return what examples of one data set have in common beside the shape of their inputs."""
+    targets = "no targets" if examples.targets is None else f"targets of {_kind(examples.targets)}"
+    more = [f"input {name} of {_kind(array)}" for name, array in sorted(examples.more.items())]
+    columns = [f"column {name}" for name in sorted(examples.columns)]
+    inputs = "whole-number inputs" if examples.stored.dtype == np.int64 else "inputs"
+    return ", ".join([inputs, targets, *more, *columns])
+
+
+def _kind(array: Array) -> str:
+    return f"{array.dtype} and shape {array.shape[1:]}" if array.ndim > 1 else str(array.dtype)
+
+
 def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.divide(values, PIXEL_SCALE, dtype=np.float32)
 
 
-def _check(inputs: NDArray[Any], labels: NDArray[Any], *, dtype: type[np.generic]) -> None:
-    for name, array, wanted in (("inputs", inputs, dtype), ("labels", labels, np.int64)):
-        if not isinstance(array, np.ndarray) or array.dtype != wanted:
-            found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-            raise DataError(f"{name} must be an array of {wanted.__name__}, not {found}")
-    if labels.ndim != 1 or inputs.ndim < 2 or len(inputs) != len(labels):
-        raise DataError(
-            f"inputs have shape (n, ...) and labels shape (n,); these have {inputs.shape} and {labels.shape}"
-        )
-    if labels.size and labels.min() < 0:
-        raise DataError(f"labels go from 0 up, and one is {labels.min()}")
+def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype not in kinds:
+        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise DataError(f"{name} must be an array of {' or '.join(kind.__name__ for kind in kinds)}, not {found}")
+
+
+def _check_finite(name: str, array: Array) -> None:
+    """Refuse NaN and Inf; what lies in a file is checked when it is taken.
+
+    Minimum and maximum pass NaN on, and need no mask as large as the array.
+    """
+    if array.dtype != np.float32 or not array.size or isinstance(array, np.memmap):
+        return
+    if not np.isfinite([array.min(), array.max()]).all():
+        raise DataError(f"{name} hold NaN or Inf; every value must be a finite number")
+
+
+def _check_discrete(name: str, array: Any) -> None:
+    _check_kind(name, array, (np.int64,))
+    if array.ndim != 1:
+        raise DataError(f"{name} have shape (n,); these have {array.shape}")
+    if array.size and array.min() < 0:
+        raise DataError(f"{name} go from 0 up, and one is {array.min()}")

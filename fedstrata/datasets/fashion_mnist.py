@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedstrata.datasets.download import download
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.idx import read_labelled_images
 from fedstrata.datasets.published import Published, find_files
 from fedstrata.experiment import DataSettings
@@ -53,5 +53,5 @@ def _fetch(folder: Path, names: Sequence[str]) -> None:
         download(f"{URL}/{name}.gz", folder / f"{name}.gz", content_sha256=FILES[name])
 
 
-def _read(images: Path, labels: Path) -> Pixels:
+def _read(images: Path, labels: Path) -> Examples:
     return read_labelled_images(images, labels, INFO, "Fashion-MNIST")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets.examples import Dataset, Examples, Pixels
+from fedstrata.datasets.examples import Dataset, Examples
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
 
@@ -31,7 +31,7 @@ def load(settings: DataSettings) -> Dataset:
     )
 
 
-def _read(path: Path) -> Examples | Pixels:
+def _read(path: Path) -> Examples:
     try:
         return _examples(*_arrays(path))
     except FileNotFoundError:
@@ -50,12 +50,12 @@ def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
         return arrays["x"], arrays["y"]
 
 
-def _examples(inputs: NDArray[Any], labels: NDArray[Any]) -> Examples | Pixels:
+def _examples(inputs: NDArray[Any], labels: NDArray[Any]) -> Examples:
     if labels.dtype.kind not in "iu":
         raise DataError(f"y must hold whole numbers, not {labels.dtype}")
     labels = labels.astype(np.int64)
     if inputs.dtype == np.uint8:
-        return Pixels(values=inputs, labels=labels)
+        return Examples(inputs=inputs, labels=labels)
     if inputs.dtype.kind != "f":
         raise DataError(f"x must be floating point, or uint8 for pixels, not {inputs.dtype}")
     with np.errstate(over="ignore"):  # a float64 too large becomes Inf, which Examples refuses

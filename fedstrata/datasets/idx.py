@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets.examples import DatasetInfo, Pixels
+from fedstrata.datasets.examples import DatasetInfo, Examples
 from fedstrata.errors import DataError
 
 DEFLATE_RATIO = 1032  # the most bytes that one byte of deflate can stand for (zlib's technical notes)
@@ -33,7 +33,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise DataError(f"cannot use {path}: {error}; replace the file, or delete it") from None
 
 
-def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Pixels:
+def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Examples:
     """Grey images and their labels from two IDX files. Raises DataError when they are not of the data set's shape."""
     values = read_idx(images, dimensions=3)
     if values.shape[1:] != info.input_shape[1:]:
@@ -41,7 +41,7 @@ def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: s
     numbers = read_idx(labels, dimensions=1).astype(np.int64)
     if len(values) != len(numbers):
         raise DataError(f"{images} holds {len(values)} images, but {labels} {len(numbers)} labels")
-    return Pixels(values=values.reshape(-1, *info.input_shape), labels=numbers)
+    return Examples(inputs=values.reshape(-1, *info.input_shape), labels=numbers)
 
 
 def _times(shape: tuple[int, ...]) -> str:

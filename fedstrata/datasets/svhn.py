@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets.download import download
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Pixels
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.idx import DEFLATE_RATIO
 from fedstrata.datasets.published import Published, find_files
 from fedstrata.errors import DataError
@@ -47,7 +47,7 @@ def _fetch(folder: Path, names: Sequence[str]) -> None:
         download(f"{URL}/{name}", folder / name, content_sha256=FILES[name])
 
 
-def _read(path: Path) -> Pixels:
+def _read(path: Path) -> Examples:
     try:
         images, labels = _arrays(path)
     except DataError:
@@ -58,8 +58,8 @@ def _read(path: Path) -> Pixels:
             f"cannot use {path}: {type(error).__name__}: {reason}; replace the file, or delete it"
         ) from None
     numbers = labels.reshape(-1).astype(np.int64)
-    return Pixels(
-        values=np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels=np.where(numbers == NOUGHT, 0, numbers)
+    return Examples(
+        inputs=np.ascontiguousarray(images.transpose(3, 2, 0, 1)), labels=np.where(numbers == NOUGHT, 0, numbers)
     )
 
 

@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, Pixels, position_in_label
+from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples, position_in_label
 from fedstrata.errors import ExperimentError
 
 
-def turned(examples: Examples | Pixels, quarter_turns: int) -> Examples | Pixels:
+def turned(examples: Examples, quarter_turns: int) -> Examples:
     """Return the examples with their last two axes, height and width, turned."""
-    if isinstance(examples, Pixels):
-        return replace(examples, values=np.ascontiguousarray(np.rot90(examples.values, quarter_turns, axes=(-2, -1))))
-    return replace(examples, inputs=np.ascontiguousarray(np.rot90(examples.inputs, quarter_turns, axes=(-2, -1))))
+    return examples.with_inputs(np.ascontiguousarray(np.rot90(examples.stored, quarter_turns, axes=(-2, -1))))
 
 
 def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None:
@@ -48,13 +46,10 @@ def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
     return Dataset(train=train, test=test, num_classes=classes * len(orientations))
 
 
-def _oriented(examples: Examples | Pixels, classes: int, orientations: Sequence[int]) -> Examples | Pixels:
+def _oriented(examples: Examples, classes: int, orientations: Sequence[int]) -> Examples:
     turn = position_in_label(examples.labels) % len(orientations)
     values = examples.stored.copy()
     for number, degrees in enumerate(orientations):
         here = np.flatnonzero(turn == number)
         values[here] = turned(examples.part(here), degrees // 90).stored
-    labels = examples.labels + classes * turn
-    if isinstance(examples, Pixels):
-        return Pixels(values=values.astype(np.uint8, copy=False), labels=labels)
-    return Examples(inputs=values.astype(np.float32, copy=False), labels=labels)
+    return examples.with_inputs(values).with_labels(examples.labels + classes * turn)

@@ -64,7 +64,7 @@ class EnergySettings(Settings):
     radios: Mapping[str, RadioSettings] | None = None
     """Own radios by name, such as `{nb: {up: 30mJ/Mbit, down: 20mJ/Mbit, base: 400mW}}`."""
     compute: Power | None = None
-    """Power while computing, for devices whose profile has no known power."""
+    """Power while computing, for devices with a profile without known power."""
     profiles: Mapping[str, Power] | None = None
     """Power while computing by profile of `compute`, such as `{pi3: 4W}`; `i5-7400t`, `pi5` and `pi4` are known."""
     overrides: tuple[EnergyOverride, ...] = ()

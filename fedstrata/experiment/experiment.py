@@ -198,6 +198,8 @@ class Experiment(Settings):
                 resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
+        if resolved["data"]["target_shape"] is None:
+            del resolved["data"]["target_shape"]
         del resolved["data"]["folder"], resolved["data"]["download"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]

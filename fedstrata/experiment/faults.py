@@ -88,19 +88,4 @@ class CutFault(Settings):
     """Moment of the fault: `phase` or `global_round`."""
 
 
-class SlowFault(Settings):
-    """A link that carries so many bytes a second, in each direction of each connection, for a time."""
-
-    do: Literal["slow"]
-    """`slow` limits the connections of a link."""
-    link: Link
-    """Link that is slow."""
-    bytes_per_s: PositiveFloat
-    """Bytes per second in each direction of each connection."""
-    for_s: PositiveFloat
-    """Seconds that the link is slow."""
-    at: OpenMoment
-    """Moment of the fault: `phase` or `global_round`."""
-
-
-Fault = Annotated[KillFault | PauseFault | CutFault | SlowFault, Field(discriminator="do")]
+Fault = Annotated[KillFault | PauseFault | CutFault, Field(discriminator="do")]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
 
     `unknown` says of an unknown key what is known. `section` is the key of what was checked, "" of a whole file.
     """
-    faults = [(_key_of(fault["loc"], section), fault) for fault in error.errors()]
+    faults = [(_key_of(untagged(fault["loc"], schema)[0], section), fault) for fault in error.errors()]
     key, first = faults[0]
     if first["type"] == "extra_forbidden":
         return f"{key}: {unknown(key)}"
@@ -62,30 +62,62 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
     return ": " + message.replace("valid tuple", "valid list").replace("Tuple should", "List should")  # as YAML has it
 
 
+class Chosen(NamedTuple):
+    """A key of several forms, the form that the file has chosen, and its schema."""
+
+    key: str
+    form: str
+    schema: Schema
+
+
+def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
+    """Return pydantic's location without the forms of discriminated unions, and the innermost form on its way."""
+    kept: list[int | str] = []
+    chosen, node = None, schema
+    for part in place:
+        node = _resolved(node, schema)
+        forms = node.get("discriminator", {}).get("mapping", {})
+        if part in forms:
+            node = _resolved({"$ref": forms[part]}, schema)
+            chosen = Chosen(".".join(map(str, kept)), str(part), node)
+            continue
+        kept.append(part)
+        node = node.get("items", NONE) if isinstance(part, int) else node.get("properties", {}).get(part, NONE)
+    return tuple(kept), chosen
+
+
+def _resolved(node: Schema, schema: Schema) -> Schema:
+    return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
 def _key_of(place: tuple[int | str, ...], section: str) -> str:
     """Return the key that pydantic's location means: without the branches of unions, which the file does not show."""
     parts = [str(part) for part in place]
-    if parts[:1] == ["partition"]:
-        del parts[1:2]  # the kind, which may be called as its first key is
     kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))
     return ".".join([*filter(None, [section]), *kept])
 
 
 def _is_branch(part: str, top: str) -> bool:
-    return BRANCH.match(part) is not None or (top == "faults" and part in {"kill", "pause", "cut", "slow"})
+    return BRANCH.match(part) is not None or (top == "faults" and part in {"kill", "pause", "cut"})
 
 
-def unknown_key(key: str, schema: Schema, kind: str | None = None) -> str:
-    """Return that a key of an experiment is unknown, or not of a partition of this kind, and keys that read like it."""
+def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
+    """Return that a key of an experiment is unknown, or not of a form that the file has chosen, and keys that read
+    like it.
+    """
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
     fault = "unknown key"
-    if kind is not None:
+    if chosen is not None:
         if re.sub(r"\.\d+", ".N", key) in known:
-            fault = f"not a key of kind {kind}"
-        branch = schema["$defs"][schema["properties"]["partition"]["discriminator"]["mapping"][kind].rpartition("/")[2]]
-        known = [path for path in known if not path.startswith("partition.")]
-        known += _keys(branch, schema["$defs"], "partition.")
+            fault = f"not a key of {_discriminator(chosen)} {chosen.form}"
+        known = [path for path in known if not path.startswith(f"{chosen.key}.")]
+        known += _keys(chosen.schema, schema["$defs"], f"{chosen.key}.")
     return f"{fault}; {_near(key, known)}fedstrata schema prints all keys"
+
+
+def _discriminator(chosen: Chosen) -> str:
+    """Return the key that chooses the form."""
+    return next(str(name) for name, field in chosen.schema["properties"].items() if field.get("const") == chosen.form)
 
 
 def _near(key: str, known: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ DATASETS = ("digits", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn"
 MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
 Channels = Annotated[int, Field(ge=1, le=4096)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
@@ -65,7 +66,11 @@ class DataSettings(Settings):
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Shape of one example, such as `[1, 28, 28]`; required with `folder` and own code, and refused otherwise."""
     num_classes: int | None = Field(default=None, ge=2)
-    """Number of labels; required with `folder` and own code, and refused otherwise."""
+    """Number of labels, or of the tokens of a vocabulary. With `folder` and own code, this key or `target_shape` is
+    required; else both are refused.
+    """
+    target_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Shape of the target of one example, such as `[3]` for three numbers; `[]` for one number, a label or none."""
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
     """Degrees (0, 90, 180, 270) that the images of each label are shared out among; each orientation gets labels of
     its own.
@@ -86,9 +91,13 @@ class DataSettings(Settings):
     @model_validator(mode="after")
     def _described(self) -> Self:
         own = self.name == "folder" or ":" in self.name
-        if own and (self.input_shape is None or self.num_classes is None):
-            raise ValueError(f"{self.name}: say input_shape and num_classes, which the servers need without the data")
-        if not own and (self.input_shape is not None or self.num_classes is not None):
+        is_described = self.num_classes is not None or self.target_shape is not None
+        if own and (self.input_shape is None or not is_described):
+            raise ValueError(
+                f"{self.name}: say input_shape and num_classes (or target_shape, if targets are no labels), which the "
+                "servers need without the data"
+            )
+        if not own and (self.input_shape is not None or is_described):
             raise ValueError(f"{self.name} has an input_shape and num_classes of its own; leave them out")
         return self
 
@@ -173,26 +182,136 @@ class TopologySettings(Settings):
         return self
 
 
-class Schedule(Settings):
-    """Learning rate of global round g: `rate * decay ** (g // every)`; decay 1 keeps it."""
+class StepSchedule(Settings):
+    """A learning rate that falls by a factor from time to time; decay 1 keeps it."""
 
+    name: Literal["step"] = "step"
+    """`step` multiplies the learning rate by `decay` after every `every` global rounds."""
     decay: float = Field(default=1.0, gt=0, le=1)
     """Factor of the learning rate: global round g has `learning_rate * decay ** (g // every)`."""
     every: int = Field(default=1, ge=1)
     """Global rounds between two decays."""
+    warm_up_rounds: int = Field(default=0, ge=0)
+    """Global rounds w at the start: round g has the share (g + 1) / (w + 1) of the rate, then g begins again at 0."""
 
 
-class SgdSettings(Settings):
-    """Stochastic gradient descent as in torch.optim.SGD; momentum starts at zero in every LPS round."""
+class CosineSchedule(Settings):
+    """A learning rate that falls along half a cosine until the last global round."""
 
+    name: Literal["cosine"]
+    """`cosine` gives round g of T the share floor + (1 − floor) · (1 + cos(π g / T)) / 2 of the learning rate."""
+    floor: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the learning rate to which it falls."""
+    warm_up_rounds: int = Field(default=0, ge=0)
+    """Global rounds w at the start: round g has the share (g + 1) / (w + 1); T and g of the cosine leave them out."""
+
+
+class _LocalOptimiser(Settings):
+    """The keys that all optimisers of devices have."""
+
+    schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
+    """The learning rate by global round."""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """Largest L2 norm of a step's gradient over all tensors; a longer one is scaled down. Without it none is."""
+    state: Literal["fresh", "kept"] = "fresh"
+    """`fresh` begins moments and velocities at 0 in every LPS round; `kept` keeps them on the device from round to
+    round.
+    """
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _step_unless_named(cls, value: Any) -> Any:
+        return _named(value, "step")
+
+
+class SgdSettings(_LocalOptimiser):
+    """Stochastic gradient descent as in torch.optim.SGD."""
+
+    name: Literal["sgd"] = "sgd"
+    """`sgd` is stochastic gradient descent, `torch.optim.SGD`; a section without a name means it."""
     learning_rate: float = Field(default=0.05, gt=0)
-    """Learning rate of global round 0."""
+    """Learning rate before the schedule."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum; it starts at zero in every LPS round."""
+    """Momentum."""
+    nesterov: bool = False
+    """Whether momentum is Nesterov's, as in `torch.optim.SGD`."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay, as in `torch.optim.SGD`."""
-    schedule: Schedule = Schedule()
-    """The fall of the learning rate."""
+
+    @model_validator(mode="after")
+    def _has_momentum(self) -> Self:
+        if not self.momentum and (self.nesterov or self.state == "kept"):
+            key = "nesterov: true" if self.nesterov else "state: kept"
+            raise ValueError(f"{key} with momentum 0 does nothing; give momentum, such as 0.9, or leave it out")
+        return self
+
+
+class LocalAdamSettings(_LocalOptimiser):
+    """Adam as in torch.optim.Adam."""
+
+    name: Literal["adam"]
+    """`adam` is `torch.optim.Adam`."""
+    learning_rate: float = Field(default=0.001, gt=0)
+    """Learning rate before the schedule."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Shares of the first and second moments that are kept in a step."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Number added to the root of the second moment."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay, added to the gradient."""
+
+
+class LocalAdamWSettings(_LocalOptimiser):
+    """Adam with decoupled weight decay as in torch.optim.AdamW."""
+
+    name: Literal["adamw"]
+    """`adamw` is `torch.optim.AdamW`."""
+    learning_rate: float = Field(default=0.001, gt=0)
+    """Learning rate before the schedule."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Shares of the first and second moments that are kept in a step."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Number added to the root of the second moment."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Weight decay, applied to the weights beside the gradient's step."""
+
+
+class RmspropSettings(_LocalOptimiser):
+    """RMSprop as in torch.optim.RMSprop."""
+
+    name: Literal["rmsprop"]
+    """`rmsprop` is `torch.optim.RMSprop`."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate before the schedule."""
+    alpha: Share = 0.99
+    """Share of the mean of squared gradients that is kept in a step."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """Number added to the root of that mean."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay, added to the gradient."""
+
+
+class AdagradSettings(_LocalOptimiser):
+    """Adagrad as in torch.optim.Adagrad."""
+
+    name: Literal["adagrad"]
+    """`adagrad` is `torch.optim.Adagrad`."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate before the schedule."""
+    epsilon: float = Field(default=1e-10, gt=0)
+    """Number added to the root of the sum of squared gradients."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay, added to the gradient."""
+
+
+LocalOptimiserSettings = SgdSettings | LocalAdamSettings | LocalAdamWSettings | RmspropSettings | AdagradSettings
+
+
+def _named(value: Any, default: str) -> Any:
+    """Return the value of a union's key with a name: the default's, if the file gives none."""
+    return {"name": default, **value} if isinstance(value, Mapping) else value
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
@@ -256,12 +375,17 @@ class TrainingSettings(Settings):
     """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without it
     all.
     """
-    optimiser: SgdSettings = SgdSettings()
-    """Stochastic gradient descent on devices."""
+    optimiser: Annotated[LocalOptimiserSettings, Field(discriminator="name")] = SgdSettings()
+    """The optimiser of devices; without a name it is `sgd`."""
     lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
     """The way in which an LPS applies the mean update of an LPS round."""
     gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
     """The way in which the GPS applies the mean update of the shared layers in a global round."""
+
+    @field_validator("optimiser", mode="before")
+    @classmethod
+    def _sgd_unless_named(cls, value: Any) -> Any:
+        return _named(value, "sgd")
 
     @field_validator("participation", mode="before")
     @classmethod

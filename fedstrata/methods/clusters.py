@@ -19,7 +19,7 @@ class ClusterOptions(MethodSettings):
     """The number of clusters: a number, or `auto`, by the data."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Number of clusters, at most that of devices, or `auto`: the method decides."""
+    """Number of clusters, at most as many as devices, or `auto`: the method decides."""
 
     @property
     def given(self) -> int | None:

@@ -36,7 +36,7 @@ from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat
 
 if TYPE_CHECKING:
-    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.datasets import Examples
 
 GAINS = "gains"
 BEGAN = "began"  # what the device began its last training with
@@ -44,7 +44,7 @@ LARGEST = 1e30  # of losses and gains: a model that has diverged has a loss that
 SPLIT_ADDRESS, OFFERS_ADDRESS = 0xF0_40_5E, 0xF0_40_0F  # keep these draws apart from every other use of the seed
 
 Gains = NDArray[np.float64]
-Parts = tuple["Examples | Pixels", "Examples | Pixels"]
+Parts = tuple["Examples", "Examples"]
 
 
 class FedFomo(Method):
@@ -172,7 +172,7 @@ class FedFomo(Method):
         return await work.once(GAINS, lambda: split(work.examples, share, [work.seed, work.device_index]))
 
 
-def split(examples: "Examples | Pixels", share: float, address: Sequence[int]) -> Parts:
+def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
     """Return examples without this share of them, and the share, drawn at random; at least one in each.
 
     Raises:

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from fedstrata.tensors.layout import Flat
 
 if TYPE_CHECKING:
-    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.datasets import Examples
     from fedstrata.models import Model
 
 Gradient = NDArray[np.float64]
 SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
 
 
-def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", indexes: NDArray[np.int64]) -> Gradient:
+def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:
     """Return the gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left
     out.
     """
@@ -27,7 +27,8 @@ def gradient_at(model: "Model", weights: Flat, examples: "Examples | Pixels", in
     total = np.zeros(model.layout.size)
     for start in range(0, len(indexes), SLAB_EXAMPLES):
         slab = examples.take(indexes[start : start + SLAB_EXAMPLES])
-        outputs = model.outputs(tensors, torch.tensor(slab.inputs))
+        more = {name: torch.tensor(array) for name, array in slab.more.items()}
+        outputs = model.outputs(tensors, torch.tensor(slab.inputs), **more)
         loss = cross_entropy(outputs, torch.tensor(slab.labels), reduction="sum")
         total += torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)]).numpy()
     return total / len(indexes)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedstrata.datasets import Examples, Pixels
+from fedstrata.datasets import Examples
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.methods.base import (
     EVERYBODY,
@@ -91,6 +91,11 @@ class Scores(Method):
             return self
 
     mixes = True
+
+    @property
+    def needs_labels(self) -> bool:
+        """Always."""
+        return True
 
     def check(self) -> None:
         """Public examples, and their labels where they are used."""
@@ -200,7 +205,7 @@ class Scores(Method):
         on = Examples(inputs=inputs[rows], labels=targets.argmax(axis=1).astype(np.int64))
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
-    def _portion(self, work: Work) -> Examples | Pixels:
+    def _portion(self, work: Work) -> Examples:
         """D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
         most, labels = self.options.examples_a_label, work.examples.labels
         if most is None:

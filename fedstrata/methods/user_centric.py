@@ -56,11 +56,16 @@ class UserCentric(Method):
         most_streams: int = Field(default=16, ge=2)
         """Largest number of models that `auto` considers."""
         batches: int = Field(default=10, ge=2)
-        """Number K of batches whose gradients are compared; the more, the more a device mixes."""
+        """Number K of batches with gradients to compare; the more, the more a device mixes."""
         sketch: int | None = Field(default=None, ge=16, le=1 << 16)
         """Numbers of a count sketch that replaces the gradient; without it the whole gradient is sent."""
 
     mixes = True
+
+    @property
+    def needs_labels(self) -> bool:
+        """Always."""
+        return True
 
     def check(self) -> None:
         """No more streams than devices."""

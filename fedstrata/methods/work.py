@@ -11,7 +11,7 @@ from fedstrata.tensors.layout import Flat
 if TYPE_CHECKING:
     import torch
 
-    from fedstrata.datasets import Examples, Pixels
+    from fedstrata.datasets import Examples
     from fedstrata.models import Model
     from fedstrata.noise import Noise
     from fedstrata.partitions import PublicData
@@ -90,9 +90,9 @@ class Work(Protocol):
 
     model: "Model"
     """Model of the device."""
-    examples: "Examples | Pixels"
+    examples: "Examples"
     """Its training examples."""
-    held_out: "Examples | Pixels"
+    held_out: "Examples"
     """Its examples to measure on, never to train on."""
     device_index: int
     """Index of the device."""
@@ -133,7 +133,7 @@ class Work(Protocol):
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
-        stream: int = 0, epochs: int | None = None, on: "Examples | Pixels | None" = None,
+        stream: int = 0, epochs: int | None = None, on: "Examples | None" = None,
         targets: Array | None = None,
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
@@ -143,9 +143,7 @@ class Work(Protocol):
         `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels.
         """
 
-    async def measure(
-        self, weights: Flat, *, on_own: bool = False, on: "Examples | Pixels | None" = None
-    ) -> Measurement:
+    async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
         """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:

@@ -4,7 +4,7 @@ Only `Model.outputs` needs torch, and only a device calls it; gps and lps use th
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -16,8 +16,8 @@ from fedstrata.tensors import Flat, Layout
 if TYPE_CHECKING:
     import torch
 
-    Outputs = Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]
-    DroppingOutputs = Callable[[Mapping[str, torch.Tensor], torch.Tensor, np.random.Generator], torch.Tensor]
+    Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
+    DroppingOutputs = Callable[..., torch.Tensor]
 
 PIECE_ELEMENTS = 1 << 18
 INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose second number is its index
@@ -84,7 +84,7 @@ class Model:
     """Function of a seed that returns the initial weights, shape (layout.size,)."""
     outputs: "Outputs"
     """Function of weights by name and inputs of shape (n, *input_shape). It returns outputs of shape (n, num_classes).
-    Only devices call it."""
+    Data with further inputs give them by keyword. Only devices call it."""
     dense: tuple[int, ...] = ()
     """Widths from input to classes if the model is dense layers with ReLU between them and nothing else. Such models
     train many at once. Empty for other models."""
@@ -132,7 +132,9 @@ class Model:
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
         """Return the function of a local step: `outputs`, or `dropping` with the next draws of `rng`."""
         dropping = self.dropping
-        return self.outputs if dropping is None else lambda weights, inputs: dropping(weights, inputs, rng)
+        if dropping is None:
+            return self.outputs
+        return lambda weights, inputs, **more: dropping(weights, inputs, rng, **more)
 
 
 def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:

@@ -67,25 +67,37 @@ class _Forward:
     def __init__(self, module: "torch.nn.Module") -> None:
         self._module = module
 
-    def measured(self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
+    def measured(
+        self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", **more: "torch.Tensor"
+    ) -> "torch.Tensor":
         """Return the outputs in eval mode."""
-        return self._computed(weights, inputs, is_training=False, seed=0)
+        return self._computed(weights, inputs, more, is_training=False, seed=0)
 
     def trained(
-        self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", rng: "np.random.Generator"
+        self,
+        weights: "Mapping[str, torch.Tensor]",
+        inputs: "torch.Tensor",
+        rng: "np.random.Generator",
+        **more: "torch.Tensor",
     ) -> "torch.Tensor":
         """Return the outputs in training mode, by the draws that follow from the next one of `rng`."""
-        return self._computed(weights, inputs, is_training=True, seed=int(rng.integers(1 << 63)))
+        return self._computed(weights, inputs, more, is_training=True, seed=int(rng.integers(1 << 63)))
 
     def _computed(
-        self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", *, is_training: bool, seed: int
+        self,
+        weights: "Mapping[str, torch.Tensor]",
+        inputs: "torch.Tensor",
+        more: "Mapping[str, torch.Tensor]",
+        *,
+        is_training: bool,
+        seed: int,
     ) -> "torch.Tensor":
         from torch.func import functional_call
 
         with _turn, _drawing(seed):
             if self._module.training != is_training:
                 self._module.train(is_training)
-            outputs: torch.Tensor = functional_call(self._module, dict(weights), (inputs,))
+            outputs: torch.Tensor = functional_call(self._module, dict(weights), (inputs,), dict(more))
         return outputs
 
 

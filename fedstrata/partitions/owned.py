@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import (
@@ -33,8 +33,8 @@ from fedstrata.partitions.tasks import by_task
 class DeviceData:
     """The data of one device; `test` may be empty if there are fewer test examples than devices."""
 
-    train: Examples | Pixels
-    test: Examples | Pixels
+    train: Examples
+    test: Examples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +71,7 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
     return DeviceData(train=shift.apply(train), test=shift.apply(test))
 
 
-def _all(examples: Examples | Pixels) -> Indices:
+def _all(examples: Examples) -> Indices:
     return np.arange(len(examples))
 
 

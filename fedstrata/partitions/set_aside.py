@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.partition import PublicSettings, SplitPartition
 from fedstrata.partitions.assignment import Assignment
@@ -61,7 +61,7 @@ def _with_own_tests(split: Assignment, share: float, seed: int) -> Assignment:
     return replace(split, train=train, test=test, tests_on_training_data=True)
 
 
-def _public(settings: PublicSettings, part: Examples | Pixels, owned: Indices, num_classes: int, seed: int) -> Indices:
+def _public(settings: PublicSettings, part: Examples, owned: Indices, num_classes: int, seed: int) -> Indices:
     labels = part.labels.copy()
     labels[owned] = -1
     stock = Stock(labels, num_classes, [seed, PUBLIC])

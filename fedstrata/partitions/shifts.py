@@ -1,11 +1,11 @@
 """What a group does to its devices' examples: images turned (covariate shift), labels renamed (concept shift)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.datasets.turning import check_rotation, turned
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment.partition import Group
@@ -24,12 +24,12 @@ class Shift:
         """Return whether the shift changes examples."""
         return bool(self.quarter_turns) or self.new_labels is not None
 
-    def apply(self, examples: Examples | Pixels) -> Examples | Pixels:
+    def apply(self, examples: Examples) -> Examples:
         """Return the examples, turned and renamed."""
         if self.quarter_turns:
             examples = turned(examples, self.quarter_turns)
         if self.new_labels is not None:
-            examples = replace(examples, labels=self.new_labels[examples.labels])
+            examples = examples.with_labels(self.new_labels[examples.labels])
         return examples
 
 

@@ -31,9 +31,8 @@ class RoundRow:
     """Mean loss of the task (cross-entropy for a classification), over held-out examples, of the model that this round
     produced. Devices measure it when they receive it for the next round. Empty if nobody measured it."""
     metrics: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
-    """A column for each metric of the task, by its name: `accuracy`, the share of hits, for a classification. Over the
-    same examples. After the last LPS round of a global round, the measured model has the average of the shared
-    layers."""
+    """A column for each metric of the task, over the same examples: for a classification `accuracy`, the share of hits.
+    After the last LPS round of a global round, the measured model has the average of the shared layers."""
     seconds: Amount
     """Seconds from the opening of the round until its last update."""
     bytes_up: NonNegativeInt
@@ -41,8 +40,7 @@ class RoundRow:
     bytes_down: NonNegativeInt
     """Bytes from the LPS to devices, counted at the LPS during the round."""
     lowest: Annotated[float | None, Field(serialization_alias="lowest_METRIC")]
-    """Lowest value of the task's first metric, such as `lowest_accuracy`, of the devices that measured the model; empty
-    if nobody did."""
+    """Lowest value of the task's first metric among the devices that measured the model; empty if nobody did."""
     highest: Annotated[float | None, Field(serialization_alias="highest_METRIC")]
     """Highest value of the same metric."""
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -103,10 +103,10 @@ class Measured:
     tasks: Annotated[dict[str, float | None] | None, Field(serialization_alias="task_METRIC")]
     """The same by true task, each device with what it would use; null if the partition has no tasks."""
 
-    def all_values(self) -> Iterator[tuple[str, float | None]]:
-        """Yield each value with the beginning of its key in the file."""
+    def all_values(self, metric: str) -> Iterator[tuple[str, float | None]]:
+        """Yield each value of a metric with its key in the file."""
         for part, prefix in PREFIXES.items():
-            yield from ((prefix, value) for value in (getattr(self, part) or {}).values())
+            yield from ((f"{prefix}{metric}.{name}", value) for name, value in (getattr(self, part) or {}).items())
 
 
 PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "tasks": "task_"}
@@ -199,11 +199,9 @@ class Summary:
             found = self.measured[metric.name]
             if unknown := set(found.clusters) - set(self.clusters) - {"mean"}:
                 raise ValueError(f"{metric.name} names {sorted(unknown)[0]!r}, which is not a cluster")
-            for key, value in found.all_values():
+            for key, value in found.all_values(metric.name):
                 if value is not None and not metric.range[0] <= value <= metric.range[1]:
-                    raise ValueError(
-                        f"{key}{metric.name} has {value}, expected {metric.range[0]:g} to {metric.range[1]:g}"
-                    )
+                    raise ValueError(f"{key} has {value}, expected {metric.range[0]:g} to {metric.range[1]:g}")
         return self
 
     @property
@@ -250,7 +248,9 @@ class Summary:
         """Return the summary as JSON has it."""
         document = SUMMARY.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
         measured = document.pop("measured")
-        flat = {f"{PREFIXES[key]}{name}": part for name, parts in measured.items() for key, part in parts.items()}
+        flat = {key.replace("METRIC", name): part for name, parts in measured.items() for key, part in parts.items()}
+        if "metrics" in document:
+            document["metrics"] = [asdict(metric) for metric in self.metrics]
         before = list(document)[: list(document).index("newcomers")]
         return {**{key: document.pop(key) for key in before}, **flat, **document}
 

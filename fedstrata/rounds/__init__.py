@@ -1,32 +1,28 @@
 """One round between a parent and its children, the same for LPS and devices as for GPS and LPSs."""
 
-from fedstrata.rounds.children import NO_LEAST, Refusals, RoundResult
+from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import EnoughToMask, KeyRing, Masked, Masking
+from fedstrata.rounds.mask_keys import MaskedUpdates, OpenUpdates, updates_of
 from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
-from fedstrata.rounds.open_round import NoKeys, OpenRound, RoundTerms, Stage
+from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
 from fedstrata.rounds.server import RoundServer
 from fedstrata.rounds.stages import Asking, OnTime, on_time
 from fedstrata.rpc.session import ParentStream
 
 __all__ = [
-    "NO_LEAST",
     "Asking",
     "ChildLimits",
-    "EnoughToMask",
     "HeldOut",
     "Identity",
     "Intake",
-    "KeyRing",
-    "Masked",
-    "Masking",
-    "NoKeys",
+    "MaskedUpdates",
     "Offer",
     "OnTime",
     "OpenRound",
+    "OpenUpdates",
     "ParentCalls",
     "ParentStream",
     "ReceivedModel",
@@ -38,4 +34,5 @@ __all__ = [
     "Stage",
     "Update",
     "on_time",
+    "updates_of",
 ]

@@ -34,10 +34,12 @@ class ChildCalls:
         accepts_updates: Callable[[int], Acceptance] | None = None,
         serves: Callable[[str], bool] | None = None,
         refused: Refusals | None = None,
+        hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
         """`accepts_updates` gives what an update of a round has to be; by default, what `exchange` says.
 
         `serves` is false for a child that another parent has now. `refused` keeps refused children for others, too.
+        `hear` takes what a child shows with each asking, and raises PayloadError for what no honest child shows.
         """
         self.exchange = exchange
         self._metrics = metrics
@@ -52,6 +54,7 @@ class ChildCalls:
         self._turns = Turns()
         self._uploads = Uploads(exchange, metrics, self.refused, self._turns, accepts_updates)
         self._serves = serves or (lambda child_id: True)
+        self._hear = hear or (lambda request: None)
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
@@ -118,7 +121,7 @@ class ChildCalls:
             PayloadError: no honest child asks so; the child is refused, which it can be of an open round alone.
         """
         try:
-            self.exchange.keys.show(request.child_id, request.mask_key)
+            self._hear(request)
             if self._round is not None and self._round.asked(request):
                 self._changes.tell()
         except PayloadError as error:

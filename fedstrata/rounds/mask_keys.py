@@ -1,22 +1,29 @@
 """Secure aggregation at a parent: whose keys it has, and who masks with whom in the open round.
 
-The parent relays keys and knows none that would unmask anything. When a child leaves the round or comes with another
-key, the sum is void, and those who are left mask anew for each other.
+`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for one with it. The parent relays keys and
+knows none that would unmask anything. When a child leaves the round or comes with another key, the sum is void, and
+those who are left mask anew for each other.
 """
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
+from fedstrata.experiment import Experiment, LinkSettings
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.children import ChildState, Enough
+from fedstrata.rounds.children import NO_LEAST, ChildState, Enough
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
+from fedstrata.tensors import ExactSum, Fold, check_unmasked
+from fedstrata.tensors.codec import AnyEncoding
+from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -182,6 +189,75 @@ class Masking:
         roster = _roster(keys.items(), self._max_examples)
         self._known, self._vouched = {child_id: key.public_key for child_id, key in keys.items()}, keys
         self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
+
+
+class OpenUpdates:
+    """Updates that a parent reads one by one: they come in its link's encoding, and children show no keys."""
+
+    fold: Fold = staticmethod(ExactSum.fold)
+    enough: Enough = NO_LEAST
+
+    def encoding(self, link: LinkSettings) -> AnyEncoding:
+        """Return the encoding of updates on a link."""
+        return link.up
+
+    def hear(self, request: pb.FetchModelRequest) -> None:
+        """Raise PayloadError for a key: parent and child do not run the same experiment."""
+        if request.mask_key.ByteSize():
+            raise PayloadError(
+                f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
+                "give all processes the same file"
+            )
+
+    def check_size(self, children: int) -> None:
+        """Raise RunStoppedError if a round cannot have so many children."""
+
+    def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
+        """Return the stages of a round whose children have weights of at most `max_examples` together."""
+        return []
+
+    async def check_sums(self, totals: Iterable[ExactSum]) -> None:
+        """Raise PayloadError if a complete sum cannot be one of honest updates."""
+
+
+class MaskedUpdates(OpenUpdates):
+    """Updates that children mask for each other, on the grid of exact sums: the parent learns their sum alone."""
+
+    fold = staticmethod(ExactSum.fold_masked)
+
+    def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
+        """The parameters are those of `KeyRing`."""
+        self.keys = KeyRing(has_member, min_devices, check)
+        self.enough = EnoughToMask(min_devices)
+
+    def encoding(self, link: LinkSettings) -> AnyEncoding:
+        return "exact"
+
+    def hear(self, request: pb.FetchModelRequest) -> None:
+        """Keep the child's key. Raises PayloadError for what is none."""
+        self.keys.show(request.child_id, request.mask_key)
+
+    def check_size(self, children: int) -> None:
+        self.keys.check_size(children)
+
+    def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
+        return [Masked(Masking(self.keys, intake, max_examples))]
+
+    async def check_sums(self, totals: Iterable[ExactSum]) -> None:
+        await asyncio.to_thread(check_unmasked, totals)
+
+
+def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
+    """Return what gives the kind of updates of a parent's children, by which of them are its members.
+
+    The package that checks keys for masks is loaded for secure aggregation alone.
+    """
+    secure = experiment.secure_aggregation
+    if secure is None:
+        return lambda has_member: OpenUpdates()
+    from fedstrata.trust.key_check import KeyCheck
+
+    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, tls).check)
 
 
 @dataclass

@@ -3,15 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from fedstrata.clock.exchanged import Exchanged
 from fedstrata.clock.round_side import ParentClock
-from fedstrata.errors import OffsetError, PayloadError
+from fedstrata.errors import OffsetError
 from fedstrata.experiment import Encoding, LinkSettings, TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.rounds.children import ChildState, Refusals
 from fedstrata.rounds.intake import Intake
@@ -24,25 +23,6 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 
-class Keys(Protocol):
-    """Keeps the keys that children show with each asking."""
-
-    def show(self, child_id: str, key: pb.MaskKey) -> None:
-        """Keep a child's key. Raises PayloadError for what can be no key."""
-
-
-class NoKeys:
-    """Refuses keys: updates are not masked."""
-
-    def show(self, child_id: str, key: pb.MaskKey) -> None:
-        """Raise PayloadError for a key: parent and child do not run the same experiment."""
-        if key.ByteSize():
-            raise PayloadError(
-                f"{quoted(child_id)} masks its updates, and its parent runs without secure_aggregation; "
-                "give all processes the same file"
-            )
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
     """The terms that all rounds of one parent have in common."""
@@ -52,7 +32,6 @@ class RoundTerms:
     link: LinkSettings
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)
-    keys: Keys = field(default_factory=NoKeys)
     held_s: float = HOLD_S  # how long a child's call is held back
 
     def updates(self) -> Acceptance:

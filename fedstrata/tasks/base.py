@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from numpy.typing import NDArray
 
 from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.errors import PluginError
+from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment.sections import TaskSettings
 from fedstrata.plugins import describe
 
@@ -126,8 +126,12 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
-        """Return the targets of examples, shape (n, …): by default, those of the data."""
-        return examples.labels
+        """Return the targets of examples, shape (n, …): by default, those of the data. Raises DataError without any."""
+        if examples.targets is None:
+            raise DataError(
+                f"task {self.options.name} needs targets, and the data have none; choose task reconstruction"
+            )
+        return examples.targets
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the loss of each example, shape (n,)."""

@@ -57,7 +57,7 @@ class Reconstruction(Task):
     def _marks(self, examples: Examples, column: str) -> NDArray[Any]:
         if column not in examples.columns:
             known = ", ".join(examples.columns) or "no columns"
-            raise DataError(f"task.anomalies names the column {column!r}, and the data has {known}")
+            raise DataError(f"task.anomalies names the column {column!r}, and the data have {known}")
         return examples.columns[column]
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:

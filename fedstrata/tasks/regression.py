@@ -35,7 +35,7 @@ class Regression(Task):
     def check(self, info: DatasetInfo) -> None:
         if info.num_classes:
             raise ExperimentError(
-                f"task regression learns numbers, and the data has {info.num_classes} labels; leave "
+                f"task regression learns numbers, and the data have {info.num_classes} labels; leave "
                 "data.num_classes out, or choose task classification"
             )
 
@@ -46,12 +46,14 @@ class Regression(Task):
         """Return the mean loss of each example's numbers, shape (n,)."""
         from torch.nn import functional
 
-        losses = {"squared": functional.mse_loss, "absolute": functional.l1_loss, "huber": functional.huber_loss}
-        return (
-            losses[self.options.loss](outputs.reshape(targets.shape), targets, reduction="none")
-            .reshape(len(targets), -1)
-            .mean(1)
-        )
+        given, reduction = outputs.reshape(targets.shape), "none"
+        if self.options.loss == "squared":
+            losses = functional.mse_loss(given, targets, reduction=reduction)
+        elif self.options.loss == "absolute":
+            losses = functional.l1_loss(given, targets, reduction=reduction)
+        else:
+            losses = functional.huber_loss(given, targets, reduction=reduction)
+        return losses.reshape(len(targets), -1).mean(1)
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
         targets = targets.double()

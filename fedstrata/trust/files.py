@@ -6,6 +6,7 @@ Files are looked at when they are used, at most once a second, and read again wh
 import ssl
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -315,15 +316,10 @@ class TlsFiles:
         return context
 
 
-class TlsOptions(Protocol):
-    """The options of a process on its command line, as text; an option that was not given is empty or None."""
-
-    tls: str | None  # the folder
-    revoked: str | None  # a list of revoked names in place of the one in the folder
-
-
-def load_tls(options: TlsOptions, *me: Name) -> TlsFiles | None:
+def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
     """Return the TLS files of a process that is all of `me`; None without a folder: it speaks in the clear.
+
+    `options` are those of its command line: the folder, and a list of revoked names in place of the folder's.
 
     Raises:
         CertificateError: the folder's files cannot be used, or name somebody else.

@@ -1,13 +1,13 @@
 """What the GPS asks of where it runs: LPSs when it knows how many, and marks of what it decided."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 
-class Backend(Protocol):
+class Backend:
     """A place that can give the GPS its LPSs; every call returns at once and none may fail the run.
 
-    What is asked last holds: a later call about the same thing replaces an earlier one.
+    What is asked last holds: a later call about the same thing replaces an earlier one. This class is one machine, and
+    does nothing: whoever started the GPS starts the LPSs that its status asks for, and ends all processes.
     """
 
     async def scale_lps(self, replicas: int) -> None:
@@ -21,19 +21,3 @@ class Backend(Protocol):
 
     async def release_pods(self) -> None:
         """Give back what the run does not need any more, now that it is over."""
-
-
-class LocalBackend:
-    """On one machine: whoever started the GPS watches its status and starts the LPSs that it asks for there."""
-
-    async def scale_lps(self, replicas: int) -> None:
-        """Do nothing: the status says how many are wanted."""
-
-    async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Do nothing: processes carry no labels."""
-
-    async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Do nothing: the log says the same."""
-
-    async def release_pods(self) -> None:
-        """Do nothing: whoever started the processes ends them."""

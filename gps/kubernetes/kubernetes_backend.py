@@ -5,13 +5,14 @@ The calls alone, each one attempt; `gps.kubernetes.reconcile` makes them until w
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
 from fedstrata.process.logs import EventLog
-from gps.kubernetes.reconcile import Note
 
 LABEL = "fedstrata.io/lps"  # to look at: all of a pod's LPSs in one value
 LABEL_PREFIX = "lps.fedstrata.io/"  # to select by: one label for each of them
@@ -21,6 +22,16 @@ DEVICES = "app.kubernetes.io/component=device"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 REQUEST_S = 5
 GONE = 404
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """An Event about the GPS's pod."""
+
+    reason: str
+    message: str
+    is_warning: bool
+    at: datetime
 
 
 class KubernetesApi:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
+from gps.kubernetes.backend import Backend
+from gps.kubernetes.kubernetes_backend import KubernetesApi, Note
 
 NOTES_MAX = 100  # of those that could not be recorded yet, the latest are kept
 FORBIDDEN = 403
@@ -27,35 +28,6 @@ class Pauses:
     longest_s: float = 10.0
     forbidden_s: float = 60.0
     look_again_s: float = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """An Event about the GPS's pod."""
-
-    reason: str
-    message: str
-    is_warning: bool
-    at: datetime
-
-
-class Api(Protocol):
-    """The calls; each blocks, and raises whatever the API's client raises."""
-
-    def scale_lps(self, replicas: int) -> bool:
-        """Have so many LPSs; whether that changed anything."""
-
-    def scale_devices(self, replicas: int) -> bool:
-        """Have so many pods of devices; whether that changed anything."""
-
-    def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
-        """Label those of the pods that are there; how many were changed."""
-
-    def record(self, note: Note) -> None:
-        """Record an Event."""
-
-    def instead_of(self, what: str) -> str:
-        """Return what a person can do, or has to do without, while a call is refused."""
 
 
 @dataclass
@@ -75,11 +47,11 @@ class _Wish:
         self.changes.tell()
 
 
-class Reconciler:
+class Reconciler(Backend):
     """A backend that keeps what is wanted, each thing with a job and pauses of its own."""
 
     def __init__(
-        self, api: Api, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
+        self, api: KubernetesApi, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
     ) -> None:
         """`release_after_s`: how long after a run's end its pods are given back; None: never."""
         self._api = api

@@ -44,7 +44,7 @@ class KeptModel(Holding):
             optimiser=server_optimiser(experiment.training.lps_optimiser),
         )
         self._writing = Writing(self._state)
-        self._updates = Acceptance(self._layout, parts.lps.update_encoding, UPDATE_PART)
+        self._updates = Acceptance(self._layout, parts.update_encoding, UPDATE_PART)
         self._told = parts.gps.plans.told
         self._takeover = Takeover(parts, self._state, self._initial)
         self._standing: RoundStart  # where the open LPS round starts

@@ -55,7 +55,7 @@ class ReceivedStreams(Holding):
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
         self._reports = RoundReports(parts.folder, parts.log)
-        self._layouts = UpdateLayouts(parts.lps.update_encoding)
+        self._layouts = UpdateLayouts(parts.update_encoding)
         self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
         self._global_round = 0
         self._streams: Streams = parts.lps.streams

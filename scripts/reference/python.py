@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from emulator.interface import Record, SweepRecord, load, run, sweep
 from emulator.results.tables import Matrix, Table
 from fedstrata import methods
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions
 from fedstrata.models import Layer, Model, Normalisation, from_module
 from scripts.reference.markdown import cell, code, table
@@ -33,7 +33,7 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
             methods.Work, methods.Trained, methods.Outcome, methods.Measurement, methods.Pull,
         ],
     ),
-    "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples, Pixels]),
+    "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples]),
     "fedstrata.models": ("Models of own code.", [Model, Layer, Normalisation, from_module]),
 }  # fmt: skip
 SECTION = re.compile(r"\n(Args|Raises):\n((?:    .*(?:\n|$))+)")

@@ -44,7 +44,7 @@ def test_helm_alone_is_told_in_a_line_that_a_mode_has_to_be_chosen() -> None:
 @pytest.mark.parametrize("mode", ["off", False])
 def test_off_leaves_no_trace_of_certificates_and_the_notes_say_what_that_means(mode: object) -> None:
     files = rendered_files({"tls": {"mode": mode}}, version="v1.37.0", release="demo", namespace="lab")
-    assert "pods speak in the clear" in files.pop("NOTES.txt")
+    assert "nothing is encrypted" in files.pop("NOTES.txt")
     assert "tls" not in "".join(files.values()).lower()
 
 

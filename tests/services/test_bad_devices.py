@@ -12,7 +12,7 @@ from device.agent import DeviceAgent
 from device.training import LocalResult, TrainingJob
 from device.work import DeviceProcess
 from emulator.results.record import RunRecord
-from fedstrata.datasets import Dataset, Examples, Pixels
+from fedstrata.datasets import Dataset, Examples
 from tests.support.programs import Program, of_mark
 from tests.support.tiers import SMALL, outcome, run_in_process, small
 
@@ -27,7 +27,7 @@ ONE_CLUSTER = ("method.clusters=1", "training.global_rounds=2")
 def narrower(host: DeviceProcess, index: int) -> DeviceAgent:
     """A device whose images lack a column."""
 
-    def cropped(examples: Examples | Pixels) -> Examples:
+    def cropped(examples: Examples) -> Examples:
         return Examples(inputs=examples.inputs[..., :7].copy(), labels=examples.labels)
 
     data = host.dataset
@@ -127,7 +127,7 @@ def test_a_device_that_sends_nan_is_refused_and_the_others_go_on(tmp_path: Path,
     assert reason.startswith("refused: ")
     assert "finite" in reason
     assert [row.devices for row in record.rounds] == [4, 4, 4, 4]
-    assert record.summary.mean_accuracy is not None
+    assert record.summary.mean is not None
 
 
 def test_a_device_that_reports_an_impossible_loss_is_refused_and_its_lps_is_not(tmp_path: Path) -> None:

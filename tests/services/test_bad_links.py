@@ -8,8 +8,8 @@ from typing import Self
 
 import pytest
 
-from emulator.local.proxy import LinkProxy
 from fedstrata.experiment import Experiment
+from tests.support.bad_link import BadLink
 from tests.support.tiers import Lps, Tiers, outcome, small
 
 MEGABYTE = 1_000_000
@@ -22,8 +22,8 @@ DISTURBED: list[str] = []  # one entry each time that `every` came about
 class ProxiedTiers(Tiers):
     """Tiers whose LPSs are reached, and reach the GPS, by way of proxies; devices reach the GPS by another."""
 
-    proxies: dict[str, list[LinkProxy]] = field(default_factory=dict)
-    disturb: Callable[[LinkProxy], None] = lambda proxy: None
+    proxies: dict[str, list[BadLink]] = field(default_factory=dict)
+    disturb: Callable[[BadLink], None] = lambda proxy: None
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -48,18 +48,18 @@ class ProxiedTiers(Tiers):
         proxy.lead_to(addresses)
         return lps
 
-    async def _proxy(self, link: str, address: str | None = None) -> LinkProxy:
-        proxy = LinkProxy()
+    async def _proxy(self, link: str, address: str | None = None) -> BadLink:
+        proxy = BadLink()
         await proxy.start(address)
         self.disturb(proxy)
         self.proxies.setdefault(link, []).append(proxy)
         return proxy
 
 
-def every(total_bytes: int, what: Callable[[LinkProxy], None]) -> Callable[[LinkProxy], None]:
+def every(total_bytes: int, what: Callable[[BadLink], None]) -> Callable[[BadLink], None]:
     """Do something to a proxy each time that so many bytes have gone through it."""
 
-    def disturb(proxy: LinkProxy) -> None:
+    def disturb(proxy: BadLink) -> None:
         done = 0
 
         def look(passed: int) -> None:
@@ -74,24 +74,24 @@ def every(total_bytes: int, what: Callable[[LinkProxy], None]) -> Callable[[Link
     return disturb
 
 
-def cut_for_a_moment(proxy: LinkProxy) -> None:
+def cut_for_a_moment(proxy: BadLink) -> None:
     proxy.cut()
     asyncio.get_running_loop().call_later(0.2, proxy.mend)
 
 
-def delay(proxy: LinkProxy) -> None:
+def delay(proxy: BadLink) -> None:
     proxy.latency_ns = 3_000_000
 
 
-def limit(proxy: LinkProxy) -> None:
+def limit(proxy: BadLink) -> None:
     proxy.rate = 8 * 30 * MEGABYTE
 
 
-def slice_it(proxy: LinkProxy) -> None:
+def slice_it(proxy: BadLink) -> None:
     proxy.slice_bytes = 1013
 
 
-async def models_of(experiment: Experiment, folder: Path, disturb: Callable[[LinkProxy], None]) -> object:
+async def models_of(experiment: Experiment, folder: Path, disturb: Callable[[BadLink], None]) -> object:
     async with ProxiedTiers(experiment, folder / "run", disturb=disturb) as tiers:
         await tiers.start_devices()
         record = await tiers.ended()
@@ -113,15 +113,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
     "disturb",
     [
         pytest.param(every(5 * MEGABYTE, cut_for_a_moment), id="cut"),
-        pytest.param(every(3 * MEGABYTE + 333_333, LinkProxy.reset), id="reset"),
-        pytest.param(every(4 * MEGABYTE + 77_777, LinkProxy.half_close), id="half-close"),
+        pytest.param(every(3 * MEGABYTE + 333_333, BadLink.reset), id="reset"),
+        pytest.param(every(4 * MEGABYTE + 77_777, BadLink.half_close), id="half-close"),
         pytest.param(delay, id="delay"),
         pytest.param(limit, id="limit"),
         pytest.param(slice_it, id="slice"),
     ],
 )
 async def test_a_bad_link_changes_no_bit_of_the_result(
-    tmp_path: Path, undisturbed: object, disturb: Callable[[LinkProxy], None]
+    tmp_path: Path, undisturbed: object, disturb: Callable[[BadLink], None]
 ) -> None:
     DISTURBED.clear()
     assert await models_of(EXPERIMENT, tmp_path, disturb) == undisturbed

@@ -58,7 +58,6 @@ AHEAD = {
 }
 LINKS = [
     {"do": "cut", "link": "device-lps", "for_s": 0.5, "at": {"global_round": 1}},
-    {"do": "slow", "link": "lps-gps", "bytes_per_s": 5e6, "for_s": 2, "at": {"global_round": 1}},
     {"do": "cut", "link": "lps-gps", "for_s": 0.5, "at": {"global_round": 2}},
     {"do": "pause", "process": "lps-0", "for_s": 0.5, "at": {"global_round": 2}},
     {"do": "kill", "process": "gps", "at": {"phase": "evaluation"}},

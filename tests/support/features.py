@@ -65,7 +65,6 @@ FAULTS: dict[str, dict[str, Any]] = {
     "kill": {"process": "lps-0", "at": {"global_round": 1}},
     "pause": {"process": "device-000", "for_s": 0.2, "at": {"phase": "training"}},
     "cut": {"link": "device-lps", "for_s": 0.2, "at": {"global_round": 1}},
-    "slow": {"link": "lps-gps", "bytes_per_s": 1e6, "for_s": 0.2, "at": {"phase": "training"}},
 }
 
 

@@ -31,7 +31,7 @@ from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name, device_names
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
-from gps.kubernetes.backend import LocalBackend
+from gps.kubernetes.backend import Backend
 from gps.phases import Phases
 from gps.run import Run
 from gps.servicer import GpsServicer, RunServicer
@@ -215,7 +215,7 @@ class Clock:
         self._ahead_s += seconds
 
 
-class _Backend(LocalBackend):
+class _Backend(Backend):
     """Starts LPSs in this process when the GPS says how many it wants."""
 
     def __init__(self, have_lps: Callable[[int], Any]) -> None:

@@ -36,15 +36,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("kind", [LogLines, LiveTables])
 def test_the_address_is_told_on_a_terminal_and_in_a_log(kind: Any, opened: list[str]) -> None:
     console = Console(file=io.StringIO(), width=40)
-    show_page(kind(console), "127.0.0.1:8080")
+    show_page(kind(console).page, "127.0.0.1:8080")
     assert f"page {URL}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_address_is_an_event_and_is_told_aside_where_only_the_result_is_wanted(
     capsys: pytest.CaptureFixture[str], opened: list[str]
 ) -> None:
-    show_page(JsonLines(), "127.0.0.1:8080")
-    show_page(Quiet(), "127.0.0.1:8080")
+    show_page(JsonLines().page, "127.0.0.1:8080")
+    show_page(Quiet().page, "127.0.0.1:8080")
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"event": "page", "url": URL}
     assert captured.err == f"page {URL}\n"
@@ -62,7 +62,7 @@ def test_a_browser_is_opened_where_somebody_sits_before_a_screen(
         monkeypatch.delenv(name, raising=False)
     if screen is not None:
         monkeypatch.setenv("DISPLAY", screen)
-    show_page(Quiet(), "127.0.0.1:8080")
+    show_page(Quiet().page, "127.0.0.1:8080")
     assert opened == ([URL] if opens else [])
 
 
@@ -72,7 +72,7 @@ def test_a_browser_that_does_not_start_harms_nothing(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(webbrowser, "open", broken)
     monkeypatch.setattr("emulator.console.browser.can_show", lambda: True)
-    show_page(Quiet(), "127.0.0.1:8080")
+    show_page(Quiet().page, "127.0.0.1:8080")
 
 
 def test_the_page_is_kept_for_nobody_who_could_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import TensorDataset
 
 from emulator.commands import main as cli
-from fedstrata.datasets import Dataset, DatasetInfo, Examples, Pixels, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, DatasetInfo, Examples, dataset_info, load_dataset
 from fedstrata.datasets.download import download
 from fedstrata.datasets.fashion_mnist import DEBIAN, FILES
 from fedstrata.datasets.idx import content_sha256, read_idx
@@ -43,7 +43,7 @@ def test_take_copies_the_examples_asked_for_in_that_order() -> None:
 
 
 def test_pixels_are_scaled_to_one_when_taken() -> None:
-    pixels = Pixels(values=np.array([[0, 51], [255, 102]], np.uint8), labels=np.array([0, 1]))
+    pixels = Examples(inputs=np.array([[0, 51], [255, 102]], np.uint8), labels=np.array([0, 1]))
     taken = pixels.take(np.array([1]))
     assert taken.inputs.dtype == np.float32
     assert taken.inputs.tolist() == [[1.0, np.float32(0.4)]]
@@ -53,10 +53,10 @@ def test_pixels_are_scaled_to_one_when_taken() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32, not float64"),
+        (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32 or int64 or uint8, not float64"),
         (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be an array of int64, not float64"),
-        (np.ones((2, 3), np.float32), np.array([0]), r"these have \(2, 3\) and \(1,\)"),
-        (np.ones(2, np.float32), np.array([0, 1]), r"these have \(2,\) and \(2,\)"),
+        (np.ones((2, 3), np.float32), np.array([0]), r"there are 2 inputs, and labels of shape \(1,\): one an input"),
+        (np.ones(2, np.float32), np.array([0, 1]), r"inputs have shape \(n, ...\); these have \(2,\)"),
         (np.array([[1, np.nan]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1, -np.inf]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1]], np.float32), np.array([-1]), "labels go from 0 up, and one is -1"),
@@ -69,7 +69,49 @@ def test_examples_refuse_what_is_not_inputs_with_labels(
         Examples(inputs=inputs, labels=labels)
 
 
+def test_examples_may_have_tokens_targets_of_any_shape_further_inputs_and_columns() -> None:
+    sentences = Examples(
+        inputs=np.array([[5, 7], [1, 0], [2, 2]]),
+        targets=np.array([[7, 2], [-100, 4], [2, -100]]),
+        more={"mask": np.array([[1, 1], [1, 0], [1, 1]], np.float32)},
+        columns={"author": np.array([0, 1, 0])},
+    )
+    taken = sentences.take(np.array([2, 1]))
+    assert taken.inputs.tolist() == [[2, 2], [1, 0]]
+    assert taken.targets is not None
+    assert taken.targets.tolist() == [[2, -100], [-100, 4]]
+    assert taken.more["mask"].tolist() == [[1, 1], [1, 0]]
+    assert taken.columns["author"].tolist() == [0, 1]
+    data = Dataset(train=sentences, test=taken, num_classes=8)
+    assert data.info == DatasetInfo(input_shape=(2,), num_classes=8, target_shape=(2,))
+    with pytest.raises(DataError, match="the training data holds target 7; with 7 classes, targets go from 0 to 6"):
+        Dataset(train=sentences, test=taken, num_classes=7)
+    with pytest.raises(DataError, match="targets are whole numbers: say num_classes, or make the targets float32"):
+        Dataset(train=sentences, test=taken)
+
+
+def test_labels_are_the_targets_of_a_classification_and_nothing_else() -> None:
+    assert examples().labels.tolist() == [0, 1, 0, 1]
+    for targets, found in ((None, "no targets"), (np.ones((2, 3), np.float32), r"targets of float32, \(3,\)")):
+        with pytest.raises(DataError, match=f"labels are asked for, and these examples have {found}; choose a method"):
+            _ = Examples(inputs=np.ones((2, 1), np.float32), targets=targets).labels
+    with pytest.raises(DataError, match="there are labels and targets"):
+        Examples(inputs=np.ones((1, 1), np.float32), labels=np.array([0]), targets=np.array([0]))
+
+
+def test_arrays_in_a_file_are_checked_when_they_are_taken(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1], [np.nan], [3]], np.float32))
+    mapped = Examples(inputs=np.load(tmp_path / "x.npy", mmap_mode="r"))
+    part = mapped.part(np.array([0, 2]))
+    assert part.inputs.tolist() == [[1], [3]]
+    assert not isinstance(part.stored, np.memmap)
+    with pytest.raises(DataError, match="inputs hold NaN or Inf"):
+        mapped.part(np.array([0, 1]))
+
+
 def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
+    with pytest.raises(DataError, match="inputs, no targets, and test examples inputs, targets of int64; they"):
+        Dataset(train=Examples(inputs=np.ones((1, 1, 2), np.float32)), test=examples(), num_classes=2)
     with pytest.raises(DataError, match="must be alike"):
         Dataset(train=examples(shape=(1, 2)), test=examples(shape=(2, 1)), num_classes=2)
     with pytest.raises(DataError, match="with 1 classes, labels go from 0 to 0"):
@@ -77,7 +119,7 @@ def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
     with pytest.raises(DataError, match="the test data holds no examples"):
         Dataset(train=examples(), test=examples(0), num_classes=2)
     torchs = TensorDataset(torch.ones(4, 1, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(DataError, match=r"test must be Examples or Pixels, not TensorDataset; put the inputs"):
+    with pytest.raises(DataError, match=r"test must be Examples, not TensorDataset; put the inputs"):
         Dataset(train=examples(), test=torchs, num_classes=2)  # type: ignore[arg-type]
 
 
@@ -256,8 +298,8 @@ def test_the_real_fashion_mnist_has_6000_and_1000_images_of_each_kind_kept_as_by
     dataset = load_dataset(DataSettings(name="fashion-mnist"))
     assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
     assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
-    assert isinstance(dataset.train, Pixels)
-    assert dataset.train.values.nbytes == 60_000 * 784
+    assert dataset.train.scale == 255
+    assert dataset.train.stored.nbytes == 60_000 * 784
 
 
 @needs_fashion_mnist
@@ -380,7 +422,7 @@ def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
         ({"x": np.ones((2, 2)), "y": np.array([0.0, 1.0])}, "y must hold whole numbers, not float64"),
         ({"x": np.ones((2, 2), np.int32), "y": np.array([0, 1])}, "x must be floating point, or uint8"),
         ({"x": np.array([[1e300, 1]]), "y": np.array([1])}, "NaN or Inf"),
-        ({"x": np.ones((2, 2)), "y": np.array([0])}, r"these have \(2, 2\) and \(1,\)"),
+        ({"x": np.ones((2, 2)), "y": np.array([0])}, r"there are 2 inputs, and labels of shape \(1,\)"),
         ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels go from 0 to 1"),
         ({"x": np.ones((2, 3)), "y": np.array([0, 1])}, r"examples of shape \(3,\) in 2 classes"),
         ({"x": np.array([[{}, {}]]), "y": np.array([0])}, "allow_pickle=False"),

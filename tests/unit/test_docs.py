@@ -46,27 +46,12 @@ def prose(text: str) -> str:
 
 # --- sentences ----------------------------------------------------------------------------------------------
 
-# Pages that are written, or written anew, by the rules in docs/contribute.md; a page stays here once it is.
-PLAIN = [
-    "README.md", "docs/architecture.md", "docs/boards-without-kubernetes.md", "docs/choose-a-method.md",
-    "docs/cluster-quickstart.md",
-    "docs/concepts.md", "docs/contribute.md", "docs/experiment.md", "docs/index.md", "docs/install.md",
-    "docs/methods.md", "docs/own-code.md", "docs/python.md", "docs/reference/python.md", "docs/metrics.md",
-    "docs/reference/metrics.md", "docs/reference/presets.md", "docs/reference/record.md", "docs/own-model.md",
-    "docs/troubleshooting.md",
-    "docs/upgrade-and-backup.md", "docs/use-the-model.md", "docs/runbook.md", "docs/protocol.md", "CHANGELOG.md",
-    "docs/tutorial/boards.md", "docs/tutorial/first-run.md",
-    "docs/tutorial/own-data.md", "docs/tutorial/own-method.md", "docs/how-to/boards-dial-in.md",
-    "docs/how-to/build-images.md", "docs/how-to/certificates.md", "docs/how-to/certificates-on-kubernetes.md",
-    "docs/kubernetes.md", "docs/security.md", "docs/how-to/simulate-links.md", "docs/links.md",
-    "docs/how-to/continue-a-run.md", "docs/how-to/cause-faults.md", "docs/recovery.md", "docs/performance.md",
-    "docs/attacks.md", "docs/cli.md", "docs/page.md", "docs/sweep.md",
-    "docs/results/README.md", "docs/results/adaptive.md", "docs/results/fedtsdp.md", "docs/results/lte-or-nbiot.md",
-    "docs/how-to/reproduce-a-table.md", "docs/results/label-means.md",
-    "docs/results/newcomers.md", "docs/results/one-shot.md", "docs/results/privacy.md", "docs/results/scores.md",
-    "docs/results/user-centric.md",
-    *(f"docs/decisions/{path.name}" for path in sorted((ROOT / "docs" / "decisions").glob("*.md"))),
-]  # fmt: skip
+# Words and forms that need a second reading; contribute.md says how to write instead.
+BANNED = re.compile(
+    r"\b(whose|likewise|the one before|as many again|hangs? on|(?:is|are) told|(?:is|are) said|in the clear"
+    r"|by the wall|stands? in|that of|in vain)\b|(?<=[.;:] )Who\b",
+)
+RULES = "docs/contribute.md"  # it quotes some of these forms
 
 
 def lengths_of_sentences(text: str) -> list[int]:
@@ -83,11 +68,17 @@ def test_sentences_are_counted_without_tables_and_code() -> None:
     assert lengths_of_sentences(page) == [3, 2, 2]
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_sentences_of_a_plain_page_are_short(name: str) -> None:
-    lengths = lengths_of_sentences(text_of(name))
-    assert sum(lengths) / len(lengths) <= 18
-    assert max(lengths) <= 35
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sentences_of_a_page_are_short(path: Path) -> None:
+    lengths = lengths_of_sentences(path.read_text("utf-8"))
+    assert sum(lengths) <= 18 * len(lengths)
+    assert max(lengths, default=0) <= 35
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_has_no_form_that_needs_two_readings(path: Path) -> None:
+    text = " ".join(prose(path.read_text("utf-8")).split())
+    assert path == ROOT / RULES or BANNED.findall(text) == []
 
 
 # --- commands, links and folders ----------------------------------------------------------------------------
@@ -391,5 +382,5 @@ def test_the_example_of_own_code_runs_and_finds_the_tasks(tmp_path: Path) -> Non
     found = load_record(tmp_path / "out").summary
     assert found.adjusted_rand_index == 1.0
     assert found.clusters_rule == "2 by relevance above 0.5"
-    assert found.mean_accuracy is not None
-    assert found.mean_accuracy > 0.95
+    assert found.mean is not None
+    assert found.mean > 0.95

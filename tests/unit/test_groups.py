@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.datasets import Dataset, Examples, Pixels, load_dataset
+from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings
@@ -28,7 +28,7 @@ def groups(*rows: dict[str, Any]) -> dict[str, Any]:
 
 def images(number: int = 40) -> Dataset:
     """Bytes of 2 × 2, all alike, of two labels in turn."""
-    examples = Pixels(values=np.tile(TURN, (number, 1, 1, 1)), labels=np.arange(number) % 2)
+    examples = Examples(inputs=np.tile(TURN, (number, 1, 1, 1)), labels=np.arange(number) % 2)
     return Dataset(train=examples, test=examples, num_classes=2)
 
 
@@ -109,11 +109,11 @@ def test_devices_of_a_group_can_have_one_dirichlet_law() -> None:
 )
 def test_a_rotation_turns_training_and_test_images_counter_clockwise(rotation: int, expected: list[list[int]]) -> None:
     device = device_data(experiment(groups({"rotation": rotation})), images(), 1)
-    assert isinstance(device.train, Pixels)
-    assert isinstance(device.test, Pixels)
-    assert device.train.values.tolist() == [[expected]] * 10
-    assert device.test.values.tolist() == [[expected]] * len(device.test)
-    assert device.train.values.flags.c_contiguous
+    assert device.train.scale == 255
+    assert device.test.scale == 255
+    assert device.train.stored.tolist() == [[expected]] * 10
+    assert device.test.stored.tolist() == [[expected]] * len(device.test)
+    assert device.train.stored.flags.c_contiguous
 
 
 def test_channels_stay_where_they_are_and_floating_point_turns_alike() -> None:
@@ -154,8 +154,8 @@ def test_labels_are_those_before_the_permutation() -> None:
 def test_two_shifts_go_together() -> None:
     plan = groups({}, {"rotation": 180, "label_permutation": [1, 0], "labels": [0], "examples_per_device": [2, 4]})
     device = device_data(experiment(plan), images(100), 3)
-    assert isinstance(device.train, Pixels)
-    assert device.train.values[0, 0].tolist() == [[3, 2], [1, 0]]
+    assert device.train.scale == 255
+    assert device.train.stored[0, 0].tolist() == [[3, 2], [1, 0]]
     assert set(device.train.labels.tolist()) == {1}
     assert 2 <= len(device.train) <= 4
 
@@ -194,7 +194,7 @@ def test_what_the_data_set_does_not_have_is_told_with_its_key(row: dict[str, Any
 
 
 def test_an_oblong_image_can_be_turned_upside_down_only() -> None:
-    examples = Pixels(values=np.zeros((40, 2, 3), np.uint8), labels=np.arange(40) % 2)
+    examples = Examples(inputs=np.zeros((40, 2, 3), np.uint8), labels=np.arange(40) % 2)
     dataset = Dataset(train=examples, test=examples, num_classes=2)
     check_partition(experiment(groups({"rotation": 180})), dataset)
     with pytest.raises(ExperimentError, match="images of 2 x 3 turned by 90 degrees have another shape; choose 180"):

@@ -19,14 +19,11 @@ from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
-    EnoughToMask,
     Identity,
     Intake,
-    KeyRing,
-    Masked,
-    Masking,
-    NoKeys,
+    MaskedUpdates,
     OpenRound,
+    OpenUpdates,
     ReceivedModel,
     RoundClient,
     RoundServer,
@@ -34,7 +31,7 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.mask_keys import MOST_KEYS
+from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, Masking
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import ExactSum, Flat, OneSum, check_unmasked
@@ -56,31 +53,34 @@ class Parent:
     """A parent whose children mask, with a round open."""
 
     server: RoundServer
+    updates: OpenUpdates
     sums: OneSum
 
     @classmethod
     def of(
         cls, folder: Path, children: Sequence[str] = IDS, wait: TierDeadline = FOREVER,
-        deadline: Deadline | None = None,
+        deadline: Deadline | None = None, updates: OpenUpdates | None = None,
     ) -> "Parent":  # fmt: skip
-        keys = KeyRing(lambda child_id: child_id in IDS, 3, KeyCheck(EXPERIMENT.run_id, None).check)
-        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait, keys=keys)
+        updates = updates or MaskedUpdates(IDS.__contains__, 3, KeyCheck(EXPERIMENT.run_id, None).check)
+        terms = RoundTerms(run_id=RUN_ID, layout=LAYOUT, link=LinkSettings(), wait=wait)
         server = RoundServer(
-            terms, ProcessMetrics("lps"), EventLog("test"), ThreadPoolExecutor(1), accepts_updates=lambda number: MASKED
+            terms,
+            ProcessMetrics("lps"),
+            EventLog("test"),
+            ThreadPoolExecutor(1),
+            accepts_updates=lambda number: MASKED,
+            hear=updates.hear,
         )
-        parent = cls(server, None)  # type: ignore[arg-type]
+        parent = cls(server, updates, None)  # type: ignore[arg-type]
         parent.open(folder, 0, children, deadline or Deadline())
         return parent
 
     def open(self, folder: Path, number: int, children: Sequence[str] = IDS, deadline: Deadline | None = None) -> None:
         path, most = folder / f"model-{number}.safetensors", dict.fromkeys(children, 4)
         write_model(path, LAYOUT, [np.arange(LAYOUT.size, dtype=np.float32) + number], {})
-        self.sums = OneSum(LAYOUT.size, most, ExactSum.fold_masked)
-        terms = self.server.exchange
-        intake = Intake(children=most, sums=self.sums, wait=terms.wait, enough=EnoughToMask(3))
-        stages = on_time(deadline or Deadline())
-        if isinstance(terms.keys, KeyRing):
-            stages.insert(0, Masked(Masking(terms.keys, intake, sum(most.values()))))
+        self.sums = OneSum(LAYOUT.size, most, self.updates.fold)
+        intake = Intake(children=most, sums=self.sums, wait=self.server.exchange.wait, enough=self.updates.enough)
+        stages = [*self.updates.stages(intake, sum(most.values())), *on_time(deadline or Deadline())]
         model = ModelFile(path, LAYOUT)
         self.server.open(
             OpenRound.of_one(
@@ -244,11 +244,11 @@ async def test_a_late_update_shows_the_key_of_the_next_global_round_and_nobody_e
 
 async def test_as_long_as_keys_are_missing_those_are_named_who_have_shown_none(tmp_path: Path) -> None:
     parent = Parent.of(tmp_path)
-    keys, (masked,) = parent.server.exchange.keys, parent.server.opened().stages
+    (masked,) = parent.server.opened().stages
     assert isinstance(masked, Masked)
     for number, name in enumerate(IDS):
         assert parent.server.awaited == (0, tuple(IDS[number:]), "its key for masks")
-        keys.show(name, Child(parent, name).masks.key)
+        parent.updates.hear(pb.FetchModelRequest(child_id=name, mask_key=Child(parent, name).masks.key))
         masked.masking.heard(name)
     assert parent.server.awaited == (0, tuple(IDS), "its update")
 
@@ -398,8 +398,7 @@ async def test_what_is_no_key_is_refused(tmp_path: Path, key: pb.MaskKey, monkey
 
 
 async def test_a_device_that_masks_is_refused_by_a_parent_that_does_not_know_of_it(tmp_path: Path) -> None:
-    parent = Parent.of(tmp_path)
-    parent.server.exchange = replace(parent.server.exchange, keys=NoKeys())
+    parent = Parent.of(tmp_path, updates=OpenUpdates())
     with pytest.raises(PayloadError, match="its parent runs without secure_aggregation"):
         await Child(parent, IDS[0]).client.fetch(-1)
 

@@ -16,7 +16,7 @@ from scipy.io import savemat
 
 from emulator.commands import main as cli
 from emulator.shipped.data import fetch
-from fedstrata.datasets import Dataset, Pixels, dataset_info, load_dataset
+from fedstrata.datasets import Dataset, dataset_info, load_dataset
 from fedstrata.datasets.archives import unpack
 from fedstrata.datasets.cifar import CIFAR_10, CIFAR_100, Version
 from fedstrata.datasets.emnist import FILES as EMNIST_FILES
@@ -38,8 +38,8 @@ def load(name: str, folder: Path | None, **keys: Any) -> Dataset:
 
 
 def pixels(part: object) -> NDArray[np.uint8]:
-    assert isinstance(part, Pixels)
-    return part.values
+    assert part.scale == 255
+    return part.stored
 
 
 # --- CIFAR -------------------------------------------------------------------------------------------------

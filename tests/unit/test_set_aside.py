@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstrata.datasets import Dataset, Pixels
+from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.partitions import check_partition, public_data
@@ -55,13 +55,13 @@ def test_each_device_holds_out_by_a_draw_of_its_own() -> None:
 
 
 def test_held_out_examples_are_shifted_as_those_to_train_on() -> None:
-    examples = Pixels(values=np.tile(np.array([[0, 1], [2, 3]], np.uint8), (30, 1, 1)), labels=np.arange(30) % 2)
+    examples = Examples(inputs=np.tile(np.array([[0, 1], [2, 3]], np.uint8), (30, 1, 1)), labels=np.arange(30) % 2)
     dataset = Dataset(train=examples, test=examples, num_classes=2)
     group = {"name": "a", "devices": 1, "examples_per_device": 10, "labels": [0], "rotation": 90}
     turned = experiment({"kind": "groups", "groups": [{**group, "label_permutation": [1, 0]}], "test_share": 0.3})
     (device,) = all_devices(turned, dataset)
-    assert isinstance(device.test, Pixels)
-    assert device.test.values.tolist() == [[[1, 3], [0, 2]]] * 3
+    assert device.test.scale == 255
+    assert device.test.stored.tolist() == [[[1, 3], [0, 2]]] * 3
     assert device.test.labels.tolist() == [1, 1, 1]
 
 

@@ -10,9 +10,10 @@ import pytest
 from device.evaluation import EvaluationJob, evaluate
 from device.stacked.training import Stacked, batch_rows, sum_of_losses
 from device.training import limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 limit_threads()
@@ -40,9 +41,9 @@ def test_a_devices_losses_add_up_to_the_same_bits_alone_and_beside_others_with_m
 def test_pixels_have_the_same_bits_alone_and_in_a_stack(shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
     model = build_model(ModelSettings(hidden=hidden), DatasetInfo(input_shape=shape, num_classes=7))
 
-    def pixels(size: int, device: int) -> Pixels:
+    def pixels(size: int, device: int) -> Examples:
         rng = np.random.default_rng([size, device])
-        return Pixels(values=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
+        return Examples(inputs=rng.integers(0, 256, (size, *shape), dtype=np.uint8), labels=rng.integers(0, 7, size))
 
     ragged = [
         job(size, device, SETTINGS["epochs with momentum"], model=model, start=model.initial(device),
@@ -128,7 +129,7 @@ def test_jobs_of_different_rounds_optimisers_and_models_may_wait_together() -> N
 def test_bytes_of_pixels_train_as_the_numbers_they_stand_for() -> None:
     values = np.random.default_rng(0).integers(0, 256, (20, 3, 5), dtype=np.uint8)
     labels = np.arange(20) % 7
-    pixels = Pixels(values=values, labels=labels)
+    pixels = Examples(inputs=values, labels=labels)
     training = SETTINGS["one epoch"]
     as_bytes = job(20, 0, training, examples=pixels, held_out=pixels)
     as_numbers = replace(as_bytes, examples=pixels.take(np.arange(20)), held_out=pixels.take(np.arange(20)))
@@ -145,13 +146,13 @@ def test_what_was_received_and_the_examples_stay_as_they_were() -> None:
 
 def test_evaluation_has_the_same_bits_alone_and_together_and_agrees_with_autograds() -> None:
     measured = [
-        EvaluationJob(model=MODEL, weights=MODEL.initial(device), examples=examples(size, device))
+        EvaluationJob(task=CLASSIFICATION, model=MODEL, weights=MODEL.initial(device), examples=examples(size, device))
         for device, size in enumerate((200, 64, 1, 65, 130))
     ]
     together = Stacked().evaluate(measured)
     assert together == [Stacked().evaluate([each])[0] for each in measured]
     for result, each in zip(together, measured, strict=True):
-        expected = evaluate(each.model, each.weights, each.examples)
+        expected = evaluate(each.model, each.weights, each.examples, CLASSIFICATION)
         assert (result.sums, result.num_examples) == (expected.sums, expected.num_examples)
         assert result.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
@@ -162,7 +163,10 @@ def test_devices_that_measure_several_models_on_their_own_data_have_the_same_bit
 ) -> None:
     own = [examples(size, device) for device, size in enumerate((200, 64, 65, 7))]
     streams = [MODEL.initial(seed) for seed in range(4)]
-    by_device = [[EvaluationJob(model=MODEL, weights=each, examples=data) for each in streams] for data in own]
+    by_device = [
+        [EvaluationJob(task=CLASSIFICATION, model=MODEL, weights=each, examples=data) for each in streams]
+        for data in own
+    ]
     alone = [[Stacked().evaluate([each])[0] for each in measured] for measured in by_device]
     assert all(len({result.loss_sum for result in results}) == len(streams) for results in alone)
     in_a_row = [each for measured in by_device for each in measured]

@@ -18,10 +18,11 @@ from device.evaluation import BATCH_EXAMPLES, evaluate
 from device.optimisers import learning_rate
 from device.stacked.training import Stacked
 from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, train
-from fedstrata.datasets import DatasetInfo, Examples, Pixels
+from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
-from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
+from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
+from fedstrata.tasks import CLASSIFICATION
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 Tensors = Mapping[str, torch.Tensor]
@@ -45,6 +46,7 @@ def training(**values: Any) -> TrainingSettings:
 def job(name: str = "mlp", count: int = 70, **values: Any) -> TrainingJob:
     model = build_model(ModelSettings(name=name), DIGITS)
     return TrainingJob(
+        task=CLASSIFICATION,
         model=model,
         start=model.initial(3),
         examples=examples(count),
@@ -118,7 +120,7 @@ def test_training_follows_the_schedule_of_global_rounds() -> None:
 
 
 def test_the_learning_rate_decays_every_so_many_global_rounds() -> None:
-    sgd = SgdSettings.model_validate({"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
+    sgd = training(optimiser={"learning_rate": 1.0, "schedule": {"decay": 0.5, "every": 2}})
     assert [learning_rate(sgd, round_) for round_ in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
@@ -151,6 +153,21 @@ def test_every_example_is_seen_once_an_epoch_also_when_gathered_in_slabs() -> No
     train(local)
     rng = np.random.default_rng([5, 2, 7])
     assert seen == [*rng.permutation(count).tolist(), *rng.permutation(count).tolist()]
+
+
+def test_a_model_gets_further_inputs_by_name_in_the_order_of_the_batch() -> None:
+    numbers = np.arange(20, dtype=np.float32)[:, None]
+    pairs = Examples(inputs=numbers, labels=np.zeros(20, np.int64), more={"doubled": 2 * numbers})
+    seen: list[torch.Tensor] = []
+
+    def noting(weights: Tensors, inputs: torch.Tensor, doubled: torch.Tensor) -> torch.Tensor:
+        seen.append(doubled - 2 * inputs)
+        return inputs * weights["fc1.weight"][:, 0] + weights["fc1.bias"]
+
+    model = Model.of_layers([Layer(name="fc1", shape=(2, 1))], shared=[], outputs=noting)
+    train(replace(job(local_epochs=1), model=model, start=model.initial(0), examples=pairs, held_out=pairs))
+    assert [len(each) for each in seen] == [20, 16, 4]
+    assert not torch.cat(seen).any()
 
 
 def test_a_step_of_one_dense_layer_can_be_redone_by_hand() -> None:
@@ -210,7 +227,9 @@ def test_the_bits_do_not_depend_on_where_arrays_lie_in_memory(name: str) -> None
     inputs[...] = local.examples.inputs
     moved = replace(local, start=shifted, examples=Examples(inputs=inputs, labels=local.examples.labels))
     assert sha256(moved) == sha256(local)
-    assert evaluate(local.model, shifted, moved.examples) == evaluate(local.model, local.start, local.examples)
+    assert evaluate(local.model, shifted, moved.examples, CLASSIFICATION) == evaluate(
+        local.model, local.start, local.examples, CLASSIFICATION
+    )
 
 
 def test_another_process_gives_the_same_bits() -> None:
@@ -238,7 +257,7 @@ def test_seed_device_and_lps_round_each_choose_their_own_batches(change: dict[st
 
 def test_pixels_train_as_the_examples_they_stand_for() -> None:
     values = np.random.default_rng(1).integers(0, 256, (70, 1, 8, 8), dtype=np.uint8)
-    pixels = Pixels(values=values, labels=examples(70).labels)
+    pixels = Examples(inputs=values, labels=examples(70).labels)
     scaled = Examples(inputs=pixels.inputs, labels=pixels.labels)
     local = job()
     assert sha256(replace(local, examples=pixels)) == sha256(replace(local, examples=scaled))
@@ -302,7 +321,7 @@ def identity_model() -> Model:
 def test_evaluation_can_be_redone_by_hand() -> None:
     inputs = np.log(np.float32([[1, 3], [1, 1], [4, 1], [1, 9]]))  # logits: label probabilities up to a factor
     batch = Examples(inputs=inputs, labels=np.int64([1, 1, 1, 1]))
-    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
+    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch, CLASSIFICATION)
     # probabilities of label 1: 3/4, 1/2, 1/5, 9/10; among equals the first label wins
     assert loss_sum == pytest.approx(-np.log(3 / 4 * 1 / 2 * 1 / 5 * 9 / 10), abs=1e-6)
     assert (correct, num_examples) == (2, 4)
@@ -313,16 +332,16 @@ def test_evaluation_in_batches_counts_every_example_once() -> None:
     many = examples(2 * BATCH_EXAMPLES + 3)
     weights = model.initial(0)
     parts = [many.take(np.arange(start, min(start + 100, len(many)))) for start in range(0, len(many), 100)]
-    by_parts = [evaluate(model, weights, part) for part in parts]
-    whole = evaluate(model, weights, many)
+    by_parts = [evaluate(model, weights, part, CLASSIFICATION) for part in parts]
+    whole = evaluate(model, weights, many, CLASSIFICATION)
     assert whole.num_examples == sum(part.num_examples for part in by_parts) == 2 * BATCH_EXAMPLES + 3
     assert whole.sums == (sum(part.sums[0] for part in by_parts),)
     assert whole.loss_sum == pytest.approx(sum(part.loss_sum for part in by_parts), rel=1e-6)
-    assert evaluate(model, weights, many) == whole
+    assert evaluate(model, weights, many, CLASSIFICATION) == whole
 
 
 def test_no_examples_evaluate_to_zeros() -> None:
-    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, (0.0,), 0)
+    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0), CLASSIFICATION) == (0.0, (0.0,), 0)
 
 
 def test_limiting_threads_twice_leaves_one() -> None:

@@ -11,9 +11,10 @@ from torch.nn.functional import dropout
 
 from device.trial import try_out
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import PluginError
+from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
-from fedstrata.models import from_module
+from fedstrata.models import build_model, from_module
+from fedstrata.tasks import CLASSIFICATION
 
 
 def examples(number: int = 50) -> Examples:
@@ -62,7 +63,7 @@ def test_an_own_model_with_other_outputs_than_wanted_is_refused_in_one_line(
     make: Callable[[], nn.Module], message: str
 ) -> None:
     with pytest.raises(PluginError, match=message) as refused:
-        try_out(OWN, from_module(make, shared=[]), DATASET, seed=1)
+        try_out(OWN, from_module(make, shared=[]), DATASET, seed=1, task=CLASSIFICATION)
     assert "\n" not in str(refused.value)
 
 
@@ -76,5 +77,20 @@ class Dropping(nn.Module):
 
 
 def test_a_model_that_draws_from_torchs_generator_passes_as_does_one_on_two_examples() -> None:
-    try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1)
-    try_out(OWN, from_module(Dropping, shared=[]), Dataset(train=examples(2), test=examples(), num_classes=10), seed=1)
+    try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1, task=CLASSIFICATION)
+    try_out(
+        OWN,
+        from_module(Dropping, shared=[]),
+        Dataset(train=examples(2), test=examples(), num_classes=10),
+        seed=1,
+        task=CLASSIFICATION,
+    )
+
+
+def test_a_built_in_model_takes_one_input_of_float32() -> None:
+    masked = Examples(
+        inputs=np.ones((2, 3), np.int64), labels=np.array([0, 1]), more={"mask": np.ones((2, 3), np.float32)}
+    )
+    data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
+    with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
+        try_out(settings, build_model(settings, data.info), data, seed=1, task=CLASSIFICATION)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstrata.datasets import DatasetInfo, Pixels, dataset_info, load_dataset
+from fedstrata.datasets import DatasetInfo, dataset_info, load_dataset
 from fedstrata.datasets.fashion_mnist import DEBIAN
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import DataSettings
@@ -23,11 +23,11 @@ def folder(path: Path, orientations: tuple[int, ...], shape: tuple[int, ...] = (
 
 def test_the_images_of_each_label_are_turned_in_turn_and_named_anew(tmp_path: Path) -> None:
     dataset = load_dataset(folder(tmp_path, (0, 90)))
-    assert isinstance(dataset.train, Pixels)
+    assert dataset.train.scale == 255
     assert dataset.train.labels.tolist() == [0, 1, 2, 0, 3, 1]
-    assert dataset.train.values[0].tolist() == [[0, 1], [2, 3]]
-    assert dataset.train.values[2].tolist() == [[21, 23], [20, 22]]
-    assert dataset.train.values[4].tolist() == [[41, 43], [40, 42]]
+    assert dataset.train.stored[0].tolist() == [[0, 1], [2, 3]]
+    assert dataset.train.stored[2].tolist() == [[21, 23], [20, 22]]
+    assert dataset.train.stored[4].tolist() == [[41, 43], [40, 42]]
     assert np.array_equal(dataset.test.labels, dataset.train.labels)
     assert dataset.num_classes == 4
 

@@ -82,8 +82,8 @@ def _draw(
 
 
 def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Return the virtual seconds and the mean headline metric over the LPSs' models, each as it was last measured, once all
-    have been.
+    """Return the virtual seconds and the mean headline metric over the LPSs' models, each as it was last measured,
+    once all have been.
     """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"

@@ -1,0 +1,178 @@
+"""Optimisers of local training: torch's own to the bit, their state from round to round, clipping and schedules."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from device.optimisers import learning_rate
+from device.stacked.training import Stacked
+from device.training import LocalResult, OneByOne, TrainingJob, limit_threads, train
+from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
+
+DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
+MODEL = build_model(ModelSettings(name="mlp"), DIGITS)
+Options = Mapping[str, Any]
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+TORCHS: dict[str, tuple[Options, Make]] = {
+    "nesterov": (
+        {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        lambda leaves: torch.optim.SGD(leaves, 0.1, 0.9, nesterov=True, weight_decay=0.01, foreach=False),
+    ),
+    "momentum": (
+        {"name": "sgd", "learning_rate": 0.1, "momentum": 0.5},
+        lambda leaves: torch.optim.SGD(leaves, 0.1, 0.5, foreach=False),
+    ),
+    "adam": (
+        {"name": "adam", "betas": [0.8, 0.99], "weight_decay": 0.1},
+        lambda leaves: torch.optim.Adam(leaves, 0.001, (0.8, 0.99), weight_decay=0.1, foreach=False),
+    ),
+    "adamw": (
+        {"name": "adamw", "learning_rate": 0.01},
+        lambda leaves: torch.optim.AdamW(leaves, 0.01, foreach=False),
+    ),
+    "rmsprop": ({"name": "rmsprop"}, lambda leaves: torch.optim.RMSprop(leaves, foreach=False)),
+    "rmsprop with momentum": (
+        {"name": "rmsprop", "momentum": 0.9, "alpha": 0.9},
+        lambda leaves: torch.optim.RMSprop(leaves, 0.01, 0.9, momentum=0.9, foreach=False),
+    ),
+    "adagrad": ({"name": "adagrad"}, lambda leaves: torch.optim.Adagrad(leaves, foreach=False)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    limit_threads()
+
+
+def examples() -> Examples:
+    rng = np.random.default_rng(0)
+    return Examples(inputs=rng.random((50, 1, 8, 8), np.float32), labels=rng.integers(0, 10, 50))
+
+
+def job(options: Options, lps_round: int = 0, before: LocalResult | None = None, **changes: Any) -> TrainingJob:
+    """Two epochs of four batches, from the initial weights or after an earlier training."""
+    training = {"local_epochs": 2, "batch_size": 16, "optimiser": options, **changes}
+    return TrainingJob(
+        task=CLASSIFICATION,
+        model=MODEL,
+        start=MODEL.initial(3) if before is None else before.weights,
+        examples=examples(),
+        training=TrainingSettings.model_validate(training),
+        seed=5,
+        device_index=2,
+        lps_round=lps_round,
+        global_round=0,
+        optimiser_state={} if before is None else before.optimiser_state,
+    )
+
+
+def plainly(make: Make, rounds: int = 1, most: float | None = None) -> np.ndarray:
+    """The same by torch's class, which goes on through all rounds."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    views = MODEL.layout.views(MODEL.initial(3)).values()
+    for leaf, view in zip(module.parameters(), views, strict=True):
+        leaf.data = torch.tensor(view)
+    optimiser, data = make(list(module.parameters())), examples()
+    for lps_round in range(rounds):
+        orders = np.random.default_rng([5, 2, lps_round])
+        for order in (orders.permutation(50) for _ in range(2)):
+            for batch in (order[start : start + 16] for start in range(0, 50, 16)):
+                optimiser.zero_grad()
+                cross_entropy(module(torch.tensor(data.inputs[batch])), torch.tensor(data.labels[batch])).backward()
+                if most is not None:
+                    nn.utils.clip_grad_norm_(module.parameters(), most, foreach=False)
+                optimiser.step()
+    return torch.cat([leaf.detach().reshape(-1) for leaf in module.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_an_optimiser_is_torchs_to_the_bit(name: str) -> None:
+    options, make = TORCHS[name]
+    assert train(job(options)).weights.tobytes() == plainly(make).tobytes()
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_a_kept_state_goes_on_in_the_next_round_and_a_fresh_one_does_not(name: str) -> None:
+    options, make = TORCHS[name]
+    kept, fresh = {**options, "state": "kept"}, {**options, "state": "fresh"}
+    second = train(job(kept, lps_round=1, before=train(job(kept))))
+    assert second.weights.tobytes() == plainly(make, rounds=2).tobytes()
+    anew = train(job(fresh, lps_round=1, before=train(job(fresh))))
+    assert not anew.optimiser_state
+    assert anew.weights.tobytes() != second.weights.tobytes()
+
+
+def test_the_kept_state_of_adam_is_two_moments_and_the_number_of_steps() -> None:
+    state = train(job({"name": "adam", "state": "kept"})).optimiser_state
+    assert {name: vector.shape for name, vector in state.items()} == {
+        "exp_avgs": (MODEL.layout.size,),
+        "exp_avg_sqs": (MODEL.layout.size,),
+        "steps": (1,),
+    }
+    assert state["steps"].tolist() == [8]
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+def test_gradients_are_clipped_as_by_torch(name: str) -> None:
+    options, make = TORCHS[name]
+    assert train(job({**options, "clip_norm": 0.5})).weights.tobytes() == plainly(make, most=0.5).tobytes()
+
+
+def test_other_optimisers_than_plain_sgd_train_dense_networks_one_by_one() -> None:
+    jobs = [job(options) for options, _ in TORCHS.values()] + [job({"learning_rate": 0.1, "clip_norm": 1.0})]
+    stacked, alone = Stacked().train(jobs), OneByOne().train(jobs)
+    same = [one.weights.tobytes() == other.weights.tobytes() for one, other in zip(stacked, alone, strict=True)]
+    assert same == [True, False, *[True] * (len(jobs) - 2)]  # "momentum" alone is stacked, within rounding
+
+
+def rates(schedule: Options, rounds: int = 5) -> list[float]:
+    training = TrainingSettings.model_validate(
+        {"global_rounds": rounds, "optimiser": {"learning_rate": 8.0, "schedule": schedule}}
+    )
+    return [round(learning_rate(training, number), 6) for number in range(rounds)]
+
+
+def test_schedules_by_hand() -> None:
+    assert rates({"decay": 0.5, "every": 2}) == [8.0, 8.0, 4.0, 4.0, 2.0]
+    assert rates({"name": "cosine"}, rounds=4) == [8.0, 6.828427, 4.0, 1.171573]  # 4 + 4 cos(π g / 4)
+    assert rates({"name": "cosine", "floor": 0.5}, rounds=2) == [8.0, 6.0]
+    assert rates({"warm_up_rounds": 3}) == [2.0, 4.0, 6.0, 8.0, 8.0]
+    assert rates({"name": "cosine", "warm_up_rounds": 1}, rounds=3) == [4.0, 8.0, 4.0]
+    assert rates({"decay": 0.5, "warm_up_rounds": 1}, rounds=4) == [4.0, 8.0, 4.0, 2.0]
+
+
+FILE = "name: x\npartition: {kind: iid, devices: 4, examples_per_device: 50}\nmethod: fedavg\n"
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "message"),
+    [
+        ("{name: adam, momentum: 0.9}", r"training.optimiser.momentum: not a key of name adam; "),
+        ("{betas: [0.9, 0.99]}", r"training.optimiser.betas: not a key of name sgd; "),
+        ("{name: lion}", r"training.optimiser.*'lion'.*'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad'"),
+        ("{nesterov: true}", r"nesterov: true with momentum 0 does nothing; give momentum"),
+        ("{state: kept}", r"state: kept with momentum 0 does nothing; give momentum"),
+        ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: Input should be less than 1 \(got 1.0\)"),
+        ("{schedule: {name: cosine, decay: 0.5}}", r"training.optimiser.schedule.decay: not a key of name cosine; "),
+    ],
+)
+def test_a_wrong_optimiser_is_refused_in_one_line(optimiser: str, message: str) -> None:
+    with pytest.raises(ExperimentError, match=message) as refused:
+        parse_experiment(f"{FILE}training: {{optimiser: {optimiser}}}\n")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_without_a_name_means_sgd() -> None:
+    written = "training: {optimiser: {learning_rate: 0.2, schedule: {decay: 0.5}}}\n"
+    named = "training: {optimiser: {name: sgd, learning_rate: 0.2, schedule: {name: step, decay: 0.5}}}\n"
+    assert parse_experiment(FILE + written).digest == parse_experiment(FILE + named).digest

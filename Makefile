@@ -68,7 +68,7 @@ docs: setup ## the documents as a site to read and search without a network, in 
 images: ## container images of the three services, with docker, podman or buildah
 	scripts/images
 
-release: setup ## wheel, source archive, packed chart and images of the last commit, with checksums, in dist/
+release: setup ## wheel, source archive, chart, OCI artefact, site and images of the last commit, with checksums, in dist/
 	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
 
 screenshots: setup ## take docs/page.png and docs/report.png anew, in Chromium: one to two minutes

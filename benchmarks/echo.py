@@ -126,7 +126,7 @@ async def attend(options: argparse.Namespace) -> None:
 
 
 def returned(offer: ReceivedModel, client: RoundClient) -> Update:
-    """What was received, as an update."""
+    """Return the received model as an update."""
     flat = offer.flat
     return Update(round=offer.round, num_examples=EXAMPLES, codec=client.codec_for(flat), read=lambda a, b: flat[a:b])
 

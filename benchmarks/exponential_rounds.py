@@ -1,4 +1,4 @@
-"""The mean round of a run whose devices compute T_min + Exp(μ), beside T_min + H_m / μ: it waits for the slowest of m.
+"""The mean round of a run with devices that compute T_min + Exp(μ), and T_min + H_m / μ, the slowest of m.
 
     python -m benchmarks.exponential_rounds --devices 20 --rounds 200
 
@@ -18,7 +18,7 @@ MINIMUM_S, MEAN_S = 1.0, 1.0  # T_min and 1/μ
 
 
 def round_seconds(devices: int, rounds: int, seed: int) -> list[float]:
-    """How long each LPS round of such a run took in virtual time."""
+    """Return the virtual time of each LPS round of such a run."""
     experiment = {
         "name": "exponential",
         "seed": seed,

@@ -25,7 +25,7 @@ OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 
 
 def chunks_of(data: bytes) -> list[bytes]:
-    """In pieces of at most 1 MiB."""
+    """Yield pieces of at most 1 MiB."""
     return [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
 
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.kill_matrix --draws 50 --seed 0 --out /tmp/kill-matrix
 
-One row a draw: what was killed where, whether it came about, whether the run completed, whether every
-`model_sha256` and `personal_sha256` is that of the undisturbed run. Ends with exit code 1 if any draw differs. With
-`--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as
-that of `fedstrata run` does, for instance to another method or a topology. On the virtual clock timeline.csv is
-compared, too, and who was left out of what:
+One row a draw: what was killed where, whether it came about, whether the run completed, whether every `model_sha256`
+and `personal_sha256` is the same as in the undisturbed run. Ends with exit code 1 if any draw differs. With `--hidden
+16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as in `fedstrata
+run`, for instance to another method or a topology. On the virtual clock timeline.csv is compared, too, and who was left
+out of what:
 
     python -m benchmarks.kill_matrix --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 --out DIR
     python -m benchmarks.kill_matrix --set 'method={name: ditto}' --set topology.lps=2 --draws 20 --out DIR
@@ -87,7 +87,7 @@ def draw(rng: random.Random) -> Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Came:
-    """What a run came to: hashes of its models and what devices keep, of timeline.csv, and of who was left out."""
+    """The hashes of a run: of its models and what devices keep, of timeline.csv, and of who was left out."""
 
     exit_code: int
     models: str = ""
@@ -101,7 +101,7 @@ class Came:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How one draw ended."""
+    """The end of one draw."""
 
     number: int
     faults: str
@@ -113,7 +113,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """What is run, and where to."""
+    """The run's experiment, and its folders."""
 
     experiment: str
     changes: Sequence[str]
@@ -157,7 +157,7 @@ class Matrix:
 
 
 def came_of(folder: Path, exit_code: int) -> Came:
-    """What a record says."""
+    """Return the hashes of a record."""
     path = folder / "summary.json"
     if not path.exists():
         return Came(exit_code=exit_code)
@@ -177,7 +177,7 @@ def sha256_of(value: Mapping[str, str] | Sequence[str]) -> str:
 
 
 def restarts(folder: Path) -> int:
-    """How many kills came about: notes that processes left, and those of the driver."""
+    """Return how many kills came about: notes of processes and of the driver."""
     markers = folder / "state" / "faults"
     by_themselves = len(list(markers.iterdir())) if markers.exists() else 0
     log = folder / "logs" / "faults.log"

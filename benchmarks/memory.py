@@ -4,11 +4,10 @@
     python -m benchmarks.memory --model-mb 20 --children 32 --streams 2 4 8
 
 Starts `python -m lps` for each number, under a GPS that runs here, and children that run here too: each fetches the
-model and sends a float32 update made up chunk by chunk, `--at-once` of them at a time, for one global round of two
-LPS rounds. Prints the peak resident size of the LPS (VmHWM), what it was before the first child came, and whether
-the growth stays within what `fedstrata check` says, 2.5 models, or with `--streams`, where the children are of so many
-clusters and the LPS has them all, 5.5 times the streams; fails when it is over that by more than 30 MB, and 0.3 MB a
-child.
+model and sends a float32 update made up chunk by chunk, `--at-once` of them at a time, for one global round of two LPS
+rounds. Prints the peak resident size of the LPS (VmHWM), and its size before the first child came. The growth has to
+stay within 2.5 models, as `fedstrata check` says. With `--streams` the children are of so many clusters, and the limit
+is 5.5 times the streams. Fails if the growth is over the limit by more than 30 MB, and 0.3 MB per child.
 """
 
 import argparse
@@ -67,7 +66,7 @@ training: {{global_rounds: 1, lps_rounds_per_global_round: 2, local_steps: 1}}
 
 @dataclass(frozen=True)
 class Who:
-    """What every call says of who calls."""
+    """The caller's words in every call."""
 
     run_id: str
     child_id: str
@@ -88,7 +87,7 @@ class Child:
         return Who(experiment.run_id, experiment.device_ids()[index], "lps-0")
 
     def layout(self, experiment: Experiment) -> Layout:
-        """What goes up and down."""
+        """The payloads up and down."""
         return build_model(experiment.model, dataset_info(experiment.data)).layout
 
     async def run(self) -> None:
@@ -115,7 +114,7 @@ class Child:
         return self.stub.SubmitUpdate(parts)
 
     async def _fetch(self, sent: int) -> rounds_pb2.ModelHeader | None:
-        """The header of the next model, whose bytes are read and dropped; None when the run is over."""
+        """Read and drop the next model; gives its header, or None when the run is over."""
         while True:
             request = rounds_pb2.FetchModelRequest(
                 run_id=self._who.run_id, child_id=self._who.child_id, home_id=self._who.home_id,

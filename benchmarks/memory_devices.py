@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 
-Runs each number in one process for two global rounds, on examples without content, as many as the published data set of
-that shape has, and prints the peak resident size of that process (VmHWM) beside what
-`emulator.estimates.sizing` has Kubernetes asked for.
+Runs each number in one process for two global rounds. The examples have no content, and are as many as in the published
+data set of that shape. Prints the peak resident size of that process (VmHWM), and the request by
+`emulator.estimates.sizing`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def experiment_of(options: argparse.Namespace, devices: int, data: str) -> Experiment:
-    """So many devices, two short global rounds."""
+    """Return an experiment of so many devices, with two short global rounds."""
     return parse_experiment(f"""
 name: memory
 data: {data}
@@ -53,7 +53,7 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_epochs: 1, b
 
 
 def peak_mb(experiment: Experiment, folder: Path) -> float:
-    """Of the process with all devices, until it has evaluated the final model."""
+    """Return the peak size of the process with all devices, until it has evaluated the final model."""
     path, peak = folder / "memory.yaml", 0.0
     path.write_text(experiment.to_yaml(), encoding="utf-8")
     words = ["-m", "emulator", "run", str(path), "--out", str(folder / "run"), "--device-processes", "1", "--json"]

@@ -1,4 +1,4 @@
-"""Memory of the GPS by its number of clusters, as memory.py has that of an LPS by its number of devices.
+"""Memory of the GPS by its number of clusters, as memory.py measures an LPS by its number of devices.
 
     python -m benchmarks.memory_gps --model-mb 100 --clusters 2 8 32 128
 
@@ -32,7 +32,7 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 
 
 def experiment_of(clusters: int, model_mb: float) -> Experiment:
-    """So many clusters of one device, with a dense model whose shared layers are of about that size."""
+    """Return an experiment of so many clusters of one device, with shared layers of about that size."""
     hidden = round(model_mb * 1e6 / 4 / (64 + 1))
     return parse_experiment(f"""
 name: memory-gps
@@ -44,13 +44,13 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1}}
 
 
 def shared_layout(experiment: Experiment) -> Layout:
-    """What goes between LPSs and the GPS."""
+    """The payloads between LPSs and the GPS."""
     model = build_model(experiment.model, dataset_info(experiment.data))
     return model.layout.select(model.shared)
 
 
 class Cluster(Child):
-    """A cluster whose aggregate is one number, over and over."""
+    """A cluster with an aggregate of one number, over and over."""
 
     def who(self, experiment: Experiment, index: int) -> Who:
         """An LPS calls for its cluster."""

@@ -1,8 +1,8 @@
 """What eigenvectors tell of single examples, without noise and with; and the figures of docs/results/privacy.md.
 
 `python -m benchmarks.privacy attack --figure attack.svg` tells members of a device's data from other examples of the
-same classes by how much of each lies in the span of the eigenvectors that the device shares, and prints the area under
-the ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
+same classes. It looks at how much of each lies in the span of the device's eigenvectors. It prints the area under the
+ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
 `python -m benchmarks.grouping experiments/sweeps/privacy_profiles.yaml` has printed, and `python -m benchmarks.privacy
 updates table.csv --figure updates.svg` what `fedstrata sweep experiments/sweeps/privacy_updates.yaml` has left.
 """
@@ -32,7 +32,7 @@ EIGENVECTORS, OTHERS, CLIP = 5, 400, 5.0
 
 
 def spectrum(rows: Matrix, epsilon: float | None, seed: int) -> Spectrum:
-    """Of a device's rows, noised where there is an ε."""
+    """Return the eigenvectors of a device's rows, noised if there is an ε."""
     if epsilon is None:
         return spectrum_of(rows)
     settings = ProfilePrivacy(epsilon=epsilon, clip=CLIP, min_examples=1)
@@ -47,7 +47,7 @@ def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
 
 
 def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int], list[float]]:
-    """By ε and size of the device, for each seed, of raw pixels in rows, shape (N, d)."""
+    """Return the areas by ε and size of the device, for each seed, of raw pixels in rows, shape (N, d)."""
     found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in sizes}
     for seed in SEEDS:
         order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
@@ -88,7 +88,7 @@ def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
 
 
 def updates(table: str) -> tuple[dict[str, dict[float, tuple[float, float]]], dict[str, float]]:
-    """By what noise covers, and ε, the accuracy in percent, mean and deviation; and that of the cells without noise."""
+    """Return accuracies in percent, mean and deviation, by what noise covers and ε; and of the cells without noise."""
     lines: dict[str, dict[float, tuple[float, float]]] = {}
     others: dict[str, float] = {}
     for row in csv.DictReader(table.splitlines()):

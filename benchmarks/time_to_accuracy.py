@@ -2,7 +2,7 @@
 
     python -m benchmarks.time_to_accuracy DIR --link LTE= --link NB-IoT=links.device-lps.preset=nb-iot --out FIGURE.svg
 
-Nothing is trained again. Prints for each link and cell the virtual seconds until devices stand in their groups, until
+Nothing is trained again. Prints for each link and cell the virtual seconds until devices are in their groups, until
 the accuracy over the examples of all devices first is each of `--levels`, and in all: mean ± sample standard deviation
 over the seeds, or in how many seeds it ever is so high. The figure has the mean over the seeds, and where a device's
 time went.
@@ -38,7 +38,7 @@ class Timed:
     parts: Mapping[str, float]  # of LPS rounds
 
     def reaches(self, level: float) -> float | None:
-        """When the accuracy first is so high."""
+        """Return when the accuracy first is so high."""
         return next((at_s for at_s, accuracy in self.curve if accuracy >= level), None)
 
 
@@ -103,7 +103,7 @@ def draw_curves(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> 
 
 
 def draw_parts(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> None:
-    """Where the mean device's time went on one link."""
+    """Return the parts of the mean device's time on one link."""
     names = [*cells][::-1]
     left = [0.0] * len(names)
     for part, colour in zip(("grouping", *PARTS), (COLOURS[3], *PART_COLOURS), strict=True):

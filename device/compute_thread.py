@@ -84,7 +84,7 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for the others of these groups, each for a moment after the one before."""
+        """Wait for the others of these groups, each for a moment after the last."""
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
             if not await wait_until(self._came, self._came.is_set, LULL_S):

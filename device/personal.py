@@ -47,7 +47,7 @@ class PersonalStore:
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
         """Keep the state that a device has after a round; later ones, of rounds that are done again, are gone.
 
-        Without `durable` the file survives the death of the process, but perhaps not that of the machine.
+        Without `durable` the file survives the death of the process, but perhaps not a crash of the machine.
 
         Raises:
             PluginError: an array is of a type that is not kept.

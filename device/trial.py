@@ -17,7 +17,7 @@ EXAMPLES = 3
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
-    """Refuse a model of the user's own whose outputs have a wrong shape, or differ for the same weights and inputs.
+    """Refuse a user's own model if its outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
         PluginError: that, or the model fails. ExperimentError: a built-in model does not take the data's inputs.
@@ -50,7 +50,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Refuse data whose inputs a built-in model does not take."""
+    """Refuse data with inputs that a built-in model does not take."""
     found = [f"a further input {name}" for name in examples.more]
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:

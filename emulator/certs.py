@@ -30,7 +30,7 @@ def init(folder: Path, run: str) -> Path:
 def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Release | None = None) -> Path:
     """Issue a certificate of who is in a role; gives its folder, to be copied to where the process will run.
 
-    By the authority of the folder, or by that of a release on Kubernetes.
+    By the authority of the folder, or of a release on Kubernetes.
 
     Raises:
         CertificateError: there is no authority, nobody can have such a name, or it has a certificate already.
@@ -48,7 +48,7 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
 
 
 def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
-    """Have all certificates of a name count no more; gives the folders that are told so, one after the other.
+    """Make all certificates of a name invalid; gives the folders that learn of it, one after the other.
 
     Raises:
         CertificateError: nobody can have such a name, or there is no authority.
@@ -78,7 +78,7 @@ def renew_pods(release: Release) -> list[str]:
 
 
 def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Renew as `renew_authority` does, for a release on Kubernetes and a folder; yield who is told."""
+    """Renew as `renew_authority` does, for a release on Kubernetes and a folder; yield the holders."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     yield from certificates.renew_authority()
@@ -86,7 +86,7 @@ def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
 
 
 def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Drop as `drop_authority` does, for a release on Kubernetes and a folder; yield who is told."""
+    """Drop as `drop_authority` does, for a release on Kubernetes and a folder; yield the holders."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     _check_issued(certificates.existing_authority(), boards)
@@ -126,7 +126,7 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
 def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[Issued]:
     """Issue all certificates of a folder anew, each with a new key; gives them as they are made.
 
-    By the authority of the folder, or by that of a release on Kubernetes, which has issued them before.
+    By the authority of the folder, or of a release on Kubernetes, which has issued them before.
 
     Raises:
         CertificateError: there is no authority, or no certificate; or one is of another run, and then all stay.
@@ -138,12 +138,13 @@ def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[I
 
 
 def renew_authority(folder: Path) -> Iterator[Issued]:
-    """Make another authority, and have who has a certificate of the folder trust both; gives them as they are told.
+    """Make another authority, and have all holders of the folder's certificates trust both; gives them one by one.
 
     Certificates stay as they are, by the authority of before, until `renew` makes them anew.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or the one before still counts; then all stays.
+        CertificateError: there is no authority or no certificate, or the old authority is still trusted; then all
+        stays.
     """
     authority = Authority.load(folder / AUTHORITY)
     holders, successor = _issued_for(authority, folder), authority.succeeded()
@@ -152,7 +153,7 @@ def renew_authority(folder: Path) -> Iterator[Issued]:
 
 
 def drop_authority(folder: Path) -> Iterator[Issued]:
-    """Have nobody trust the authority of before any more; gives who is told so.
+    """Have nobody trust the old authority any more; gives the holders that learn of it.
 
     Raises:
         CertificateError: there is none of before, or a certificate of the folder is still by it; then all stays.

@@ -1,4 +1,4 @@
-"""Every error the project raises on purpose: what a caller is told, its gRPC status and its exit code.
+"""Every error the project raises on purpose: its text for the caller, its gRPC status and its exit code.
 
 This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`;
 a command raises one and ends with `.exit_code`. The exit codes are documented in docs/reference/errors.md.

@@ -1,6 +1,6 @@
 """Gaussian noise for differential privacy: where it comes from, what seals it, and how it lies on a grid of integers.
 
-A key makes a stream of numbers (SHAKE-256). For research a key is a hash of the seed, whose noise it is and the round:
+A key makes a stream of numbers (SHAKE-256). For research a key is a hash of the seed, the noise's owner and the round:
 a run can be repeated, and whoever has the experiment file can take the noise off again. For protection a key is made
 from a secret that the system's entropy gave and that never leaves its owner's folder. There, before anything is
 released, the secret and the hash of what each round releases are on disk: a process that dies and does a round again
@@ -117,7 +117,7 @@ def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
 
 
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
-    """δ of one Gaussian release whose noise is so many times its sensitivity (Balle & Wang 2018, Theorem 8)."""
+    """δ of one Gaussian release with noise of so many times its sensitivity (Balle & Wang 2018, Theorem 8)."""
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     if half + shift < FAR:
         return _phi(half - shift) - math.exp(epsilon) * _phi(-half - shift)
@@ -133,7 +133,7 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
-    """ε at a δ of one Gaussian release whose noise is so many times its sensitivity; a little more, never less."""
+    """ε at a δ of one Gaussian release with noise of so many times its sensitivity; a little more, never less."""
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
     return _least(lambda epsilon: delta_of(noise_multiplier, epsilon) <= delta, above=0.0, within=1e-9)

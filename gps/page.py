@@ -1,4 +1,4 @@
-"""What the live page is told of a run, while somebody looks; else nothing is done for it."""
+"""What the live page gets of a run, while somebody looks; else nothing is done for it."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -108,7 +108,7 @@ class Phases:
             run.operator.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
-        """Return the clusters whose reports may still come."""
+        """Return the clusters with reports that may still come."""
         serving = self._run.serving
         return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
 

@@ -1,4 +1,4 @@
-"""One run at the GPS: its parts, how it stands, and who is told when that changes."""
+"""One run at the GPS: its parts, its state, and the listeners to changes."""
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor

@@ -50,7 +50,7 @@ def options_of_process() -> Arguments:
 
 
 def lps_id(options: argparse.Namespace) -> str:
-    """Return the id given, or that of the pod's ordinal. Raises ExperimentError when there is neither."""
+    """Return the id given, or the id by the pod's ordinal. Raises ExperimentError when there is neither."""
     if options.lps_id:
         return str(options.lps_id)
     ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))

@@ -156,7 +156,7 @@ class Clusters:
             session.close()
 
     def _drop(self, name: str) -> None:
-        """Serve a cluster no more: its devices are told to ask the GPS again."""
+        """Serve a cluster no more, and tell its devices to ask the GPS again."""
         service = self._services.pop(name)
         face = self.faces.pop(name, None)
         if face is not None:

@@ -26,8 +26,8 @@ class Members:
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
         """Return whether the open round goes on, by the GPS's newest list, if this LPS still has the devices at all.
 
-        It does not where the GPS has gone back a global round and so undone a move: who has moved back would be waited
-        for here in vain, and what has been summed up is of other devices than the round will have.
+        It does not where the GPS has gone back a global round and so undone a move: it would wait for devices that have
+        moved back, and its sums are of other devices than the round will have.
         """
         if home is None or home.term != self._term:
             return False
@@ -98,8 +98,8 @@ class Members:
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
         """Return the number of examples for which the LPS rounds of a global round stand together.
 
-        A round whose row is not in the report was gathered by an LPS whose files are gone: it stands for the examples
-        of the devices that were asked in it.
+        A round without a row in the report was gathered by an LPS that lost its files: its weight is the examples of
+        the devices that were asked.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds

@@ -135,7 +135,7 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows whose evaluations are complete, and the rest."""
+    """Return the rows with complete evaluations, and the rest."""
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]
     return done, rest

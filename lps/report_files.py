@@ -37,7 +37,7 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Keep the report at the start of a global round, and none that is older than the one before."""
+        """Keep the report at the start of a global round, and none that is older than the last one."""
         write_report(self._path(global_round), report)
         self._path(global_round - 2).unlink(missing_ok=True)
 

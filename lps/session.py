@@ -71,7 +71,7 @@ class Session:
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
-        """Take who belongs here from now on; devices that do not any more are told so."""
+        """Take who belongs here from now on; tell the devices that do not any more."""
         self._parts.members.take(cluster)
         self.server.look_again()
 

@@ -26,7 +26,7 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True)
 class _Opened:
-    """A cluster's round, when it was first seen, and how long the one before was."""
+    """A cluster's round, when it was first seen, and the length of the last round."""
 
     number: int
     at: float

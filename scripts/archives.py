@@ -1,7 +1,9 @@
-"""Tar archives whose bytes follow from the names and contents of their files alone."""
+"""Archives with bytes that follow from the names and contents of their files alone."""
 
 import gzip
 import tarfile
+import zipfile
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
@@ -20,6 +22,16 @@ def pack(folder: Path, archive: Path, *, root: str, time: int) -> None:
             member.size, member.mtime = len(content), time
             member.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             tar.addfile(member, BytesIO(content))
+
+
+def zipped(folder: Path, archive: Path, *, root: str, time: int) -> None:
+    """Write a folder's files to a .zip, under `root` and with one time (seconds since 1970), sorted by name."""
+    at = datetime.fromtimestamp(time, UTC).timetuple()[:6]
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            member = zipfile.ZipInfo(f"{root}/{path.relative_to(folder).as_posix()}", at)
+            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            file.writestr(member, path.read_bytes())
 
 
 def unpack(archive: Path, folder: Path) -> Path:

@@ -78,7 +78,9 @@ def check_reached(url: str) -> None:
 
 
 def audited(constraints: Path, url: str) -> str:
-    """What pip-audit says of pinned packages. Raises NotAuditedError where the service fails, ValueError otherwise."""
+    """Return the findings of pip-audit in pinned packages. Raises NotAuditedError where the service fails, ValueError
+    otherwise.
+    """
     words = [sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--timeout", str(int(REACHED_S))]
     words += ["--format", "json", "--progress-spinner", "off"]
@@ -114,7 +116,7 @@ def _findings(dependency: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def allowed_in(text: str) -> dict[tuple[str, str], str]:
-    """Why a finding in a package is let pass, by both their names. Raises ValueError."""
+    """Return why a finding in a package may pass, by both their names. Raises ValueError."""
     reasons = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):

@@ -1,7 +1,7 @@
-"""Everything that a release consists of, from the last commit and nothing else: `make release`.
+"""Make all files of a release, from the last commit and nothing else: `make release`.
 
-Source archive, wheel and packed chart have the same bytes each time they are made from a commit; images are built
-where docker, podman or buildah works. SHA256SUMS lists them all.
+Source archive, wheel, packed chart and site have the same bytes each time they are made from a commit. Images are
+built if docker, podman or buildah works. SHA256SUMS lists them all.
 """
 
 import argparse
@@ -16,8 +16,9 @@ import tomllib
 from pathlib import Path
 
 import yaml
-from archives import pack, unpack
+from archives import pack, unpack, zipped
 from chart_readme import write_readme
+from oci import write_artefact
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOK = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
@@ -30,15 +31,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where; its folder of the version is made anew")
     parser.add_argument("--home", metavar="URL", help="the project's address, for the chart's metadata")
     parser.add_argument("--without-images", action="store_true", help="leave the images out")
+    parser.add_argument("--without-site", action="store_true", help="leave the documents' site out")
     asked = parser.parse_args()
     try:
-        print(release(asked.out.resolve(), home=asked.home, has_images=not asked.without_images))
+        images, site = not asked.without_images, not asked.without_site
+        print(release(asked.out.resolve(), home=asked.home, has_images=images, has_site=site))
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         sys.exit(f"release: {' '.join(str(said).split())[-600:]}")
 
 
-def release(out: Path, *, home: str | None, has_images: bool) -> Path:
+def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) -> Path:
     """Make all of it; gives the folder."""
     os.umask(0o022)
     time = int(_output("git", "log", "-1", "--format=%ct"))
@@ -51,6 +54,8 @@ def release(out: Path, *, home: str | None, has_images: bool) -> Path:
         target.mkdir(parents=True)
         _python_archives(tree, target, time)
         _chart(tree, target, time, home)
+        if has_site:
+            _site(tree, target, time)
         if has_images:
             _images(tree, target, time)
     _checksums(target)
@@ -65,7 +70,7 @@ def _exported(scratch: Path) -> Path:
 
 
 def _version(tree: Path) -> str:
-    """The one of pyproject.toml, which Chart.yaml has to agree with."""
+    """Return the version of pyproject.toml, which Chart.yaml and CITATION.cff repeat."""
     version = str(tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
     chart = yaml.safe_load((tree / "helm" / "fedstrata" / "Chart.yaml").read_text(encoding="utf-8"))
     if {chart["version"], chart["appVersion"]} != {version}:
@@ -73,6 +78,9 @@ def _version(tree: Path) -> str:
             f"pyproject.toml has version {version}, but Chart.yaml {chart['version']} with appVersion "
             f"{chart['appVersion']}; make them agree"
         )
+    cited = yaml.safe_load((tree / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    if cited != version:
+        raise OSError(f"pyproject.toml has version {version}, but CITATION.cff {cited}; make them agree")
     return version
 
 
@@ -104,7 +112,29 @@ def _chart(tree: Path, target: Path, time: int, home: str | None) -> None:
         file.write(f"icon: data:image/svg+xml;base64,{icon}\n")
         if home:
             file.write(f"home: {home}\nsources: [{home}]\n")
-    pack(chart, target / f"fedstrata-{_version(tree)}.tgz", root="fedstrata", time=time)
+    packed = target / f"fedstrata-{_version(tree)}.tgz"
+    pack(chart, packed, root="fedstrata", time=time)
+    write_artefact(packed, target / f"fedstrata-{_version(tree)}-chart.oci.tar", time=time)
+
+
+def _site(tree: Path, target: Path, time: int) -> None:
+    """The documents as a site to read without a network, in a zip archive."""
+    site = tree.parent / "site"
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--fail-on-warning",
+        "--nitpicky",
+        "--quiet",
+        "-d",
+        str(tree.parent / "cache"),
+    ]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "PYTHONHASHSEED": "0"}
+    done = subprocess.run([*command, "docs", str(site)], cwd=tree, env=environment, check=False, capture_output=True)
+    if done.returncode:
+        raise OSError(f"no site ({done.stderr.decode()[-300:]}); install the extra docs, or give --without-site")
+    zipped(site, target / f"fedstrata-{_version(tree)}-docs.zip", root=f"fedstrata-{_version(tree)}-docs", time=time)
 
 
 def _images(tree: Path, target: Path, time: int) -> None:

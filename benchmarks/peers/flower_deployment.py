@@ -47,7 +47,7 @@ class Federation:
 
     @property
     def address(self) -> str:
-        """Of the SuperLink."""
+        """Return the address of the SuperLink."""
         return f"127.0.0.1:{self._ports[0]}"
 
     def start(self, program: str, *words: str) -> "subprocess.Popen[bytes]":
@@ -95,7 +95,7 @@ class Federation:
 
 
 def wait_for(holds, seconds: float, otherwise: str) -> None:
-    """Until a condition holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
@@ -104,7 +104,7 @@ def wait_for(holds, seconds: float, otherwise: str) -> None:
 
 
 def is_healthy(address: str) -> bool:
-    """Whether a SuperLink answers."""
+    """Return whether a SuperLink answers."""
     try:
         with urllib.request.urlopen(f"http://{address}/health", timeout=1) as answer:
             return answer.status == 200

@@ -41,7 +41,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, folder: Path, console: Console) -> Results:
-    """Run the parts asked for; one that fails is told and the others go on."""
+    """Run the parts asked for; one that fails is reported, and the others go on."""
     peers = options.peers.absolute() if options.peers else None  # not resolved: a link is what makes an environment
     if peers and not machine.peer_versions(peers, folder):
         peers = None

@@ -31,7 +31,7 @@ def described(peers: Path | None, folder: Path) -> dict[str, Any]:
 
 
 def peer_versions(peers: Path, folder: Path) -> dict[str, str]:
-    """Of the packages in the peers' environment; empty where one of them is missing."""
+    """Return the versions of the packages in the peers' environment; empty if one of them is missing."""
     printed = _printed([str(peers), "-c", ASK, *PEERS], folder).split()
     return dict(zip(PEERS, printed, strict=True)) if len(printed) == len(PEERS) else {}
 

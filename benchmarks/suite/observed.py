@@ -28,7 +28,7 @@ class Observed:
 
 
 def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int) -> float:
-    """From the close of a global round to that of the next, median without the first; nothing else is watched."""
+    """Return the median time from the close of a global round to the next close, without the first round."""
     output_of(_run(experiment, folder, settings), timeout_s=120, folder=folder)
     return _median_of_rounds(folder, warm_up)
 
@@ -53,7 +53,7 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
 
 
 def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
-    """The command; in the clear, as the peers beside us are."""
+    """Return the command; without TLS, as the peers."""
     words = [word for setting in settings for word in ("--set", setting)]
     return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--no-tls", *words)
 
@@ -77,7 +77,7 @@ def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:
 
 
 def _closed(log: Path) -> list[float]:
-    """When each global round was closed."""
+    """Return the times at which global rounds were closed."""
     events = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{"))
     return [
         datetime.fromisoformat(each["time"]).timestamp() for each in events if each["event"] == "global_round_closed"
@@ -120,7 +120,7 @@ def _family(root: int) -> list[int]:
 
 
 def _tier(pid: int) -> str:
-    """Of a `python -m TIER …`; nothing for any other process."""
+    """Return the tier of a `python -m TIER …`; nothing for any other process."""
     return _module(_read(pid, "cmdline").split("\0"))
 
 

@@ -27,7 +27,7 @@ Measure = Callable[[], float]
 
 @dataclass(kw_only=True)
 class Setting:
-    """What the parts share."""
+    """The settings that the parts share."""
 
     folder: Path  # temporary
     peers: Path | None  # the Python of the peers' environment
@@ -50,7 +50,7 @@ class Setting:
 
 
 def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dict[str, list[float]]:
-    """Each measure once a repeat, one after another; one that fails is told and left out."""
+    """Each measure once a repeat, one after another; one that fails is reported and left out."""
     results: dict[str, list[float]] = {name: [] for name in measures}
     began = time.perf_counter()
     for repeat in range(repeats):
@@ -126,7 +126,7 @@ def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, t
 
 
 def median_of(printed: str, warm_up: int) -> float:
-    """Of the seconds in a program's JSON, without the first rounds."""
+    """Return the median of the seconds in a program's JSON, without the first rounds."""
     seconds: list[float] = json.loads(printed)["seconds"]
     return statistics.median(seconds[warm_up:])
 

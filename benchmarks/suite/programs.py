@@ -48,7 +48,7 @@ def started(command: Sequence[str], *, timeout_s: float, log: Path) -> Iterator[
 
 
 def output_of(command: Sequence[str], *, timeout_s: float, folder: Path) -> str:
-    """What a program prints."""
+    """Return the output of a program."""
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
             raise ProgramError("no pipe to the program")

@@ -18,7 +18,7 @@ class Aim:
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Whether the value is on the right side."""
+        """Return whether the value is on the right side."""
         return value >= self.limit if self.sense == "at least" else value <= self.limit
 
     def __str__(self) -> str:
@@ -39,14 +39,14 @@ class Row:
 
     @property
     def ratios(self) -> Times:
-        """How many times faster we are where the aim is at least so many; else how many times as dear."""
+        """Return how many times faster we are if the aim is at least so many; else how many times as dear."""
         pairs = zip(self.ours, self.theirs, strict=True) if self.theirs else ()
         is_faster = self.aim is not None and self.aim.sense == "at least"
         return [theirs / ours if is_faster else ours / theirs for ours, theirs in pairs]
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the aim is; None without one."""
+        """Return whether the aim is met; None without one."""
         return None if self.aim is None else self.aim.holds(statistics.median(self.ratios or self.ours))
 
 
@@ -75,7 +75,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
+        """Write the results as JSON, whole or not at all."""
         rows = [asdict(row) | {"ratios": row.ratios, "is_met": row.is_met} for row in self.rows]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
@@ -84,7 +84,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """What `write` wrote."""
+        """Return the results in a file of `write`."""
         kept = json.loads(path.read_text(encoding="utf-8"))
         rows = [_row(entry) for entry in kept.pop("rows")]
         points = [Point(**entry) for entry in kept.pop("points")]

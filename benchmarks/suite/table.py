@@ -39,7 +39,7 @@ def rows_table(results: Results) -> Table:
 
 
 def verdict(row: Row) -> str:
-    """Whether the aim is met."""
+    """Return whether the aim is met."""
     return {None: "", True: "met", False: "missed"}[row.is_met]
 
 

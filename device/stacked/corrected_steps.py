@@ -1,4 +1,4 @@
-"""Training steps of a stack of dense networks whose gradients a method corrects before the optimiser uses them.
+"""Training steps of a stack of dense networks; a method corrects the gradients before the optimiser uses them.
 
 Weights are passed over three times more than in plain steps. So the gradients of a few devices are made, corrected and
 used before those of the next few are: they do not leave the cache.

@@ -1,7 +1,7 @@
 """The weights of many devices' dense networks, and what they give for inputs, as batched matrix products.
 
 A device's bits do not depend on who shares its stack, because every product of a stack has the same shapes, the
-same strides and the same alignment as that of a stack of one: widths are rounded up to 64 bytes, a batch always
+same strides and the same alignment as a stack of one: widths are rounded up to 64 bytes, a batch always
 has as many rows, and rows or columns that stand for nothing are zero or count for nothing.
 `docs/decisions/stacked-training.md` has the measurements behind this.
 """

@@ -34,7 +34,7 @@ class ReleaseCertificates:
         self._new: list[str] = []
 
     def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
-        """See to a valid certificate for each, and delete nothing; gives whose were made.
+        """See to a valid certificate for each, and delete nothing; gives the holders of new ones.
 
         Raises:
             CertificateError: a Secret is in the way that somebody else has made; then nothing is written.
@@ -63,7 +63,7 @@ class ReleaseCertificates:
         """Make another authority, and have all pods trust both; gives the names of their Secrets.
 
         Raises:
-            CertificateError: the one before still counts, or as `renew` does; then all stays.
+            CertificateError: the old authority is still trusted, or as `renew` does; then all stays.
         """
         before, holders = self.existing_authority(), self._issued()
         return self._told_to_trust(before.succeeded(), holders)
@@ -88,7 +88,7 @@ class ReleaseCertificates:
         return self._told_to_trust(authority.alone(), holders)
 
     def _told_to_trust(self, authority: Authority, holders: Iterable[str]) -> list[str]:
-        """Keep an authority in the place of the one before, and have all know by it whom to trust."""
+        """Keep an authority in the place of the old one, and give it to all as the one to trust."""
         first = self.fingerprint().encode()
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
         for name in holders:

@@ -84,7 +84,7 @@ class PodPort:
 
 @cache
 def _portforward() -> Callable[..., Any]:
-    """Return the Kubernetes client's own, with an end for a connection whose link is cut.
+    """Return the Kubernetes client's own, with an end for a connection over a cut link.
 
     There its thread dies with a traceback on the terminal, and leaves whoever reads from the pod waiting for ever.
     """

@@ -61,8 +61,8 @@ class InstalledRelease:
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
         """Wait until every workload of the release runs its newest pods and all are ready; tells how far they are.
 
-        Pods of an earlier revision are deleted: most Kubernetes replace those of a StatefulSet one after the other,
-        each when the one before is ready, while all of them are wanted for the new experiment.
+        Pods of an earlier revision are deleted: most Kubernetes replace pods of a StatefulSet one after the other, each
+        when the last is ready, but the new experiment needs all.
 
         Raises:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
@@ -179,7 +179,7 @@ class GpsAccess:
 
     @contextmanager
     def operator_tls(self) -> Iterator[TlsFiles | None]:
-        """The operator's certificate of the release, while the block lasts; None where its pods speak in the clear.
+        """The operator's certificate of the release, while the block lasts; None if its pods do not encrypt.
 
         Raises:
             AccountError: this account may not read it. CertificateError: it is not there, or not to be used.

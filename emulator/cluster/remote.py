@@ -180,7 +180,7 @@ def _with_certificates(
 
 
 def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
-    """Delete the Secrets that are new, unless there is a release, whose pods may mount them."""
+    """Delete the Secrets that are new, unless there is a release: its pods may mount them."""
     with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
         if helm.chart() is None:
             certificates.take_back()
@@ -215,7 +215,7 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values whose Role gives the GPS no right that this account lacks: Kubernetes refuses such a Role."""
+    """Return the values for a Role without rights that this account lacks: Kubernetes refuses a Role with them."""
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
         return values
@@ -390,7 +390,7 @@ class Removed:
 def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
     """Uninstall a release and wait until its pods are gone; with `deletes_records` its volume claims, too.
 
-    Claims that an earlier uninstallation has left are deleted likewise; Secrets of certificates always.
+    Claims that an earlier uninstallation has left are deleted, too; Secrets of certificates always.
 
     Raises:
         ExperimentError: the release is of another chart. AddressError: there is nothing of that name.

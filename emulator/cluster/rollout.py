@@ -77,8 +77,8 @@ def current_pods(seen: Seen) -> list[Any]:
 
 
 def outdated_pods(seen: Seen) -> list[Any]:
-    """Return the pods of an earlier form of their workload, or of one whose newest form Kubernetes has not looked at
-    yet.
+    """Return the pods of an earlier form of their workload, or of a workload with a newest form that Kubernetes has not
+    looked at yet.
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]

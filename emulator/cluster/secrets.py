@@ -1,4 +1,4 @@
-"""The Secrets of a release as the Kubernetes API has them, and what is said where that API refuses or is silent."""
+"""The Secrets of a release as the Kubernetes API has them, and the messages for when that API refuses or is silent."""
 
 import base64
 from collections.abc import Iterator, Mapping

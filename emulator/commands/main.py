@@ -104,8 +104,8 @@ def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> 
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """Return the folder to work in: an experiment's --out or a new one, or that of --resume, which takes
-    nothing else.
+    """Return the folder to work in: an experiment's --out or a new one, or the folder of --resume, which takes nothing
+    else.
     """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
@@ -194,7 +194,7 @@ def version() -> str:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command; gives its exit code. Whatever goes wrong is told in one line on standard error."""
+    """Run one command; gives its exit code. Each failure is one line on standard error."""
     try:
         code = int(app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedstrata") or 0)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from threading import Event
 
 
 def show_page(tell: Callable[[str], None], address: str) -> None:
-    """Tell where the page of a GPS is whose HTTP address that is, and open it where a browser can be seen."""
+    """Tell the address of the page of a GPS by its HTTP address, and open it if a browser can be seen."""
     url = f"http://{address}/"
     tell(url)
     if can_show():

@@ -16,7 +16,7 @@ T = TypeVar("T")
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a loop of its own; SIGINT or SIGTERM cancels it, once.
 
-    Where a loop is running already, as in a notebook, the coroutine's loop is that of a second thread. Signals come to
+    Where a loop is running already, as in a notebook, the coroutine gets the loop of a second thread. Signals come to
     the main thread of a program, and to nobody where this is called in another.
 
     Raises:

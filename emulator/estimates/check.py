@@ -196,7 +196,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Other models than `model`, and whose they are."""
+    """Other models than `model`, and their devices."""
     if not experiment.architectures:
         return {}
     _, *others = Architectures(experiment, make_method(experiment)).all

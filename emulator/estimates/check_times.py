@@ -89,7 +89,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
     """Refuse a deadline that too few devices make in the first LPS round, even if each has all links to itself.
 
-    Where the method finds the clusters it is not known whose quorum a device belongs to: one in time is enough then.
+    If the method finds the clusters, nobody knows which quorum a device belongs to: one in time is enough then.
 
     Raises:
         ExperimentError: with how long the device takes that would complete the quorum.

@@ -163,7 +163,7 @@ class _Retiming:
         }
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
-        """Return a global round with the LPS rounds in it, whose rows are noted."""
+        """Return a global round with the LPS rounds in it, and note their rows."""
         per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
         first = global_round * per_global
         arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}

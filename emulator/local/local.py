@@ -209,7 +209,7 @@ def usable_cores() -> int:
 
 
 def device_ranges(devices: int, processes: int) -> list[range]:
-    """Contiguous ranges of device indexes, one a process, whose lengths differ by one at most.
+    """Contiguous ranges of device indexes, one per process; their lengths differ by one at most.
 
     >>> device_ranges(5, 2)
     [range(0, 3), range(3, 5)]

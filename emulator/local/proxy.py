@@ -1,4 +1,4 @@
-"""A TCP proxy on a link, whose connections can be cut and reset at will."""
+"""A TCP proxy on a link; its connections can be cut and reset at will."""
 
 import asyncio
 import socket

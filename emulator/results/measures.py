@@ -18,7 +18,7 @@ INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of each run: its column in table.csv, how it is worked out, and how it is said."""
+    """A number of each run: its column in table.csv, how it is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -61,7 +61,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return a measure by its name, which is that of a true task where it is none of those above."""
+        """Return a measure by its name. A name that is none of the above names a true task."""
         known = self.results.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 

@@ -1,4 +1,4 @@
-"""The folder that a run writes to: a new one, or that of a run that is to go on."""
+"""The folder that a run writes to: a new one, or the folder of a run that is to go on."""
 
 import os
 from collections.abc import Iterator

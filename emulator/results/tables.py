@@ -105,7 +105,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an HTML table whose texts are escaped."""
+    """Return an HTML table with escaped texts."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -52,7 +52,7 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """Return the last status: that with the record, or of a failed run whose record does not come in time."""
+    """Return the last status: the status with the record, or of a failed run without a record in time."""
     status = pb.RunStatus()
     try:
         async with asyncio.timeout(None) as record_deadline:

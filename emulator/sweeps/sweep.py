@@ -45,7 +45,7 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """Wall time over that of cores which were all busy with these runs, all the time."""
+        """Wall time over the time of cores that were always busy with these runs."""
         return self.seconds * self.cores / self.cpu_seconds if self.runs else None
 
 

@@ -49,7 +49,7 @@ def _if(has: object, said: str) -> str:
 
 
 def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
-    """Return the feature of a key that has another value than those of `off`; a section is said by its key alone."""
+    """Return the feature of a key that has another value than those of `off`; for a section, its key alone."""
     path = key.replace("-", "_").split(".")
 
     def said(experiment: Experiment, _: Method) -> str:

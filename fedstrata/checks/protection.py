@@ -65,7 +65,7 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
     """Return how many of these devices the rounds have, and the words for who asks so many.
 
-    The devices of a single cluster are told by their LPSs. Of several clusters the mean is known: the smallest has at
+    The LPSs tell the devices of a single cluster. Of several clusters the mean is known: the smallest has at
     most its floor, the largest at least its ceiling.
     """
     if method.clusters_known == 1:

@@ -51,7 +51,7 @@ class Begun(Protocol):
 
 
 class Deadline:
-    """The deadline of a round whose time nobody works out: no child misses it, and none announces anything."""
+    """The deadline of a round without calculated times: no child misses it, and none announces anything."""
 
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
@@ -70,7 +70,7 @@ class Deadline:
         """Keep what a child announces. Raises PayloadError for work that is never done."""
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the children whose next message the round waits for."""
+        """Return the children that the round waits for."""
         return children
 
     def holds_back(self, child_id: str) -> bool:
@@ -91,11 +91,11 @@ class Deadline:
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
-        """Return the children whose answers miss the deadline, once all have answered."""
+        """Return the children with answers that miss the deadline, once all have answered."""
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out children whose answers an earlier life of this parent has found late."""
+        """Leave out children that an earlier life of this parent has found late with their answers."""
 
     def goes_on(self, goes_on_ns: int) -> None:
         """Hear that the plan is made: from now on updates are waited for."""
@@ -109,11 +109,11 @@ class Deadline:
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The work that late children have done in vain, by name."""
+        """The work that late children have done, by name; no sum has it."""
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return what counts of the children whose updates the round has, and what the others sent beside them."""
+        """Return the results of the children with updates in the round, and what the others sent."""
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:

@@ -23,7 +23,7 @@ class Done:
 
 
 class DeviceClock:
-    """The clock of a device without one: computing takes what it takes, and nothing is said of it."""
+    """The clock of a device without one: computing takes its own time, and no message has it."""
 
     announces = False  # whether updates are announced before they are sent
 

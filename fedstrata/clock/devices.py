@@ -23,7 +23,7 @@ class Boards:
         self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
 
     def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """Return how long a device computes in an LPS round whose training goes through so many examples."""
+        """Return how long a device computes in an LPS round that trains on so many examples."""
         compute = self._compute
         if compute is None:
             return 0

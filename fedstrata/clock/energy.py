@@ -1,4 +1,4 @@
-"""How much energy devices take for what a run has them do: pure, in whole femtojoules, whose sums know no order."""
+"""How much energy devices take for what a run has them do: pure, in whole femtojoules, so sums need no order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ class GpsClock:
         """Go on with the rates of links as a global round opens that this process opens first."""
 
     def begins_ns(self, global_round: int) -> int:
-        """Return when a global round begins, since training began: as the one before has ended."""
+        """Return when a global round begins, since training began: at the end of the last global round."""
         before = self.closed.get(global_round - 1)
         return before.ends_ns if before is not None else 0
 

@@ -37,7 +37,7 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Flows under way whose own links are equally fast. All have one rate and pass marks in the order of `target`."""
+    """Flows under way with equally fast own links. All have one rate and pass marks in the order of `target`."""
 
     most: int  # bits a second that their own links allow
     is_held: bool  # whether each has that rate, or the even share of what such groups leave
@@ -91,7 +91,7 @@ class FairLink:
         self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
-        """Start a flow whose own link has this rate; `marks` are bits at which its passing is noted."""
+        """Start a flow with this rate of its own link; `marks` are bits at which its passing is noted."""
         group = self._group(rate)
         self._enter(number, _UnderWay(group, self._served(group), marks))
 
@@ -240,7 +240,7 @@ def _whole_ns(at: int) -> int:
 
 
 class ScheduledLink:
-    """A fairly shared link whose rate changes as time goes by, and so do the rates of its flows' own links."""
+    """A fairly shared link with a rate that changes in time, as do the rates of its flows' own links."""
 
     def __init__(self, capacity: AnyRate) -> None:
         self._capacity = capacity
@@ -376,7 +376,7 @@ class SharedLink:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
-        """Start a flow whose own link has a rate; return its number, by which it is dropped, and the time."""
+        """Start a flow with a rate of its own link; return its number, for dropping it, and the time."""
         start_ns, number = self._now_ns(), next(self._numbers)
         self._under_way[number] = flow
         self._note(self._link.begin(start_ns, number, flow.marks, rate))

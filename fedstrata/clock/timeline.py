@@ -123,7 +123,7 @@ class Round:
         self._goes_on_ns: int | None = None
 
     def send_models(self, sent: Sent) -> Mapping[str, int]:
-        """Keep and return when each child has its model, for a round whose children may drop out of it."""
+        """Keep and return when each child has its model, for a round that children may leave."""
         self._there = {part.name: part.had_ns for part in self._parts(sent)}
         return self._there
 
@@ -142,7 +142,7 @@ class Round:
         return answered_ns
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
-        """Return the part of one child whose update goes over its own link alone. Raises PayloadError."""
+        """Return the part of one child with an update over its own link alone. Raises PayloadError."""
         (part,) = self._ready(self._parts({name: updated}))
         back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
         part.check_ends(back_ns)
@@ -162,11 +162,11 @@ class Round:
         part.check_ends(part.ready_ns)
 
     def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
-        """Return the parts of the children whose answers are not there by a time, of all that have sent one."""
+        """Return the parts of the children with answers after a time, of all that have sent one."""
         return list(self._late([part.answering() for part in self._parts(answered)], ends_ns, is_answer=True))
 
     def late_updates(self, updated: Sent, ends_ns: int, *, dropped: Sent) -> list[Part]:
-        """Return the parts of the children whose updates are not there by a time, of all that have one.
+        """Return the parts of the children with updates after a time, of all that have one.
 
         `dropped` are the children that answered too late; their answers were on the shared link, too.
         """
@@ -176,7 +176,7 @@ class Round:
     def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
         """Return the times of the round, which ends as the last update arrives, or at a time.
 
-        `dropped` are children that dropped out of the round but whose traffic still slowed a shared link.
+        `dropped` are children that left the round after their traffic had slowed a shared link.
         """
         parts = self._ready(self._parts(exchanged), self._parts(dropped or {}))
         over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]

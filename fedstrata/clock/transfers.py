@@ -175,7 +175,7 @@ class Transfers:
     ) -> Iterator[Transfer]:  # fmt: skip
         """A transfer of so many bytes in a round, `before` of them a header, for as long as the block lasts.
 
-        A child's link carries one at a time in a direction: the one before is given up, and leaves what it shared.
+        A child's link carries one at a time in a direction: a new transfer ends the old one and frees the shared links.
         `model` is the number of the round's model where this is the whole of it: it may be broadcast. `is_answer`: it
         answers a question in the round.
 

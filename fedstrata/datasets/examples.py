@@ -91,7 +91,7 @@ class Examples:
 
     @property
     def has_labels(self) -> bool:
-        """Whether the targets are labels."""
+        """Return whether the targets are labels."""
         return self.targets is not None and self.targets.dtype == np.int64 and self.targets.ndim == 1
 
     @property

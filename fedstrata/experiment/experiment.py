@@ -171,7 +171,7 @@ class Experiment(Settings):
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy, whose digest is its own."""
+        """Return a copy with a digest of its own."""
         copy = super().model_copy(update=update, deep=deep)
         for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)

@@ -76,7 +76,7 @@ class PauseFault(Settings):
 
 
 class CutFault(Settings):
-    """A link whose connections are reset and which takes no new ones for a time."""
+    """A link with its connections reset, and no new ones for a time."""
 
     do: Literal["cut"]
     """`cut` resets the connections of a link and refuses new ones."""

@@ -162,7 +162,7 @@ class LinkSettings(LinkTiming):
 
 
 class LinkOverride(LinkTiming):
-    """Devices whose own link differs from `device-lps`."""
+    """Devices with a link that differs from `device-lps`."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""

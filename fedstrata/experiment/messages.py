@@ -136,7 +136,7 @@ def _near(key: str, known: Sequence[str]) -> str:
 
 
 def _like(name: str, known: Sequence[str]) -> list[str]:
-    """Return the keys whose last part reads like a name."""
+    """Return the keys with a last part that resembles a name."""
     names = get_close_matches(name, {path.rpartition(".")[2] for path in known}, n=6)
     return [path for path in known if path.rpartition(".")[2] in names]
 

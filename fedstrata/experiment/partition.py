@@ -105,7 +105,7 @@ class TaskPartition(SplitPartition):
 
 
 class Group(Settings):
-    """Devices whose data come from one distribution: which labels they have, and what is done to the examples."""
+    """Devices with data from one distribution: their labels, and the changes to their examples."""
 
     name: Name
     """Name of the group: small letters, digits, `-` and `_`."""

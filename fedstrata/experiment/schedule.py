@@ -1,6 +1,6 @@
 """The `schedule:` section of an experiment file: what changes while a run trains, and when.
 
-Times count from where training begins. What each entry does is told in docs/links.md.
+Times count from where training begins. docs/links.md says what each entry does.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class Leave(Settings):
 
 
 class Move(Settings):
-    """Devices hang on another LPS from the next global round on."""
+    """Devices train at another LPS from the next global round on."""
 
     devices: DeviceList
     """Indexes of the devices that another LPS serves from the next global round on; `topology` is required."""

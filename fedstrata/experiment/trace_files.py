@@ -2,7 +2,7 @@
 
 CSV has a line `seconds,Mbit/s` (or another unit) and then a time and a rate a line, each until the next time.
 Mahimahi's has a millisecond a line, at each of which a packet of 1,500 bytes can go. Ghent's 4G logs have six numbers a
-line: milliseconds since 1970 and since the start, latitude, longitude, bytes and milliseconds since the one before.
+line: milliseconds since 1970 and since the start, latitude, longitude, bytes and milliseconds since the last line.
 """
 
 import math

@@ -125,7 +125,7 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Return the pre-training in the first round; then training from the mix, whose result is kept."""
+        """Return the pre-training in the first round; then training from the mix, and keep its result."""
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
             return Outcome.of(first)

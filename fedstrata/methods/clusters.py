@@ -56,8 +56,8 @@ def merge_heights(affinity: Matrix) -> Matrix:
 def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
     """Return the number of clusters where the gap between successive merge heights is widest, and why.
 
-    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N whose gap h_(N−T+1) − h_(N−T) is
-    largest; among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
+    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N with the largest gap h_(N−T+1) − h_(N−T);
+    among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
     """
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
@@ -130,7 +130,7 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
 
 
 def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """Return the number of the group whose members are most like a device on average; among equals the first.
+    """Return the number of the group with the members most like a device on average; among equals the first.
 
     `likeness` is by device index; members that it does not name are passed over, and a group of none is like nobody.
     """

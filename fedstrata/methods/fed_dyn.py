@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Corrects a gradient by that of − ⟨g_k, w⟩ + alpha / 2 · ‖w − received‖²."""
+    """Corrects a gradient by the gradient of − ⟨g_k, w⟩ + alpha / 2 · ‖w − received‖²."""
 
     alpha: float
 
@@ -51,7 +51,7 @@ class FedDyn(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """One server with a rule of its own, for which the mean of all g_k stands in."""
+        """One server with a rule of its own; the mean of all g_k replaces its state."""
         return {
             **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),
             "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",

@@ -101,7 +101,7 @@ class FedFomo(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each device by itself, and whose models it is offered next."""
+        """Return each device by itself, and the devices with the models that it is offered next."""
         if before is None:
             clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
             affinity = np.zeros((len(clusters), len(clusters)))

@@ -122,7 +122,7 @@ class FedTsdp(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array of which devices are told: the indexes of the public examples that a round uses."""
+        """Return the array that goes to devices: the indexes of the public examples that a round uses."""
         return {"batch": ("int64", (self.options.batch,))}
 
     def questions(self) -> Sequence[Question]:

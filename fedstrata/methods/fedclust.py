@@ -82,25 +82,40 @@ class FedClust(Method):
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Average linkage of the distances, cut at the threshold or into the number of clusters."""
-        given, threshold = answers.of(LAST), self.options.threshold
-        indexes = tuple(device.device_index for device in answers.devices)
-        distances = distances_of([given[index]["weights"] for index in indexes])
-        farthest = distances.max() or 1.0
-        affinity = 1.0 - distances / farthest
-        if threshold is None:
-            clusters, rule = grouped_by(affinity, answers.devices, self.options.given)
-        else:
-            clusters = grouped_within(affinity, answers.devices, threshold / farthest)
-            rule = f"{len(clusters)} at distance {threshold}"
-        return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
+        given = answers.of(LAST)
+        vectors = {device.device_index: given[device.device_index]["weights"] for device in answers.devices}
+        return grouped_by_distance(vectors, answers.devices, self.options.given, self.options.threshold)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Return the cluster at the smallest mean distance."""
-        given, indexes = answers.of(LAST), [device.device_index for device in answers.devices]
-        others = np.stack([given[index]["weights"] for index in indexes])
-        distances = distances_from(given[late.device_index]["weights"], others)
-        likeness = 1.0 - distances / (distances.max() or 1.0)
-        return closest(dict(zip(indexes, likeness.tolist(), strict=True)), plan.clusters)
+        return nearest_cluster(late, {index: each["weights"] for index, each in answers.of(LAST).items()}, plan)
+
+
+def grouped_by_distance(
+    vectors: Mapping[int, NDArray[Any]],
+    devices: Sequence[Candidate],
+    clusters: int | None,
+    threshold: float | None = None,
+) -> Plan:
+    """Return average linkage of the Euclidean distances of devices' vectors, cut at a threshold or into clusters."""
+    indexes = tuple(device.device_index for device in devices)
+    distances = distances_of([vectors[index] for index in indexes])
+    farthest = distances.max() or 1.0
+    affinity = 1.0 - distances / farthest
+    if threshold is None:
+        found, rule = grouped_by(affinity, devices, clusters)
+    else:
+        found = grouped_within(affinity, devices, threshold / farthest)
+        rule = f"{len(found)} at distance {threshold}"
+    return Plan.ordered(found, rule, affinity=affinity, related=indexes)
+
+
+def nearest_cluster(late: Candidate, vectors: Mapping[int, NDArray[Any]], plan: Plan) -> int:
+    """Return the cluster at the smallest mean distance from a late device's vector."""
+    others = [index for index in vectors if index != late.device_index]
+    distances = distances_from(vectors[late.device_index], np.stack([vectors[index] for index in others]))
+    likeness = 1.0 - distances / (distances.max() or 1.0)
+    return closest(dict(zip(others, likeness.tolist(), strict=True)), plan.clusters)
 
 
 def distances_of(vectors: Sequence[NDArray[Any]]) -> Matrix:

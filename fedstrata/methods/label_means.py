@@ -9,7 +9,7 @@ GPS sees it. With μ_c = s_c / n_c, label shares p_c, and v the spread within la
     meaning   = mean of r_c over labels that both have, by 1 / b_c: labels look and mean the same, whatever their shares
 
 w is the deviation of the noise. Labels with fewer than two examples, or three deviations of the noise, are left out.
-Average linkage on one minus the view with the higher silhouette, which tells the number of clusters if none is said.
+Average linkage on one minus the view with the higher silhouette, which gives the number of clusters if none is set.
 
 Under `privacy.profiles` all numbers carry Gaussian noise (`profiles/label_means.py` has what one example can move).
 """
@@ -49,6 +49,7 @@ from fedstrata.methods.profiles.label_means import (
     noise_deviation,
     noised,
     projected,
+    spread_of,
 )
 from fedstrata.methods.profiles.relevance import landmarks
 from fedstrata.models import Model
@@ -137,8 +138,8 @@ class LabelMeans(Method):
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
         drawn = landmarks(len(indexes), self.facts.seed, exact_up_to=options.landmarks, count=options.landmarks)
-        means = means_of([given[index][SUMS] for index in indexes], self._deviation)
-        found = grouped(means, drawn, VIEWS if options.view == "clearest" else (options.view,), options.given)
+        views = VIEWS if options.view == "clearest" else (options.view,)
+        found = grouped([given[index][SUMS] for index in indexes], self._deviation, drawn, views, options.given)
         clusters = [[indexes[place] for place in np.flatnonzero(found.labels == one)] for one in set(found.labels)]
         related = tuple(indexes[place] for place in drawn)
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
@@ -146,6 +147,8 @@ class LabelMeans(Method):
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Return the cluster to which the device is most like on average, in the plan's view."""
         given = answers.of(LABELS)
-        means = means_of([given[index][SUMS] for index in (*plan.related, late.device_index)], self._deviation)
-        row = likeness(means.at([len(plan.related)]), means.at(range(len(plan.related))))[plan.memory["view"]][0]
+        sent = [given[index][SUMS] for index in (*plan.related, late.device_index)]
+        spread = spread_of(sent, self._deviation)
+        own, others = (means_of(some, self._deviation, spread) for some in (sent[-1:], sent[:-1]))
+        row = likeness(own, others)[plan.memory["view"]][0]
         return closest(dict(zip(plan.related, row.tolist(), strict=True)), plan.clusters)

@@ -164,7 +164,7 @@ class OneShot(Method):
         return tuple(found)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster whose sponsors the device is most relevant to on average."""
+        """Return the cluster with the sponsors that the device is most relevant to on average."""
         return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 

@@ -28,6 +28,7 @@ REGISTRY: Mapping[str, str] = {
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",
     "fedclust": "fedstrata.methods.fedclust:FedClust",
+    "flux": "fedstrata.methods.flux:Flux",
     "label_means": "fedstrata.methods.label_means:LabelMeans",
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",

@@ -153,7 +153,7 @@ class Scores(Method):
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array of which devices are told: the number of devices that have each label."""
+        """Return the array that goes to devices: the number of devices that have each label."""
         return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
@@ -273,7 +273,7 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and β_m by label, whose sums over devices are all that a ratio takes; alone, f_m itself."""
+        """Return β_m f_m and β_m by label: a ratio needs only their sums over devices; alone, f_m itself."""
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:
             return {TABLE: updated}

@@ -1,9 +1,9 @@
 """User-centric aggregation: every device gets a mix of its own of everybody's models (Mestoukirdi et al. 2021).
 
-Before training every device sends its gradient at the initial weights, g_i, and how much that of a batch of its data
-differs from it, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (their Eq. 7). With Δ_ij = ‖g_i − g_j‖² device j weighs
-w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads the rows of W
-are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
+Before training every device sends its gradient at the initial weights, g_i, and how much the gradient of a batch of its
+data differs from it, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (their Eq. 7). With Δ_ij = ‖g_i − g_j‖² device j weighs w_ij ∝ n_j
+exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads the rows of W are clustered
+by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
 
 Departures: examples are shuffled before they are cut into batches, which the paper leaves open; a device may send a
 sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`). σ_i is limited to three times
@@ -166,7 +166,7 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
     """exp(−Δ_ij / (2 σ_i σ_j)) of gradients (N, size), shape (N, N), ones on the diagonal.
 
-    Of a device with σ = 0 only those are like it whose gradient is the same.
+    Only devices with the same gradient are like a device with σ = 0.
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -1,6 +1,6 @@
 """The convolutional network of Ali & Arafa: two 5×5 convolutions with pooling, then dense layers.
 
-Padding: images whose shorter side is below 32 are padded by 2 at each convolution, so that it keeps their size;
+Padding: images with a shorter side below 32 are padded by 2 at each convolution, so that it keeps their size;
 others are not padded, as in LeNet. 32×32 gives 5×5 after both, 28×28 gives 7×7, 8×8 gives 2×2.
 """
 

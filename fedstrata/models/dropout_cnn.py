@@ -2,7 +2,7 @@
 
 H. Zhu, Y. Fan and Z. Xie, Federated Two Stage Decoupling With Adaptive Personalization Layers, 2023, give 32 and 64
 channels, 512 units and dropout of 0.25 and 0.5, and neither pooling nor padding: here 2×2 max pooling follows
-each convolution, and images whose shorter side is below 32 are padded by 1 at each, as model cnn pads them.
+each convolution, and images with a shorter side below 32 are padded by 1 at each, as model cnn pads them.
 """
 
 from collections.abc import Callable, Mapping

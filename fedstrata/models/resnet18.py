@@ -2,7 +2,7 @@
 
 K. He, X. Zhang, S. Ren and J. Sun, Deep Residual Learning for Image Recognition, 2016, with a first convolution of 3×3
 and no pooling after it, as is usual for 32×32 pixels. Y. Wu and K. He, Group Normalization, 2018, in place of batch
-normalisation: its running statistics are no weights, and differ between devices whose data differ.
+normalisation: its running statistics are no weights, and differ between devices with different data.
 """
 
 from collections.abc import Iterator, Mapping

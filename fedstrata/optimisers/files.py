@@ -14,7 +14,7 @@ class OptimiserFiles:
     """`optimiser-000012.safetensors` is the state at the start of round 12."""
 
     def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
-        """`metadata` gives that of a round's file."""
+        """`metadata` gives the metadata of a round's file."""
         self._optimiser = optimiser
         self._folder = folder
         self._metadata = metadata
@@ -26,7 +26,7 @@ class OptimiserFiles:
         return bool(self._optimiser.state_names)
 
     def begin(self, number: int, layout: Layout) -> None:
-        """Make the state of the first round, or open that of a later one, beside a vector of this layout.
+        """Make the state of the first round, or open the state of a later one, for a vector of this layout.
 
         Raises:
             StateError: it is not there, or not whole.

@@ -1,4 +1,4 @@
-"""What is told to open pages: always the newest state, so that a slow reader misses states and never queues them."""
+"""What open pages receive: always the newest state, so that a slow reader misses states and never queues them."""
 
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping

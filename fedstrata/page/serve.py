@@ -49,7 +49,7 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events; each that is asked for says that the one before was taken."""
+    """Yield the events; each request means that the last event was taken."""
     with closing(events):
         for event in events:
             stay()

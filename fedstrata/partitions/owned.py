@@ -39,7 +39,7 @@ class DeviceData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicData:
-    """Examples that belong to nobody: inputs (n, *input_shape), and labels (n,) where devices are told them."""
+    """Examples that belong to nobody: inputs (n, *input_shape), and labels (n,) if devices may know them."""
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64] | None

@@ -71,7 +71,7 @@ def tests_like(train: list[Indices], dataset: Dataset, seed: int) -> list[Indice
     """Return an even share of the test examples in number for each device, in the proportions of its training examples.
 
     Devices get different ones until a label's are used up; then those are given out again, so that a device
-    is tested on what it has learnt. None gets an example twice; one whose labels have too few test examples
+    is tested on what it has learnt. None gets an example twice; one with too few test examples for its labels
     gets fewer.
     """
     stock = Stock(dataset.test.labels, dataset.num_classes, [seed, TEST_ORDER])

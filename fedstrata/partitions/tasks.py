@@ -14,7 +14,7 @@ def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment
     """Most examples from the device's own task, a minority from the others; tests from its own task only.
 
     All own parts are set aside first. Examples lie sorted by label and are dealt like cards, so that devices
-    of a task differ by at most one example of a label in their own part, and likewise in their minority.
+    of a task differ by at most one example of a label in their own part, and in their minority, too.
     """
     _check_labels(partition, dataset.num_classes)
     stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])

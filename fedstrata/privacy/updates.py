@@ -4,7 +4,7 @@ The unit is all that a device has, replaced by anything else: two updates of at 
 twice that apart. Every device counts as one, since a weighted mean moves by its largest weight. Sources: McMahan,
 Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, for shortened updates of
 equal weight; Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), by which T Gaussian releases, each
-chosen after what came before, are as one with 1/√T of the noise. The noise of one is that of Balle & Wang, ICML 2018.
+chosen after what came before, are as one with 1/√T of the noise. The noise of one follows Balle & Wang, ICML 2018.
 """
 
 import hashlib

@@ -29,7 +29,7 @@ def has_ipv6() -> bool:
 
 
 def numbered_address(address: str, number: int) -> str:
-    """`host:port`, or `host:port+`, whose port counts up with a number: `host:50060+` is `host:50062` for 2.
+    """`host:port`, or `host:port+`, with a port that counts up with a number: `host:50060+` is `host:50062` for 2.
 
     Raises:
         AddressError: it is neither, or the port counts beyond the last.

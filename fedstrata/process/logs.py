@@ -24,6 +24,8 @@ def configure_logs(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    root, grpc = logging.getLogger(), logging.getLogger("grpc")
+    grpc.setLevel(max(logging.INFO, root.level))  # below INFO it says several lines a call, of its own doings
 
 
 def print_whatever_comes() -> None:
@@ -41,7 +43,7 @@ class EventLog:
         self._fields = fields
 
     def bind(self, **fields: Any) -> "EventLog":
-        """Return a log whose events all carry these fields."""
+        """Return a log that adds these fields to all its events."""
         return EventLog(self._logger.name, **(self._fields | fields))
 
     def debug(self, event: str, **fields: Any) -> None:

@@ -134,7 +134,7 @@ class Changes:
 
     @property
     def next(self) -> asyncio.Event:
-        """The event that is set when the time is told next."""
+        """The event that is set when the clock moves next."""
         if self._next is None:
             self._next = asyncio.Event()
         return self._next

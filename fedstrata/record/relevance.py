@@ -31,7 +31,7 @@ class Relevance:
 
 
 def relevance_csv(relevance: Matrix, ids: Sequence[str]) -> Iterator[str]:
-    """Return the lines of relevance.csv, whose numbers read back to the bit."""
+    """Return the lines of relevance.csv, with numbers that read back to the bit."""
     rows = ([device_id, *(repr(float(value)) for value in row)] for device_id, row in zip(ids, relevance, strict=True))
     return csv_lines(["device", *ids], rows)
 

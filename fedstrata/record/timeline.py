@@ -187,7 +187,7 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
 
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
-    """Return the columns from begins_s on, of a round whose times count from another time on."""
+    """Return the columns from begins_s on, of a round with times from another start."""
     whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 

@@ -95,7 +95,7 @@ class ChildCalls:
                 del part  # a chunk; the next may be long in coming
 
     async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Give what a child gets of the open round: its model, or what is said instead."""
+        """Give what a child gets of the open round: its model, or the reply in place of it."""
         for first in opened.first(request):
             yield first
         if (said := await opened.instead_of_model(request)) is not None:

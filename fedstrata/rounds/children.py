@@ -120,7 +120,7 @@ class Children:
     def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
         """`enough` says how few children may be left in the round."""
         self._children = {name: Child() for name in names}
-        self._awaited = len(self._children)  # how many: counted, since every update asks
+        self._awaited = self._left = len(self._children)  # awaited, not given up: counted, since every update asks
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
 
@@ -151,14 +151,14 @@ class Children:
     @property
     def _are_too_few(self) -> bool:
         """Return whether the round can end because the children that are left cannot make a sum that is wanted."""
-        return not self._enough.are_left(len(self.going_on), self._quorum)
+        return not self._enough.are_left(self._left, self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
         """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
 
         With `still_awaited` those count, too, who still can.
         """
-        self._enough.check(len(self.going_on), len(self._children), _why(refusals))
+        self._enough.check(self._left, len(self._children), _why(refusals))
         enough = (
             {ChildState.ACCEPTED, ChildState.AWAITED} if still_awaited or self._are_too_few else {ChildState.ACCEPTED}
         )
@@ -181,6 +181,7 @@ class Children:
     def _move(self, child: Child, state: ChildState) -> None:
         """Set where a child stands; no other place does."""
         self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
+        self._left -= (state is ChildState.EXCLUDED) - (child.state is ChildState.EXCLUDED)
         child.state = state
 
 

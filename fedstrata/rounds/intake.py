@@ -126,7 +126,7 @@ class Intake(Children):
         return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
-        """Count an upload whose bytes are all in. Raises OffsetError when some are missing."""
+        """Count an upload that is complete. Raises OffsetError when some are missing."""
         async with self._folding:
             child = self._current(upload)
             self._empty_if_void()
@@ -166,7 +166,7 @@ class Intake(Children):
     def exclude_late(self) -> tuple[str, ...]:
         """Go on, at a deadline, without the children still awaited; gives them.
 
-        Who had reported before a void gets a deadline's time to send it again: it has missed nothing.
+        A child that had reported before a void gets a deadline's time to send it again: it has missed nothing.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
         for child_id in late:  # where one had sent a part, those who had reported send again

@@ -1,4 +1,4 @@
-"""Secure aggregation at a parent: whose keys it has, and who masks with whom in the open round.
+"""Secure aggregation at a parent: the keys that it has, and which devices mask together in the open round.
 
 `OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for one with it. The parent relays keys and
 knows none that would unmask anything. When a child leaves the round or comes with another key, the sum is void, and
@@ -76,7 +76,7 @@ class KeyRing:
     """The keys that children have shown; a child has the one that it showed last, as long as that is vouched for."""
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """`has_member` says whose keys are kept; a sum of fewer than `min_devices` is none.
+        """`has_member` says which devices' keys are kept; a sum of fewer than `min_devices` is none.
 
         `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key that is not
         vouched for now.
@@ -213,7 +213,7 @@ class OpenUpdates:
         """Raise RunStoppedError if a round cannot have so many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the stages of a round whose children have weights of at most `max_examples` together."""
+        """Return the stages of a round; its children have weights of at most `max_examples` together."""
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:

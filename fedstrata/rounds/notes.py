@@ -36,7 +36,7 @@ def check_run(run_id: str, said: str) -> None:
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
-    """Refuse an update whose loss is no number, whose measurements are not the sender's own, or whose work is missing.
+    """Refuse an update with a loss that is no number, with others' measurements, or without its work.
 
     Raises:
         PayloadError: with what was wrong.
@@ -192,7 +192,7 @@ class ChildLimits:
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:
-        """Refuse an update whose values so far have these squares in all. Raises PayloadError."""
+        """Refuse an update by the squares of its values so far. Raises PayloadError."""
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
                 f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "

@@ -73,7 +73,7 @@ class Offer:
         return pb.ModelPart(header=header)
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
-        """Prepare what every child is told first; `header` says what all of the round's offers have in common."""
+        """Prepare the first message to every child; `header` has what all offers of the round share."""
         scales = self.model.scales() if encoding == "int8" else []
         self.codec = PayloadCodec(self.model.layout, encoding, scales)
         parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]

@@ -116,7 +116,7 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start from one model, with what they are told."""
+        """Return a round in which all children start from one model, with their further arrays."""
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:

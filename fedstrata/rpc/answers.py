@@ -79,7 +79,7 @@ def largest_bytes(question: Question) -> int:
 
 
 def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.AnswerPart]:
-    """Yield an answer as a stream; `header` says whose it is."""
+    """Yield an answer as a stream; `header` names its device."""
     header.arrays.extend(answer.arrays)
     header.payload_bytes = len(answer.data)
     yield pb.AnswerPart(header=header, question=answer.question)

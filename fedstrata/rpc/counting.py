@@ -108,7 +108,7 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
 
 
 class CountingChannel:
-    """A grpc.aio channel whose generated stubs count what they send and receive, as the child of a link."""
+    """A grpc.aio channel that counts what generated stubs send and receive, as the child of a link."""
 
     def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
         self._channel = channel

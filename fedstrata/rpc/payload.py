@@ -103,7 +103,7 @@ class Acceptance:
 
 
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:
-    """Refuse tensors whose names, order or shapes are not the layout's."""
+    """Refuse tensors with other names, order or shapes than the layout."""
     if len(tensors) != len(layout.tensors):
         raise PayloadError(f"{len(tensors)} tensors, expected {len(layout.tensors)}: {', '.join(layout.names)}")
     for got, expected in zip(tensors, layout.tensors, strict=True):

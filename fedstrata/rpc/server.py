@@ -74,8 +74,8 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     """Answers a FedstrataError with its status and reason, anything else with INTERNAL and a logged traceback."""
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """`is_guarded`: a guard refuses bytes that are no message, once it knows whose they are. `uploads` says how
-        long what is streamed up is waited for, and `refused` is told of what is given up.
+        """`is_guarded`: a guard refuses bytes that are no message, once it knows their sender. `uploads` says how
+        long what is streamed up is waited for, and `refused` gets what is given up.
         """
         self._check = _nothing if is_guarded else check_decoded
         self._uploads = uploads
@@ -121,7 +121,7 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Return a handler of a stream whose parts are held by nobody but itself; of an upload from its first part to its
+    """Return a handler of a stream that alone holds its parts; of an upload from its first part to its
     end, each of them is waited for as long as `uploads` says.
     """
     if isasyncgenfunction(behaviour):

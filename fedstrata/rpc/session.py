@@ -18,7 +18,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 class ParentStream:
     """One child's stream to its parent, opened when needed and again after it was cut.
 
-    The stream itself has no deadline; each exchange on it has that of the call that it stands for.
+    The stream itself has no deadline; each exchange on it has the deadline of the call that it replaces.
     """
 
     def __init__(self, attend: Any) -> None:
@@ -37,7 +37,7 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Return the parts of the next model, or what is said instead. Raises AioRpcError as the call does."""
+        """Return the parts of the next model, or of the reply in place of it. Raises AioRpcError as the call does."""
         return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
     def exchange(
@@ -77,7 +77,7 @@ class ParentStream:
             yield part
 
     async def _answer(self, parts: Iterable[pb.UpdatePart | bytes]) -> Any:
-        """Send some parts; gives the first part of what is said to them."""
+        """Send some parts; gives the first part of the reply."""
         for part in parts:
             await self._write(part)
             del part  # a chunk; the next is made now

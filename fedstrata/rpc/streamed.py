@@ -1,4 +1,4 @@
-"""Calls that stream messages up: what ends one is told as what it is."""
+"""Calls that stream messages up: an error keeps its own cause."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -15,11 +15,11 @@ def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 
 
 def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return a stream-unary call of grpc.aio whose awaiter is cancelled by nobody but its own canceller.
+    """Return a stream-unary call of grpc.aio that only its own canceller can cancel.
 
     grpc.aio takes messages in a task of its own. Where that fails, because the link breaks between two messages or
-    because the sender's iterator raises, it cancels the call, and who awaits it is told CancelledError: a task that
-    nobody has cancelled would end without a word. Here a broken link is UNAVAILABLE, and what was raised is raised.
+    because the sender's iterator raises, it cancels the call, and the awaiter gets CancelledError: a task that nobody
+    has cancelled would end silently. Here a broken link is UNAVAILABLE, and what was raised is raised.
     """
 
     def make(messages: Messages, **options: Any) -> Awaitable[Any]:

@@ -1,7 +1,7 @@
 """Models on disk, in the safetensors format, read and written piece by piece so that none is ever held whole.
 
-The data of a file is the flat vector of its layout. The SHA-256 of all the rest of the file stands in its
-metadata, and a file that does not fit it is refused by name.
+The data of a file is the flat vector of its layout. The metadata have the SHA-256 of all the rest of the file, and a
+file that does not fit it is refused by name.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class AnyModel(ABC):
     @property
     @abstractmethod
     def digest(self) -> bytes:
-        """The SHA-256 that stands in the model's file, of all the rest of it."""
+        """The SHA-256 in the model's file, of all the rest of the file."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
@@ -102,7 +102,7 @@ class AnyModel(ABC):
         return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
-        """Return the SHA-256 of all that stands in the model's file but itself, in hexadecimal."""
+        """Return the SHA-256 of the model's file but for the SHA-256 itself, in hexadecimal."""
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(_bytes_of(piece))
@@ -194,7 +194,7 @@ class ModelInMemory(AnyModel):
     """A model that is read as one on disk is, whether it is to be written or not."""
 
     def __init__(self, layout: Layout, flat: Flat, metadata: Mapping[str, str] | None = None) -> None:
-        """`metadata` is that of its file, if it is to have one."""
+        """`metadata` is for its file, if it is to have one."""
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})

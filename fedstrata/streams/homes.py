@@ -1,4 +1,4 @@
-"""Which LPS each device hangs on, and how many there are."""
+"""The LPS of each device, and how many LPSs there are."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """Return the number of the LPS that a device hangs on, where clusters do not say."""
+    """Return the number of a device's LPS, if clusters do not decide it."""
     topology = experiment.topology
     if topology is None:
         return 0

@@ -2,9 +2,9 @@
 
 Tensors are the model's, or tables: tensors of a method's own, such as scores of public examples.
 
-A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. Where
-each cluster hangs on an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets
-at the GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
+A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. If each
+cluster has an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets at the
+GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

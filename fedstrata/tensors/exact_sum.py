@@ -23,7 +23,7 @@ _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
 def largest_value(max_examples: int) -> float:
-    """Return the largest |value| that a sum takes whose weights add up to no more."""
+    """Return the largest |value| that a sum takes if its weights add up to at most so many."""
     return min(2.0**18, 2.0**30 / max_examples)
 
 

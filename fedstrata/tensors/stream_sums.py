@@ -36,7 +36,7 @@ class Sums(Protocol):
         """Add a stretch of a child's payload. Raises PayloadError where values are refused; nothing is added then."""
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count a child whose payload is wholly in."""
+        """Count a child with a complete payload."""
 
     def clear(self) -> None:
         """Forget all that was added."""
@@ -87,7 +87,7 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
 
 
 class RoutedSums:
-    """Several streams at an LPS: each device's update goes by its routes, whose weights are the plan's."""
+    """Several streams at an LPS: each device's update goes by its routes, with the weights of the plan."""
 
     def __init__(
         self,

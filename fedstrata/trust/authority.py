@@ -90,7 +90,7 @@ class Authority:
         return replace(self, before=())
 
     def replace_in(self, folder: Path) -> None:
-        """Write an authority where the one before it lies, which stays in use until all is written."""
+        """Write an authority in the place of the old one, which stays in use until all is written."""
         files = self.files()
         write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
 

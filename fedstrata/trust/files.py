@@ -44,7 +44,7 @@ Content = TypeVar("Content", bound=_Told)
 class _Watched(Generic[Content]):
     """The content of some files, read again when they change. Content that cannot be used is passed over.
 
-    Files whose times or rights alone change, as kubelet changes them every minute, have the content that they had.
+    If only times or rights of files change, as kubelet changes them every minute, their content is the same.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class TlsFiles:
 
 
 def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
-    """Return the TLS files of a process that is all of `me`; None without a folder: it speaks in the clear.
+    """Return the TLS files of a process that is all of `me`; None without a folder: it encrypts nothing.
 
     `options` are those of its command line: the folder, and a list of revoked names in place of the folder's.
 

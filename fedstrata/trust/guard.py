@@ -63,7 +63,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
         look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`tls` are the server's own files; `refused` is told the reason of each refusal.
+        """`tls` are the server's own files; `refused` gets the reason of each refusal.
 
         `shares` say how many calls an identity may make. Calls under way are looked through every `look_every_s` for
         those of revoked callers. `clock` gives seconds since 1970.
@@ -128,7 +128,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return self._lookout.over(caller)
 
     def check_sent(self, caller: Caller) -> None:
-        """Send somebody nothing more whose certificate counts no more. Raises NotAllowedError, OutdatedError."""
+        """Send nothing more to a caller with an invalid certificate. Raises NotAllowedError, OutdatedError."""
         self._check_valid(caller)
         self._check_outdated(caller)
 
@@ -151,8 +151,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message that claims what its sender is not now; what has begun under a certificate that has run out
-        since, or whose authority is dropped, comes to its end.
+        """Refuse a message that claims what its sender is not now; a call under a certificate that has run out since,
+        or lost its authority, comes to its end.
 
         Raises:
             NotAllowedError, NotMemberError, OutdatedError.
@@ -222,7 +222,7 @@ class _Outdated:
 
 
 class Lookout:
-    """Looks every now and then at those whose calls are under way; at nobody while there are none."""
+    """Looks every now and then at callers with calls under way, and rests while there are none."""
 
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S

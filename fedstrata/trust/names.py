@@ -72,7 +72,7 @@ class Name:
         return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
-        """Return the name as it stands in a certificate."""
+        """Return the name in the form for certificates."""
         return f"spiffe://{domain}/{self}"
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ def server_name(name: Name) -> str:
 
 
 def check_domain(domain: str) -> str:
-    """Return the name of a run or a release, as it may stand in certificates. Raises CertificateError."""
+    """Return the name of a run or a release, in the form for certificates. Raises CertificateError."""
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"
@@ -155,7 +155,7 @@ class NameSet:
     """All devices, LPSs, operators and so on that have one of some names. Lookups do not walk the names."""
 
     def __init__(self, names: Iterable[Name]) -> None:
-        """Join rows that touch or overlap; a device whose id ends in a number is a row of one."""
+        """Join rows that touch or overlap; a device with an id that ends in a number is a row of one."""
         self._single: set[tuple[Role, str]] = set()
         rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
         for name in names:

@@ -1,4 +1,4 @@
-"""Requests whose bytes are no message: gRPC would answer them itself, each with a traceback in the log."""
+"""Requests with bytes that are no message: gRPC would answer them itself, each with a traceback in the log."""
 
 from collections.abc import Callable
 from typing import Any

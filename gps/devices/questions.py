@@ -128,7 +128,7 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Let late devices be placed, those whose answers are there already at once."""
+        """Let late devices be placed; if their answers are there already, at once."""
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
             self.hand_on(device)
@@ -143,7 +143,7 @@ class Questions:
             self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
-        """Return the devices whose relayed answers a device has heard."""
+        """Return the devices with relayed answers that a device has received."""
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)

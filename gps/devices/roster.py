@@ -219,7 +219,8 @@ class Roster:
 
     def states(self) -> Counter[str]:
         """Return the number of devices in each state."""
-        states = Counter({"absent": len(self.absent()), "enrolled": 0, "answered": 0, "assigned": 0})
+        absent = len(self._ids) - len(self.devices)
+        states = Counter({"absent": absent, "enrolled": 0, "answered": 0, "assigned": 0})
         for device in self.devices.values():
             states[_state(device)] += 1
         return states

@@ -66,7 +66,7 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Count a call whose reply the record has to count; gives what to call once it is answered."""
+        """Count a call with a reply that the record has to count; gives what to call once it is answered."""
         self._under_way += 1
         return self._call_ended
 

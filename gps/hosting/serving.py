@@ -40,7 +40,7 @@ class Serving:
         self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """`tls` are the GPS's own files, if it has any: an LPS whose name their list revokes serves nothing."""
+        """`tls` are the GPS's own files, if it has any: an LPS that their list revokes serves nothing."""
         self._experiment = experiment
         self._places = places
         self._journal = journal
@@ -150,7 +150,7 @@ class Serving:
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """Return the adopted clusters whose own LPS is back, with that LPS."""
+        """Return the adopted clusters with their own LPSs, if those are back."""
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:

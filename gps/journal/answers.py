@@ -35,7 +35,7 @@ class AnswerTable:
                     self._add(question, global_round, index, answer)
 
     def bundled(self, global_round: int) -> set[str]:
-        """Return the LPSs whose devices' answers of a global round are there."""
+        """Return the LPSs that have sent their devices' answers of a global round."""
         return {name for (name,) in self._file.rows("SELECT home_id FROM bundles WHERE global_round = ?", global_round)}
 
     def bundled_ns(self, global_round: int) -> int:

@@ -1,4 +1,4 @@
-"""The journal's file: an SQLite file (WAL) whose every row carries a checksum of its values.
+"""The journal's file: an SQLite file (WAL); every row carries a checksum of its values.
 
 Everything is written before it is answered, so a crash of the process loses nothing. What others build on (the
 grouping, LPSs, closed rounds, reports) is flushed to the disk as well. A crash of the machine may lose enrolments,
@@ -145,7 +145,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection whose writes seal the rows they touch."""
+    """Return a connection that seals the rows it writes."""
     if not path.stat().st_size:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

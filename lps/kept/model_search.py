@@ -77,7 +77,7 @@ class Votes:
         return min(name for name, said in self.said.items() if said == believed)
 
     def take_back(self, device_id: str) -> None:
-        """Forget what a device has said, whose stream is there no more."""
+        """Forget the words of a device without a stream."""
         self.said.pop(device_id, None)
         if self.reading == device_id:
             self.reading = None
@@ -93,7 +93,7 @@ class ModelSearch:
     def __init__(
         self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
     ) -> None:
-        """`rounds` are the LPS rounds whose models the devices can hold by what the GPS says."""
+        """`rounds` are the LPS rounds with models that devices can hold, as the GPS says."""
         self._run_id = run_id
         self._layout = layout
         self._members = members

@@ -1,8 +1,8 @@
 """A cluster's state on disk: the model at the start of each LPS round and what has not been reported yet.
 
 `round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a sealed ReportHeader) what
-was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of
-a cluster whose devices have measured the final model. They lie in `CLUSTER/`, or in `CLUSTER.TERM/` once the cluster
+was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of a
+cluster, after its devices have measured the final model. They lie in `CLUSTER/`, or in `CLUSTER.TERM/` once the cluster
 has changed hands so many times: what one LPS wrote before another served the cluster is no state to go on from.
 """
 
@@ -53,7 +53,7 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """`folder` is that of term 0; each later term in which an LPS serves the cluster has one beside it.
+        """`folder` is for term 0; each later term in which an LPS serves the cluster has its own.
 
         `optimiser` is the one that moves the cluster's model here; none adds the mean update.
         """

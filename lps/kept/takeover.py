@@ -1,4 +1,4 @@
-"""What a local parameter server (LPS) does first with a cluster that has begun, and whose state is not on its disk.
+"""What a local parameter server (LPS) does first with a cluster that has begun without state on its disk.
 
 It finds the cluster's own layers among the cluster's devices. The shared layers come from the global parameter server
 (GPS).
@@ -31,8 +31,8 @@ class Takeover:
     def _oldest_to_go_on_from(self, global_round: int) -> int:
         """Return the LPS round that this LPS must have a state of, or a later one; -1 if it needs none.
 
-        While the GPS has a global round open, nobody can be further back than in the last LPS round of the one before:
-        its aggregate is in, and the next start not written. With deadlines others go on without this LPS.
+        While the GPS has a global round open, nobody can be further back than in the last LPS round of the previous
+        global round: its aggregate is in, and the next start not written. With deadlines others go on without this LPS.
         """
         if not global_round:
             return -1

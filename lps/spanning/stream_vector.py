@@ -28,7 +28,7 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """`named` has, by cluster, those whose models its devices are offered, where it is not all."""
+        """`named` has, by cluster, the clusters with the models that its devices are offered, if not all."""
         self._streams = streams
         self._named = named
         self.clusters = clusters
@@ -64,8 +64,7 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """This vector plus the mean update of each stream, whose weight grows by that of the update; a stream without
-        one stays."""
+        """This vector plus the mean update of each stream; its weight grows by the update's weight."""
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):
             if stream.num_examples:

@@ -23,8 +23,16 @@ from kubernetes import client, config
 
 ROOT = Path(__file__).resolve().parents[2]
 FREE_VOLUMES = os.environ.get("FEDSTRATA_FREE_VOLUMES", "")
-SLOW = ("clock=real", "links={device-lps: {latency: 50ms}}")  # an LPS round takes 0.2 s or more on any machine
-LONG = ("training.global_rounds=80", *SLOW)  # 40 s: long enough to disturb it, since a status takes one or two
+SLOW = ("clock=real", "links={device-lps: {latency: 50ms}}")
+ROUND_S = 0.4  # a global round of experiments/digits.yaml takes as long with SLOW on any machine: two LPS rounds
+
+
+def lasting(seconds: float) -> tuple[str, ...]:
+    """Settings of a run whose training takes so long or longer, so that it is not over before it is disturbed."""
+    return (f"training.global_rounds={round(seconds / ROUND_S)}", *SLOW)
+
+
+LONG = lasting(32)  # since a status takes one or two
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {
@@ -89,7 +97,7 @@ class Lab:
         return found
 
     def wait_global_round(self, number: int, release: str) -> None:
-        """Wait until so many global rounds are done; the run must not be over by then."""
+        """Wait until so many global rounds are done; the run must not be over by then: `lasting` makes it long."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             found = self.status(release)

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from tests.cluster.conftest import LONG, PERSISTENT, VALUES, Lab
+from tests.cluster.conftest import LONG, PERSISTENT, VALUES, Lab, lasting
 from tests.support.records import assert_same_result, summary
 
 BLOCK, ALLOW = os.environ.get("FEDSTRATA_BLOCK_API", ""), os.environ.get("FEDSTRATA_ALLOW_API", "")
@@ -75,7 +75,7 @@ def test_an_api_that_is_away_at_grouping_delays_the_run_and_changes_no_bit(lab: 
 
 @pytest.mark.skipif(not (BLOCK and ALLOW), reason="needs FEDSTRATA_BLOCK_API and FEDSTRATA_ALLOW_API (see the head)")
 def test_a_device_pod_replaced_while_the_api_is_away_in_training_is_labelled_again(lab: Lab) -> None:
-    lab.up("experiments/digits.yaml", PACKED, sets=("training.global_rounds=1500",), release="gone")
+    lab.up("experiments/digits.yaml", PACKED, sets=lasting(600), release="gone")
     lab.wait_global_round(5, "gone")
     before = label_of_pods(lab, "gone")
     assert all(before.values())
@@ -92,7 +92,7 @@ def test_a_device_pod_replaced_while_the_api_is_away_in_training_is_labelled_aga
 
 @pytest.mark.skipif(not (BLOCK and ALLOW), reason="needs FEDSTRATA_BLOCK_API and FEDSTRATA_ALLOW_API (see the head)")
 def test_a_hand_over_while_the_api_is_away_is_labelled_when_it_is_back(lab: Lab) -> None:
-    sets = ("training.global_rounds=100000", "deadlines.gps.deadline_s=10", "deadlines.gps.quorum_ratio=0.3")
+    sets = (*lasting(600), "deadlines.gps.deadline_s=10", "deadlines.gps.quorum_ratio=0.3")
     lab.up("experiments/digits.yaml", sets=sets, release="handed")
     lab.wait_global_round(5, "handed")
     before = label_of_pods(lab, "handed")
@@ -152,7 +152,7 @@ def _values(lab: Lab) -> str:
 
 
 def test_a_device_that_is_gone_is_named_in_status_metric_and_event(lab: Lab) -> None:
-    lab.up("experiments/digits.yaml", sets=("training.global_rounds=3000",), release="waits")
+    lab.up("experiments/digits.yaml", sets=lasting(600), release="waits")
     lab.wait_global_round(5, "waits")
     _scale_devices(lab, "waits", 9)
     _wait(lambda: len(lab.pods("device", "waits")) == 9)

@@ -101,7 +101,7 @@ def away_and_back(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         first = processes.lps(0)
         processes.lps(1)
         processes.devices("0-3")
-        processes.until(lambda status: status.global_round >= 5)
+        processes.until_round(5)
         first.process.send_signal(signal.SIGKILL if request.param == "killed" else signal.SIGSTOP)
         try:
             processes.until_said("lps-1.1.log", "taken_over")

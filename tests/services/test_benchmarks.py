@@ -68,6 +68,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "fold --mb 1 --rounds 3",
         [rf"1 MB: fedstrata {N} GB/s, raw stream {N} GB/s, ratio {N}"],
     ),
+    "grouping --runs": (
+        "grouping {folder}/small.yaml --runs {folder}/none",
+        ["0 of 0 runs have the same clusters and the same affinity, to the bit"],
+    ),
     "grouping": (
         "grouping {folder}/small.yaml",
         [r"\|  \| one_shot \|", rf"\|  \| {N} ± {N} \|"],
@@ -77,6 +81,14 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "kill_matrix --draws 1 --hidden 16 --out {folder}/kills",
         ["undisturbed models [0-9a-f]{64}", "1 of 1 undisturbed runs agree", "0 . 0 True .*",
          "1 of 1 draws gave the models of the undisturbed run"],
+    ),
+    "label_attack": (
+        "label_attack --sizes 5 20 --figure {folder}/attack.svg",
+        [r"\| examples of the device \| 5 eigenvectors \| .*", rf"\| 20( \| {N} ± {N}){{5}} \|"],
+    ),
+    "many_label_means": (
+        "many_label_means --devices 40 --examples 50",
+        [r"\| devices \| CPU s .*", rf"\| 40( \| {N}){{4}} \|"],
     ),
     "memory": (
         "memory --model-mb 20 --children 2",

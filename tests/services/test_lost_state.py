@@ -51,7 +51,7 @@ def test_an_lps_without_its_files_goes_on_with_the_model_of_its_devices(
         for indexes in hosts:
             processes.devices(indexes)
         for done in (4, 10, 17):
-            processes.until(lambda status, done=done: status.global_round >= done)  # type: ignore[misc]
+            processes.until_round(done)
             first.process.send_signal(signal.SIGKILL)
             first.process.wait()
             if done == 4:
@@ -69,7 +69,7 @@ def test_an_lps_without_its_files_is_ready_once_its_devices_are_not_alone_with_i
         first = processes.lps(0)
         processes.lps(1)
         devices = processes.devices("0-3")
-        processes.until(lambda status: status.global_round >= 4)
+        processes.until_round(4)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
         devices.process.send_signal(signal.SIGSTOP)
@@ -80,7 +80,7 @@ def test_an_lps_without_its_files_is_ready_once_its_devices_are_not_alone_with_i
         assert http_get(http, "/readyz")[0] == 503
         devices.process.send_signal(signal.SIGCONT)
         processes.until_said("lps-0.2.log", "taken_over")
-        processes.until(lambda status: status.global_round >= 6)
+        processes.until_round(6)
         assert http_get(http, "/readyz")[0] == 200
 
 
@@ -89,7 +89,7 @@ def test_a_run_whose_cluster_is_nowhere_any_more_stops_and_says_so(tmp_path: Pat
         first = processes.lps(0)
         processes.lps(1)
         devices = processes.devices("0-3")
-        processes.until(lambda status: status.global_round >= 4)
+        processes.until_round(4)
         for program in (first, devices):
             program.process.send_signal(signal.SIGKILL)
             program.process.wait()

@@ -31,7 +31,7 @@ def revoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Secured,
     with Secured(tmp_path_factory.mktemp("revoked"), experiment=text) as run:
         first, _ = run.start_all()
         for status in run.statuses():
-            if status.global_round == 2 and not (run.folder / "tls" / "gps" / "revoked.txt").exists():
+            if status.global_round >= 2 and not (run.folder / "tls" / "gps" / "revoked.txt").exists():
                 revoke(run.folder / "tls" / "gps", "lps/lps-0")
         assert (status.phase, status.reason) == ("completed", "")
         yield run, first

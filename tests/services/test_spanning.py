@@ -294,7 +294,7 @@ def test_a_device_whose_own_model_is_gone_begins_anew_and_the_record_says_so(tmp
         processes.lps(0)
         devices = processes.devices("0-1", keeps_state=True)
         processes.devices("2-4", keeps_state=True)
-        processes.until(lambda status: status.global_round >= 4)
+        processes.until_round(4)
         devices.process.send_signal(signal.SIGKILL)
         devices.process.wait()
         (run,) = (tmp_path / "run" / "devices-0-1").iterdir()

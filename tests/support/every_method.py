@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "distance": 0.12,
         "shrink": 0.7,
     },
+    "flux": {"clusters": 2, "sketch": 8},
     "ifca": {"clusters": 2},
     "label_means": {"clusters": 2, "sketch": 8},
     "one_shot": {"clusters": 2},

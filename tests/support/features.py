@@ -41,7 +41,8 @@ LEFT_OUT = {"name", "seed", "data"}  # which are no features: every row is of di
 METHODS = {
     "adaptive": {"clusters": 2}, "cfl": {"first_round": 1, "mean_ratio": 1.0}, "fedclust": {"clusters": 2},
     "fedfomo": {"offered": 2},
-    "fedtsdp": {"batch": 20, "hopkins_points": 4}, "ifca": {"clusters": 2}, "label_means": {"clusters": 2},
+    "fedtsdp": {"batch": 20, "hopkins_points": 4}, "flux": {"clusters": 2}, "ifca": {"clusters": 2},
+    "label_means": {"clusters": 2},
     "one_shot": {"clusters": 2}, "pacfl": {"clusters": 2}, "random": {"clusters": 2},
     "user_centric": {"streams": 2, "batches": 2},
 }  # fmt: skip

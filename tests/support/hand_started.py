@@ -73,6 +73,13 @@ class Processes:
         with grpc.insecure_channel(self.gps) as channel:
             assert any(is_so(status) for status in RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=90))
 
+    def until_round(self, global_round: int) -> None:
+        """Wait until so many global rounds are done; the run must train still, so that it can be disturbed."""
+        with grpc.insecure_channel(self.gps) as channel:
+            told = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=90)
+            status = next(status for status in told if status.global_round >= global_round or status.has_record)
+        assert status.phase == "training", f"over too soon: {status}"
+
     def until_said(self, log: str, event: str) -> None:
         """Wait for an event in a log; the run's statuses, of which there is one a round, are when it is looked for."""
         self.until(lambda status: any(told["event"] == event for told in events(self.folder / log)))

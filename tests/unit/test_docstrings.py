@@ -9,13 +9,17 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("fedstrata", "gps", "lps", "device", "emulator")
+PACKAGES = ("fedstrata", "gps", "lps", "device", "emulator", "benchmarks", "scripts", "docs")
 GENERATED = ROOT / "fedstrata" / "v1"
 
 MOST_WORDS = 35
 MEAN_WORDS = 18
 NOUN_CLAUSE = re.compile(
     r"(As|By|For|From|How|In|Of|So|That|Those|Until|What|When|Whence|Where|Whether|Which|Who|Whom|Whose|Why)\b"
+)
+BANNED = re.compile(
+    r"\b(whose|likewise|the one before|as many again|hangs? on|(?:is|are) told|(?:is|are) said|in the clear"
+    r"|by the wall|stands? in|that of|in vain)\b|(?<=[.;:] )Who\b",
 )
 SECTION = re.compile(r"^(?:Args|Raises|Returns|Yields):\n((?: {4,}.*(?:\n|$))+)", re.MULTILINE)
 ITEM = re.compile(r"\n\s*\n|^\s*(?:[-*•]|\d+\.) ", re.MULTILINE)
@@ -66,6 +70,8 @@ def faults(docstring: Docstring) -> Iterator[str]:
     first = first_sentence(CODE.sub("Code", docstring.text))
     if NOUN_CLAUSE.match(first) and not docstring.is_of_module:
         yield f"{place}: begins with a noun clause, not with a verb or a noun: {first}"
+    for form in BANNED.findall(" ".join(CODE.sub("Code", docstring.text).split())):
+        yield f"{place}: needs a second reading: {form}"
     if not first.endswith("."):
         yield f"{place}: no full stop: {first}"
 
@@ -117,6 +123,9 @@ def test_a_long_sentence_a_noun_clause_and_a_lacking_full_stop_are_faults() -> N
     assert list(faults(example("Return whether it is there. Whether not, too."))) == []
     assert list(faults(example("Whether it is there."))) == [
         "gps/example.py:3: begins with a noun clause, not with a verb or a noun: Whether it is there."
+    ]
+    assert list(faults(example("Return a child whose update is there."))) == [
+        "gps/example.py:3: needs a second reading: whose"
     ]
     assert list(faults(example("Return it"))) == ["gps/example.py:3: no full stop: Return it"]
     assert list(faults(example("Return it. And" + 35 * " so" + "."))) == [

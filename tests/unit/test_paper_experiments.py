@@ -69,13 +69,15 @@ def test_the_table_of_fedtsdp_has_its_papers_baselines_and_local_training_and_no
     assert not {run.experiment.seed for run in sweep.runs} & {0, 1, 2}
 
 
-LABEL_MEANS = {"local", "fedavg", "label_means", "pacfl", "fedclust", "adaptive", "user_centric"}
+LABEL_MEANS = {"local", "label_means"}
 LISTS = {
     "adaptive": (10 * 2 * 5, {"local", "adaptive"}),
     "grouping": (5 * 10 * 5, {"one_shot", "pacfl"}),
-    "label_means_accuracy": (8 * 4 * 5, LABEL_MEANS | {"oracle"}),
-    "label_means_label_shift": (7 * 2 * 5, LABEL_MEANS),
-    "rivals": (18 * 5, set(NAMES) - {"scores"}),  # which exchanges no weights, and needs public labels
+    "label_means_accuracy": (4 * 2 * 5, LABEL_MEANS | {"oracle", "user_centric"}),
+    "label_means_adaptive": (4 * 2 * 5, LABEL_MEANS | {"oracle", "adaptive"}),
+    "label_means_label_shift": (4 * 2 * 5, LABEL_MEANS | {"user_centric", "ditto"}),
+    # scores exchanges no weights, and needs public labels; flux is in label_means
+    "rivals": (18 * 5, set(NAMES) - {"scores", "flux"}),
 }
 
 

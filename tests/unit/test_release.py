@@ -3,10 +3,13 @@
 import base64
 import gzip
 import hashlib
+import json
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,12 @@ import yaml
 from helm_python import Chart, lint
 
 ROOT = Path(__file__).parents[2]
-VERSION = "0.1.0"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made from a git repository")
 
 
-def release(out: Path) -> Path:
-    words = ["scripts/release.py", "--without-images", "--out", out, "--home", "https://example.org/fedstrata"]
+def release(out: Path, *more: str) -> Path:
+    words = ["scripts/release.py", "--without-images", "--out", out, "--home", "https://example.org/fedstrata", *more]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
@@ -28,7 +31,7 @@ def release(out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return release(tmp_path_factory.mktemp("first"))
+    return release(tmp_path_factory.mktemp("first"), "--without-site")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,8 @@ def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -> None:
-    again = release(tmp_path)
-    names = {"SHA256SUMS", f"fedstrata-{VERSION}.tar.gz", f"fedstrata-{VERSION}.tgz"}
+    again = release(tmp_path, "--without-site")
+    names = {"SHA256SUMS", *(f"fedstrata-{VERSION}{rest}" for rest in (".tar.gz", ".tgz", "-chart.oci.tar"))}
     assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in released.iterdir()}
     for path in released.iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
@@ -50,10 +53,31 @@ def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -
 
 def test_the_checksums_are_those_of_the_files(released: Path) -> None:
     lines = (released / "SHA256SUMS").read_text().splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     for line in lines:
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_artefact_is_the_packed_chart_under_its_digest(released: Path) -> None:
+    with tarfile.open(released / f"fedstrata-{VERSION}-chart.oci.tar") as archive:
+        files = {member.name: content.read() for member in archive if (content := archive.extractfile(member))}
+    blobs = {f"sha256:{name.rpartition('/')[2]}": content for name, content in files.items() if "/" in name}
+    assert all(f"sha256:{hashlib.sha256(content).hexdigest()}" == digest for digest, content in blobs.items())
+    (reference,) = json.loads(files["index.json"])["manifests"]
+    manifest = json.loads(blobs[reference["digest"]])
+    assert reference["annotations"] == {"org.opencontainers.image.ref.name": VERSION}
+    assert json.loads(blobs[manifest["config"]["digest"]])["version"] == VERSION
+    (layer,) = manifest["layers"]
+    assert blobs[layer["digest"]] == (released / f"fedstrata-{VERSION}.tgz").read_bytes()
+
+
+@pytest.mark.runs
+def test_the_site_is_packed_with_its_search_and_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    name = f"fedstrata-{VERSION}-docs"
+    one, two = (release(tmp_path / which) / f"{name}.zip" for which in ("one", "two"))
+    assert {f"{name}/index.html", f"{name}/searchindex.js"} <= set(zipfile.ZipFile(one).namelist())
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_source_archive_holds_what_is_committed(released: Path) -> None:

@@ -15,7 +15,7 @@ from fedstrata.record.rounds import page_row
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
-    """Put the record in `folder` into the page and write it there as `report.html`, whose path it gives.
+    """Put the record in `folder` into the page and write it there as `report.html`; gives the path.
 
     With a clock one global round is drawn, from 1: the longest if none is given.
 

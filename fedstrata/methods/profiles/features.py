@@ -1,4 +1,4 @@
-"""The feature map Φ of a profile: from a device's inputs to the matrix whose spectrum it takes."""
+"""The feature map Φ of a profile: from a device's inputs to a matrix; the profile is the spectrum of that matrix."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -23,6 +23,7 @@ FLOAT64 = 1e-9  # by which float64 may leave a shortened point longer than one
 GRID = 2.0**24  # sums are rounded to multiples of its inverse before noise
 FAR = 10.0  # deviations that no noise reaches
 ROUNDING = 1e-5  # of sums in float32
+BLOCK = 512  # devices whose means are in memory at once, beside those compared with all
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
@@ -88,24 +89,31 @@ class Means:
     errors: Matrix  # of a squared distance, by sampling and noise, (N, classes)
     spread: float  # v
 
-    def at(self, places: Sequence[int]) -> "Means":
-        """Return the means of some of the devices."""
-        kept = list(places)
-        return Means(centres=self.centres[kept], shares=self.shares[kept], errors=self.errors[kept], spread=self.spread)
+
+def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
+    """Return the means of answers (classes, m + 2) with noise of this deviation; v is their own by default."""
+    counts, centres, noise, _ = _parts(answers, deviation)
+    if spread is None:
+        spread = spread_of(answers, deviation)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    return Means(centres=centres, shares=shares, errors=spread / np.maximum(counts, 1.0) + noise, spread=spread)
 
 
-def means_of(answers: Sequence[NDArray[Any]], deviation: float) -> Means:
-    """Return the means of answers (classes, m + 2) with noise of this deviation."""
+def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
+    """Return v, the spread within labels of the median device, from blocks of answers."""
+    blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
+    return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
+
+
+def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
+    """Return counts, 0 of labels that are left out, means, their squared error by noise, and spreads by device."""
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
     has, safe = counts > 0, np.maximum(counts, 1.0)
-    dim = sums.shape[2] - 2
     centres = sums[..., :-2] * (has / safe)[..., None]
-    noise = dim * deviation**2 / safe**2
+    noise = (sums.shape[2] - 2) * deviation**2 / safe**2
     within = np.where(has, sums[..., -1] / SQUARES - counts * ((centres**2).sum(axis=2) - noise), 0.0).sum(axis=1)
-    spread = max(lower_median(np.clip(within / np.maximum((counts - has).sum(axis=1), 1.0), 0.0, 1.0)), LEAST_SPREAD)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    return Means(centres=centres, shares=shares, errors=spread / safe + noise, spread=spread)
+    return counts, centres, noise, np.clip(within / np.maximum((counts - has).sum(axis=1), 1.0), 0.0, 1.0)
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
@@ -133,18 +141,22 @@ class Grouped:
     rule: str
 
 
-def grouped(means: Means, drawn: Sequence[int], views: Sequence[str], count: int | None) -> Grouped:
-    """Cluster the devices at the places drawn; the others, in blocks as large, join the group most like them."""
-    marks = means.at(drawn)
+def grouped(
+    answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
+) -> Grouped:
+    """Cluster the devices at the places drawn; the others, in blocks, join the group most like them."""
+    spread = spread_of(answers, deviation)
+    marks = means_of([answers[place] for place in drawn], deviation, spread)
     found = likeness(marks, marks)
     clusters, view, rule = clearest(found, views, count)
     share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(clusters)  # (drawn, T), columns sum to one
-    labels = np.empty(len(means.shares), np.int64)
+    labels = np.empty(len(answers), np.int64)
     labels[list(drawn)] = clusters
     others = sorted(set(range(len(labels))) - set(drawn))
-    for start in range(0, len(others), len(drawn)):
-        block = others[start : start + len(drawn)]
-        labels[block] = (likeness(means.at(block), marks)[view] @ share_of).argmax(axis=1)
+    for start in range(0, len(others), BLOCK):
+        block = others[start : start + BLOCK]
+        means = means_of([answers[place] for place in block], deviation, spread)
+        labels[block] = (likeness(means, marks)[view] @ share_of).argmax(axis=1)
     if others:
         rule += f"; among {len(drawn)} devices, {len(others)} placed by likeness"
     return Grouped(labels=labels, affinity=found[view], view=view, rule=rule)

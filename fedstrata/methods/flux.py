@@ -1,0 +1,116 @@
+"""Flux: clusters by the means and deviations of features, of all examples and of each label (Fenoglio et al. 2025).
+
+A device describes its data once by moments of features z: the mean μ and the standard deviation σ of each of m numbers,
+over all its examples, P(X), and over those of each label, P(X | Y). Devices are compared by the Euclidean distance of
+descriptors, which between normal distributions with independent numbers is the 2-Wasserstein distance:
+
+    d(i, j)² = Σ ‖μ_i − μ_j‖² + ‖σ_i − σ_j‖² over P(X) and the labels
+
+A label with fewer than two examples at a device has one constant in place of its moments, as in the authors' program.
+Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts, NeurIPS 2025
+(arXiv 2511.22305).
+
+Departures: z is the random projection of `label_means`, shared before training, where theirs are latent features of a
+model that has trained for some rounds. The constant is 0, the smallest moment, where theirs is -1. Clusters are those
+of average linkage, theirs of DBSCAN with a radius from the data. A late device with labels joins the nearest cluster;
+theirs may have none. Training is FedAvg in each cluster.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.methods.base import (
+    Answers,
+    Arrays,
+    Candidate,
+    Channel,
+    Matrix,
+    Method,
+    Moment,
+    Plan,
+    Question,
+    Reach,
+    Work,
+    all_layers,
+)
+from fedstrata.methods.clusters import ClusterOptions, check_clusters
+from fedstrata.methods.fedclust import grouped_by_distance, nearest_cluster
+from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
+from fedstrata.methods.profiles.label_means import ROUNDING, projected
+from fedstrata.models import Model
+
+MOMENTS = "moments"
+FEWEST = 2  # examples of a label that has moments
+
+
+class Flux(Method):
+    """Group devices once by moments of their data and of each label. Each cluster has all its layers to itself."""
+
+    class Options(ClusterOptions, FeatureOptions):
+        """Hold the features."""
+
+        sketch: int = Field(default=64, ge=1, le=4096)
+        """Number m that stands for an input; the inputs' dimension if that is less."""
+
+    def check(self) -> None:
+        """Raise ExperimentError for data without labels, or more clusters than devices."""
+        check_clusters(self.options.clusters, self.facts)
+        if self.facts.num_classes < 1:
+            raise ExperimentError("method flux compares labels, and the data has none; choose one_shot")
+
+    @property
+    def clusters_known(self) -> int:
+        """Return the number in the options; 0 if the dendrogram decides."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return the whole model, in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
+
+    def questions(self) -> Sequence[Question]:
+        """Return a question for means and deviations, of all examples and by label; only the GPS reads them."""
+        rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
+        shape = (self.facts.num_classes + 1, 2 * rows)
+        return (Question(name=MOMENTS, moment=Moment.BEFORE, arrays={MOMENTS: ("float32", shape)}),)
+
+    async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
+        """Return moments of shape (1 + classes, 2 m)."""
+        classes, width = question.arrays[MOMENTS][1]
+
+        def descriptor() -> Matrix:
+            features = feature_map(self.options)(work.examples.inputs)
+            points = projected(features, width // 2, self.facts.seed, clip=1.0)
+            parts = [points, *(points[work.examples.labels == label] for label in range(classes - 1))]
+            return np.stack([moments(part) for part in parts])
+
+        return {MOMENTS: (await work.once(f"moments {width}", descriptor)).astype(np.float32)}
+
+    def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
+        """Raise PayloadError for moments that no points of at most length one have."""
+        found, shape = arrays[MOMENTS], question.arrays[MOMENTS][1]
+        if found.shape != shape:
+            raise PayloadError(f"moments of shape {found.shape}, expected {shape}")
+        if (found[:, shape[1] // 2 :] < 0).any() or (np.square(found).sum(axis=1) > 1 + ROUNDING).any():
+            raise PayloadError("means and deviations that no points of at most length one have")
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Return the clusters of average linkage of the distances."""
+        given = answers.of(MOMENTS)
+        vectors = {device.device_index: given[device.device_index][MOMENTS].ravel() for device in answers.devices}
+        return grouped_by_distance(vectors, answers.devices, self.options.given)
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """Return the cluster at the smallest mean distance."""
+        vectors = {index: each[MOMENTS].ravel() for index, each in answers.of(MOMENTS).items()}
+        return nearest_cluster(late, vectors, plan)
+
+
+def moments(points: Matrix) -> Matrix:
+    """Return the mean and the deviation of each column of points (n, m), shape (2 m,); zeros for too few points."""
+    if len(points) < FEWEST:
+        return np.zeros(2 * points.shape[1])
+    return np.concatenate([points.mean(axis=0), points.std(axis=0)])

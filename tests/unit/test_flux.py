@@ -1,0 +1,90 @@
+"""Flux: moments by hand, the distance of normal distributions, groups, late devices, and what the GPS refuses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import Answers, Candidate, Facts, Moment
+from fedstrata.methods.flux import MOMENTS, Flux, moments
+from fedstrata.methods.profiles.label_means import projected
+from tests.support.device_work import Devices
+
+DIM, CLASSES = 4, 3
+FACTS = Facts(device_count=5, seed=4, input_shape=(DIM,), num_classes=CLASSES)
+FILE = """
+name: moments
+seed: 3
+data: {name: digits}
+partition: {kind: iid, devices: 3, examples_per_device: 30}
+model: {name: mlp, hidden: [6]}
+method: {name: flux, sketch: 5}
+training: {global_rounds: 2, lps_rounds_per_global_round: 1}
+"""
+
+
+def made(**options: Any) -> Flux:
+    return Flux.of({"name": "flux", **options}, FACTS)
+
+
+def answers_of(descriptors: list[NDArray[Any]], planned: int) -> Answers:
+    given = {index: {MOMENTS: each.astype(np.float32)} for index, each in enumerate(descriptors)}
+    return Answers([Candidate(device_index=index) for index in range(planned)], {MOMENTS: given})
+
+
+def test_moments_are_means_and_deviations_and_a_single_example_has_none() -> None:
+    np.testing.assert_allclose(moments(np.array([[1.0, 0.0], [3.0, 0.0]])), [2.0, 0.0, 1.0, 0.0])
+    assert not moments(np.array([[1.0, 2.0]])).any()
+
+
+def test_the_distance_is_the_wasserstein_distance_of_normal_distributions_with_independent_numbers() -> None:
+    # ‖μ_1 − μ_2‖² + tr(Σ_1 + Σ_2 − 2 (Σ_1^½ Σ_2 Σ_1^½)^½), Dowson & Landau 1982
+    one, other = np.array([0.1, 0.2, 0.3, 0.1]), np.array([0.3, 0.1, 0.1, 0.2])
+    first, second = np.diag(one[2:] ** 2), np.diag(other[2:] ** 2)
+    expected = ((one[:2] - other[:2]) ** 2).sum() + np.trace(first + second - 2 * np.sqrt(first @ second))
+    assert ((one - other) ** 2).sum() == pytest.approx(expected)
+
+
+async def test_a_device_sends_moments_of_all_its_examples_and_of_each_label() -> None:
+    devices = Devices(parse_experiment(FILE))
+    (question,) = devices.method.questions()
+    work = devices.work(1)
+    sent = (await devices.method.answer(question, work, {}))[MOMENTS]
+    points = projected(np.asarray(work.examples.inputs, np.float64).reshape(30, -1), 5, 3, clip=1.0)
+    assert sent.shape == question.arrays[MOMENTS][1] == (11, 10)
+    np.testing.assert_allclose(sent[0], moments(points), rtol=1e-5)
+    label = int(np.bincount(work.examples.labels).argmax())
+    np.testing.assert_allclose(sent[label + 1], moments(points[work.examples.labels == label]), rtol=1e-5)
+    devices.method.check_answer(question, {MOMENTS: sent}, ())
+
+
+def test_devices_with_like_moments_are_grouped_and_a_late_one_joins_the_nearest() -> None:
+    near, far = np.zeros((CLASSES + 1, 2 * DIM)), np.zeros((CLASSES + 1, 2 * DIM))
+    far[1, 0] = 0.5  # of one label alone
+    descriptors = [near, far, near + 0.01, far + 0.01, far - 0.01]
+    method, answers = made(clusters=2), answers_of(descriptors, planned=4)
+    plan = method.plan(Moment.BEFORE, answers, None)
+    assert plan.clusters == ((0, 2), (1, 3))
+    assert method.place(Candidate(device_index=4), answers, plan) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"), [((0, 0), 1.1, "no points"), ((0, DIM), -0.1, "no points"), (None, 0.0, "shape")]
+)
+def test_moments_that_no_points_have_are_refused(place: tuple[int, int] | None, value: float, reason: str) -> None:
+    (question,) = made().questions()
+    sent = np.zeros((CLASSES + 1, 2 * DIM), np.float32)
+    if place is None:
+        sent = sent[1:]
+    else:
+        sent[place] = value
+    with pytest.raises(PayloadError, match=reason):
+        made().check_answer(question, {MOMENTS: sent}, ())
+
+
+def test_data_without_labels_is_refused_by_name() -> None:
+    with pytest.raises(ExperimentError, match="flux compares labels"):
+        Flux.of({"name": "flux"}, Facts(device_count=2, input_shape=(DIM,)))

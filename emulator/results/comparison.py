@@ -16,7 +16,7 @@ MEAN = "Mean"  # no task is called so: their names are in small letters
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The way in which a number is said: its factor, digits and unit. Without digits, four of them count."""
+    """The way to write a number: its factor, digits and unit. Without digits, four significant ones are written."""
 
     factor: float = 1.0
     digits: int | None = None

@@ -290,7 +290,7 @@ class Method:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether the method reads a label of each example, or one output per label; other tasks are refused then."""
+        """True if the method reads a label of each example, or one output per label. Other tasks are refused then."""
         return False
 
     @property

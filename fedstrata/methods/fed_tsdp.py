@@ -77,7 +77,7 @@ class FedTsdp(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """Always."""
+        """True: devices compare outputs per label."""
         return True
 
     def check(self) -> None:

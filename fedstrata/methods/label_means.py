@@ -77,7 +77,7 @@ class LabelMeans(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """Always."""
+        """True: profiles are means of labels."""
         return True
 
     def check(self) -> None:

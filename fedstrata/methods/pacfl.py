@@ -71,7 +71,7 @@ class Pacfl(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """Only to take the vectors of each label apart."""
+        """True if the vectors are taken label by label."""
         return bool(self.options.by_label)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:

@@ -94,7 +94,7 @@ class Scores(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """Always."""
+        """True: tables have a score per label."""
         return True
 
     def check(self) -> None:

@@ -64,7 +64,7 @@ class UserCentric(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """Always."""
+        """True: gradients are of the cross-entropy."""
         return True
 
     def check(self) -> None:

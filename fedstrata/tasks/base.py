@@ -58,7 +58,7 @@ class Metric:
 
     @property
     def is_percent(self) -> bool:
-        """Whether values are shares, shown in percent."""
+        """True if values are shares, shown in percent."""
         return self.unit == "percent"
 
     def worst(self, values: Iterable[float]) -> float | None:

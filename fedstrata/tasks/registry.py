@@ -86,7 +86,7 @@ def make_task(experiment: Experiment) -> Task:
 
 
 def _check_declared(name: str, task: Task) -> None:
-    """Refuse a task whose metrics or sums are not declared as they must be. Raises PluginError."""
+    """Refuse a task with wrongly declared metrics or sums. Raises PluginError."""
     for what, kind, declared, most in (
         ("metrics", Metric, task.metrics, MOST_METRICS),
         ("sums", Sum, task.sums, MOST_SUMS),

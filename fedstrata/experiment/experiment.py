@@ -18,6 +18,7 @@ from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_know
 from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.experiment.partition import (
     LocalPartition,
+    NaturalPartition,
     Partition,
     PublicSettings,
 )
@@ -92,8 +93,8 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:
-        if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
-            raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
+        if isinstance(self.partition, LocalPartition) and self.data.name != "folder":
+            raise ValueError("partition.kind local needs data.name folder: each device has its own folder")
         return self
 
     @model_validator(mode="after")
@@ -139,7 +140,7 @@ class Experiment(Settings):
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:
-        if isinstance(self.partition, LocalPartition):
+        if isinstance(self.partition, LocalPartition | NaturalPartition) and self.partition.names:
             return self.partition.names
         width = max(3, len(str(self.device_count - 1)))
         return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))
@@ -188,18 +189,12 @@ class Experiment(Settings):
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}
         del resolved["schedule"]
-        if (
-            resolved["task"] == TaskSettings().model_dump()
-        ):  # so runs keep the ids that they had before there were tasks
-            del resolved["task"]
         if self.clock != "none":
             resolved["links"]["times"] = self.links.times()
             if self.schedule:
                 resolved["schedule"] = [entry.of_digest(self.links.traces) for entry in self.schedule]
         else:
             del resolved["clock"], resolved["compute"]
-        if resolved["data"]["target_shape"] is None:
-            del resolved["data"]["target_shape"]
         del resolved["data"]["folder"], resolved["data"]["download"]
         for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
             del model["weights"]

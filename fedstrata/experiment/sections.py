@@ -286,7 +286,7 @@ class LocalAdamWSettings(_LocalOptimiser):
     """Weight decay, applied to the weights beside the gradient's step."""
 
 
-class RmspropSettings(_LocalOptimiser):
+class LocalRmspropSettings(_LocalOptimiser):
     """RMSprop as in torch.optim.RMSprop."""
 
     name: Literal["rmsprop"]
@@ -303,7 +303,7 @@ class RmspropSettings(_LocalOptimiser):
     """Weight decay, added to the gradient."""
 
 
-class AdagradSettings(_LocalOptimiser):
+class LocalAdagradSettings(_LocalOptimiser):
     """Adagrad as in torch.optim.Adagrad."""
 
     name: Literal["adagrad"]
@@ -316,7 +316,9 @@ class AdagradSettings(_LocalOptimiser):
     """Weight decay, added to the gradient."""
 
 
-LocalOptimiserSettings = SgdSettings | LocalAdamSettings | LocalAdamWSettings | RmspropSettings | AdagradSettings
+LocalOptimiserSettings = (
+    SgdSettings | LocalAdamSettings | LocalAdamWSettings | LocalRmspropSettings | LocalAdagradSettings
+)
 
 
 def _named(value: Any, default: str) -> Any:

@@ -22,7 +22,7 @@ from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
-from fedstrata.tasks import CLASSIFICATION, Task
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -42,6 +42,7 @@ class TrainingJob:
     device_index: int
     lps_round: int
     global_round: int
+    task: Task
     held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
     correct: Correct | None = None  # what the optimiser uses in place of a gradient
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
@@ -49,7 +50,6 @@ class TrainingJob:
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
     optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins anew
-    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         size = self.model.layout.size
@@ -57,7 +57,7 @@ class TrainingJob:
             if weights.shape != (size,) or weights.dtype != np.float32:
                 raise PayloadError(f"weights of {weights.dtype} and shape {weights.shape}: float32 ({size},) expected")
         if self.beside and self.correct is None:
-            raise PluginError(f"{len(self.beside)} vectors beside the weights and no correction to use them: give both")
+            raise PluginError(f"{len(self.beside)} vectors in `beside`, and no correction to use them: give both")
         if not isinstance(self.correct, Hashable):
             raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
         if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):
@@ -193,9 +193,13 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
     """Inputs, further inputs by name, and targets of each step; examples are gathered some batches at once."""
-    orders = batch_orders(job)
+    orders, done = batch_orders(job), 0
+    address = [job.seed, job.device_index, job.lps_round, job.stream]
+    batches = -(-len(job.examples) // job.training.batch_size)
     while slab := list(islice(orders, SLAB_BATCHES)):
-        examples, at = job.examples.take(np.concatenate(slab)), 0
+        epochs = np.repeat(np.arange(done, done + len(slab)) // batches, [len(order) for order in slab])
+        examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0
+        done += len(slab)
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
             wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]

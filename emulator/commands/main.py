@@ -229,8 +229,11 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, FedstrataError):
         return _end(f"error: {printable(str(error))}", error.exit_code)
     if UsageError is not None and isinstance(error, UsageError):
-        message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
-        return _end(f"error: {message} See fedstrata --help.", EXIT_USAGE)
+        from fedstrata.experiment.messages import in_plain_words
+
+        said = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
+        message = in_plain_words(said).removeprefix("Invalid value: ")
+        return _end(f"error: {message}{'' if message[-1:] in '.?' else '.'} See fedstrata --help.", EXIT_USAGE)
     reason = printable(f"{type(error).__name__}: {error}")[:300]
     return _end(
         f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT

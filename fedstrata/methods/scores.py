@@ -92,12 +92,17 @@ class Scores(Method):
 
     mixes = True
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: tables have a score per label."""
+        return True
+
     def check(self) -> None:
         """Public examples, and their labels where they are used."""
         options, facts = self.options, self.facts
         if not facts.public_examples:
             raise ExperimentError(
-                "method scores exchanges scores of public examples, and there are none: say how many in "
+                "method scores exchanges scores of public examples, and there are none: give their number in "
                 "partition.public.examples"
             )
         uses_labels = options.reading in {"rows", "labels"} or (options.exchanges and options.beta == "accuracy")

@@ -17,6 +17,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 MODEL = build_model(ModelSettings(name="mlp"), DIGITS)
@@ -62,6 +63,7 @@ def job(options: Options, lps_round: int = 0, before: LocalResult | None = None,
     """Two epochs of four batches, from the initial weights or after an earlier training."""
     training = {"local_epochs": 2, "batch_size": 16, "optimiser": options, **changes}
     return TrainingJob(
+        task=CLASSIFICATION,
         model=MODEL,
         start=MODEL.initial(3) if before is None else before.weights,
         examples=examples(),
@@ -160,7 +162,7 @@ FILE = "name: x\npartition: {kind: iid, devices: 4, examples_per_device: 50}\nme
         ("{name: lion}", r"training.optimiser.*'lion'.*'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad'"),
         ("{nesterov: true}", r"nesterov: true with momentum 0 does nothing; give momentum"),
         ("{state: kept}", r"state: kept with momentum 0 does nothing; give momentum"),
-        ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: Input should be less than 1 \(got 1.0\)"),
+        ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: must be below 1, not 1.0"),
         ("{schedule: {name: cosine, decay: 0.5}}", r"training.optimiser.schedule.decay: not a key of name cosine; "),
     ],
 )

@@ -2,7 +2,7 @@
 
 The test of another image needs to know under which other tag the nodes have the images:
 
-    FEDSTRATA_OTHER_TAG=0.1.0-again make test-cluster
+    FEDSTRATA_OTHER_TAG=0.2.0-again make test-cluster
 """
 
 import os

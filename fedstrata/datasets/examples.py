@@ -185,8 +185,8 @@ class DatasetInfo:
     """Shape of one target: () for labels."""
 
     @property
-    def num_outputs(self) -> int:
-        """Outputs of a built-in model: one per label, or the numbers of a target."""
+    def outputs(self) -> int:
+        """Number of outputs that a built-in model has: one per class or, without classes, per number of a target."""
         return self.num_classes or math.prod(self.target_shape)
 
 

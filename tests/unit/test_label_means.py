@@ -1,6 +1,7 @@
 """Label means: against sums and likeness written out example by example, and groups that are plain to see."""
 
 import math
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -240,6 +241,23 @@ def test_many_devices_join_the_groups_of_those_drawn() -> None:
     assert plan.affinity is not None
     assert plan.affinity.shape == (20, 20)
     assert len(plan.related) == 20
+
+
+def test_a_plan_of_four_times_the_devices_takes_the_same_memory() -> None:
+    def peak(devices: int) -> int:
+        facts = Facts(device_count=devices, input_shape=(64,), num_classes=10)
+        method = LabelMeans.of({"name": "label_means", "clusters": 2, "landmarks": 16}, facts)
+        rng = np.random.default_rng(1)
+        sums = rng.random((devices, 10, 66), np.float32) + 2  # ten labels with at least two examples each
+        given = {index: {SUMS: each} for index, each in enumerate(sums)}
+        answers = Answers([Candidate(device_index=index) for index in given], {LABELS: given})
+        tracemalloc.start()
+        method.plan(Moment.BEFORE, answers, None)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(4096) < 1.2 * peak(1024)
 
 
 def test_a_device_that_lies_moves_its_own_row_alone() -> None:

@@ -147,7 +147,7 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
         described = [(str(name), DTYPES[DTYPES.index(dtype)], [int(n) for n in shape])
                      for name, dtype, shape in header.pop("arrays")]  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise StateError(f"{path}: its header is not that of a personal state") from None
+        raise StateError(f"{path}: its header is not one of a personal state; put the file back") from None
     return header, described
 
 

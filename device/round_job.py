@@ -89,7 +89,7 @@ class Kept:
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
             raise PluginError(
-                f"method {host.experiment.method.name} keeps personal state: say has_personal_state = True"
+                f"method {host.experiment.method.name} keeps personal state: add has_personal_state = True"
             )
         if not host.keeps_state:
             return

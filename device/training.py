@@ -57,7 +57,7 @@ class TrainingJob:
             if weights.shape != (size,) or weights.dtype != np.float32:
                 raise PayloadError(f"weights of {weights.dtype} and shape {weights.shape}: float32 ({size},) expected")
         if self.beside and self.correct is None:
-            raise PluginError(f"{len(self.beside)} vectors beside the weights and no correction to use them: give both")
+            raise PluginError(f"{len(self.beside)} vectors in `beside`, and no correction to use them: give both")
         if not isinstance(self.correct, Hashable):
             raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
         if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):
@@ -115,7 +115,7 @@ def train(job: TrainingJob) -> LocalResult:
     """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
-    leaves = [tensor.requires_grad_() for tensor in weights.values()]
+    leaves = [weights[name].requires_grad_() for name in job.model.trainable.names]
     descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
@@ -125,7 +125,7 @@ def train(job: TrainingJob) -> LocalResult:
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
-    trained: Flat = torch.cat([leaf.detach().reshape(-1) for leaf in leaves]).numpy()
+    trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()
     return LocalResult(
         weights=trained,
         train_loss=loss_sum / seen,
@@ -144,7 +144,8 @@ class _Descent:
         self._correct = job.correct
         if self._correct is not None:
             keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
-        named = [named_tensors(job.model.layout, vector) for vector in job.beside]
+        trainable = job.model.trainable
+        named = [named_tensors(trainable, vector[: trainable.size]) for vector in job.beside]
         beside = [tuple(leaf) for leaf in zip(*(each.values() for each in named), strict=True)] or [()] * len(leaves)
         self._parts = list(zip(leaves, beside, strict=True))
 

@@ -32,6 +32,8 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
     for measures in (True, False):
         try:
             found, again = (_outputs(model, weights, examples, measures=measures) for _ in range(2))
+        except PluginError as error:
+            raise PluginError(f"model {settings.name}: {error}") from error
         except Exception as error:
             raise PluginError(
                 f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)} with {describe(error)}"

@@ -115,7 +115,7 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
     if role in NAMED and not ids:
-        raise CertificateError(f"say of which {role}: fedstrata certs issue {role} NAME")
+        raise CertificateError(f"the {role} has no name; fedstrata certs issue {role} NAME")
     if role == "device":
         return device_names(ids)
     if len(ids) > 1:
@@ -161,7 +161,7 @@ def drop_authority(folder: Path) -> Iterator[Issued]:
     authority = Authority.load(folder / AUTHORITY)
     if not authority.before:
         raise CertificateError(
-            f"{folder / AUTHORITY} has one authority; fedstrata certs renew --authority new makes another beside it"
+            f"{folder / AUTHORITY} has one authority; fedstrata certs renew --authority new makes a second one"
         )
     holders = _issued_for(authority, folder)
     _check_issued(authority, holders)
@@ -173,7 +173,9 @@ def _check_issued(authority: Authority, holders: Sequence[Issued]) -> None:
     """Refuse certificates that are not by an authority's own key. Raises CertificateError."""
     for one in holders:
         if authority.before and not authority.has_issued(one.certificate):
-            raise CertificateError(f"{one.folder} is still by the authority of before; fedstrata certs renew first")
+            raise CertificateError(
+                f"{one.folder} still has a certificate by the old authority; run fedstrata certs renew first"
+            )
 
 
 def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[Issued]:

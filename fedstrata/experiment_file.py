@@ -23,6 +23,7 @@ from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
 from fedstrata.methods.registry import DEFAULT, NAMES, method_class
+from fedstrata.models.weights import sha256_of
 from fedstrata.streams.architectures import Architectures
 
 
@@ -67,7 +68,7 @@ def parse_experiment(
 
 def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
     """Return the experiment of a document. Raises ExperimentError, without the name of its file."""
-    document = with_traces_read(document, folder)
+    document = _with_weights_named(with_traces_read(document, folder), folder)
     if seed is not None:
         document["seed"] = seed
     try:
@@ -84,6 +85,28 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     except ValueError as error:
         raise ExperimentError(f"experiment: {error}") from None
     return experiment
+
+
+def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a document with the whole path and the SHA-256 of each file of weights; paths are relative to `folder`.
+
+    Raises:
+        ExperimentError: a file cannot be read.
+    """
+
+    def named(section: Any) -> Any:
+        model = section.get("model") if isinstance(section, dict) else None
+        if not isinstance(model, dict) or not isinstance(model.get("weights"), str):
+            return section
+        path = (folder / model["weights"]).resolve()
+        sha256 = model.get("weights_sha256") or sha256_of(path)
+        return {**section, "model": {**model, "weights": str(path), "weights_sha256": sha256}}
+
+    entries = document.get("architectures")
+    if isinstance(entries, list):
+        document = {**document, "architectures": [named(entry) for entry in entries]}
+    found: dict[str, Any] = named(document)
+    return found
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
@@ -129,7 +152,9 @@ def _override(document: dict[str, Any], override: str) -> None:
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
-        raise ExperimentError(f"--set {override}: the value is not YAML") from None
+        raise ExperimentError(
+            f"--set {override}: the value is not YAML; close its brackets, and put text in quotes"
+        ) from None
     if isinstance(node, list):
         node[node.index(_list_item(node, keys[-1], override))] = parsed
     else:

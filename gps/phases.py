@@ -30,7 +30,7 @@ class Phases:
             run.rounds.server.finish(run.reason)
             run.tell()
             return
-        watching = asyncio.ensure_future(run.waiting.watch(run, run.operator.tell))
+        watching = asyncio.ensure_future(run.waiting.watch(run, run.backend.tell))
         work, stopped = asyncio.ensure_future(self._phases()), asyncio.ensure_future(run.stopped.wait())
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -43,7 +43,7 @@ class Phases:
             reason = " ".join(str(error).split())
             run.rounds.server.finish(reason)
             run.fail(reason)
-            run.operator.tell("RunFailed", reason, is_warning=True)
+            run.backend.tell("RunFailed", reason, is_warning=True)
         finally:
             watching.cancel()
             run.waiting.end()
@@ -60,7 +60,7 @@ class Phases:
         if not run.plans.is_made:
             run.enter("enrolment")
             if run.places.lps_known:
-                run.operator.scale_lps(run.places.lps_known)
+                run.backend.scale_lps(run.places.lps_known)
             await run.enrolment.gather_devices()
             if len(run.questions.asked) > 1:
                 run.enter("relevance")
@@ -89,7 +89,7 @@ class Phases:
         await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
         run.enter("completed")
         run.note_record()  # not before: whoever watches takes the status with the record for the last
-        run.operator.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
+        run.backend.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
         """Wait until every cluster has reported, or for the deadline of global rounds, anew after an adoption."""
@@ -105,7 +105,7 @@ class Phases:
                 return
         for home_id in self._unreported():
             run.log.warning("report_missing", cluster=home_id)
-            run.operator.exclude(home_id, "evaluation", "no report by the deadline")
+            run.backend.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
         """Return the clusters with reports that may still come."""
@@ -137,11 +137,11 @@ class Phases:
         run = self._run
         sizes = {name: len(devices) for name, devices in run.places.homes.items()}
         run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
-        run.operator.scale_lps(run.places.lps_known)
-        run.operator.label_pods()
+        run.backend.scale_lps(run.places.lps_known)
+        run.backend.label_pods()
         for who, stage, reason in run.journal.exclusions():
-            run.operator.tell_excluded(who, stage, reason)
-        run.operator.tell("Grouped", f"{run.plans.now.rule}: {sizes}")
+            run.backend.tell_excluded(who, stage, reason)
+        run.backend.tell("Grouped", f"{run.plans.now.rule}: {sizes}")
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:
@@ -160,12 +160,12 @@ class Phases:
         refused = {who for who, at, _ in run.journal.exclusions() if at == stage} | set(run.rounds.server.refused)
         for home_id in gathered.missing:
             if home_id not in refused:
-                run.operator.exclude(home_id, stage, "missed the deadline")
+                run.backend.exclude(home_id, stage, "missed the deadline")
         if closed.done < run.experiment.training.global_rounds:  # else its LPS has the model measured, too
             run.adoption.hand_back()
         if closed.moved:
             run.log.info("devices_moved", global_round=closed.done, devices=closed.moved)
-            run.operator.label_pods()
+            run.backend.label_pods()
         if closed.done % EVENT_EVERY == 0:
             rounds = f"{closed.done} of {run.experiment.training.global_rounds} global rounds"
-            run.operator.tell("RoundsDone", rounds)
+            run.backend.tell("RoundsDone", rounds)

@@ -24,7 +24,7 @@ from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
 from gps.devices.roster import Device, Roster
 from gps.hosting.adoption import Adoption
-from gps.hosting.desired import Operator
+from gps.hosting.backend_calls import BackendCalls
 from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
@@ -72,7 +72,7 @@ class Run:
         self.places = Places(experiment, self.method, self.roster, self.journal)
         self.plans = self.places.plans
         self.serving = Serving(experiment, self.places, self.journal, tls=tls)
-        self.operator = Operator(backend, serving=self.serving, journal=self.journal)
+        self.backend = BackendCalls(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
         self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
 
@@ -85,7 +85,7 @@ class Run:
         )  # fmt: skip
         self.enrolment = Enrolment(
             self.experiment, questions=self.questions, roster=self.roster, journal=self.journal, log=self.log,
-            on_return=self.operator.label_pods,
+            on_return=self.backend.label_pods,
         )  # fmt: skip
         asked = [question.name for question in self.questions.asked]
         self.waiting = Waiting(
@@ -96,7 +96,7 @@ class Run:
         """Make the parts that are needed from then on."""
         self.reports = Reports(
             self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self.metrics,
-            models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.operator.exclude,
+            models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.backend.exclude,
         )  # fmt: skip
         self.asking = Asking(
             self.method, self.streams, places=self.places, journal=self.journal, changes=self.changes, log=self.log,
@@ -114,7 +114,7 @@ class Run:
             executor=executor,
         )
         self.adoption = Adoption(
-            self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, operator=self.operator,
+            self.experiment, serving=self.serving, rounds=self.rounds, journal=self.journal, backend=self.backend,
             changes=self.changes, tell=self.tell, log=self.log,
         )  # fmt: skip
 
@@ -182,7 +182,7 @@ class Run:
     def _refuse_lps(self, home_id: str, reason: str) -> None:
         """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
         self.serving.presence.refuse(self.serving.lps_of(home_id))
-        self.operator.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
+        self.backend.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
         self.tell()
 
     def _place(self, device: Device) -> None:
@@ -197,7 +197,7 @@ class Run:
             raise
         self.places.place(device, cluster, self._first_round(device))
         self.log.info("device_placed_late", device=device.device_id, cluster=self.places.cluster_name(cluster))
-        self.operator.label_pods()
+        self.backend.label_pods()
         self.tell()
 
     def _first_round(self, device: Device) -> int:

@@ -86,7 +86,7 @@ class Members:
         there = self._presence.there(indexes, now_ns)
         if indexes and not there:
             raise RunStoppedError(
-                f"all devices of {self._home} are gone for good at {now_ns / 1e9:g} s, as the schedule says; let one "
+                f"all devices of {self._home} have left for good at {now_ns / 1e9:g} s by the schedule; let one "
                 "come back"
             )
         return {indexes[index]: at_ns for index, at_ns in there.items()}

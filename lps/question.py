@@ -8,6 +8,7 @@ from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import StateError
 from fedstrata.methods import Moment
 from fedstrata.rounds import Asking
+from fedstrata.store import GLOBAL_ROUNDS_KEPT
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.holding import SessionParts
@@ -57,7 +58,7 @@ class LateAnswers:
         write_report(
             self._path(global_round), gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
         )
-        self._path(global_round - 2).unlink(missing_ok=True)
+        self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def read(self, global_round: int) -> list[pb.Flow]:
         """Return the late answers of a global round, as an earlier life has found them.

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from fedstrata.errors import StateError
 from fedstrata.process.logs import EventLog
-from fedstrata.store import clear_asides, read_sealed, write_sealed
+from fedstrata.store import GLOBAL_ROUNDS_KEPT, clear_asides, read_sealed, write_sealed
 from fedstrata.v1 import gps_service_pb2 as pb
 
 
@@ -39,7 +39,7 @@ class RoundReports:
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
         """Keep the report at the start of a global round, and none that is older than the last one."""
         write_report(self._path(global_round), report)
-        self._path(global_round - 2).unlink(missing_ok=True)
+        self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def at(self, global_round: int) -> pb.ReportHeader | None:
         """Return the report at the start of a global round, if there is one that is whole."""

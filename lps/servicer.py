@@ -37,7 +37,7 @@ class LpsServicer(LpsServiceServicer):
         """Return a cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
-            raise NotReadyError("this LPS has not heard from the GPS yet which clusters it serves")
+            raise NotReadyError("the GPS has not yet told this LPS its clusters; try again")
         if home_id not in self._clusters:
             raise NotServedError(f"cluster {quoted(home_id)} is not served here; ask the GPS for the assignment")
         return self._clusters[home_id]

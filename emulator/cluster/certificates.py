@@ -78,12 +78,12 @@ class ReleaseCertificates:
         if not authority.before:
             raise CertificateError(
                 f"release {self._release.name} has one authority; fedstrata certs renew --release "
-                f"{self._release.name} --authority new makes another beside it"
+                f"{self._release.name} --authority new makes a second one"
             )
         if still := next((name for name, one in holders.items() if not authority.has_issued(one.certificate)), None):
             raise CertificateError(
-                f"Secret {still} is still by the authority of before; fedstrata certs renew --release "
-                f"{self._release.name} --pods first"
+                f"Secret {still} still has a certificate by the old authority; first run fedstrata certs renew "
+                f"--release {self._release.name} --pods"
             )
         return self._told_to_trust(authority.alone(), holders)
 
@@ -125,7 +125,7 @@ class ReleaseCertificates:
                 return Issued.read(folder)
             except CertificateError:
                 raise CertificateError(
-                    f"Secret {name} holds no certificate of ours; fedstrata up makes it anew"
+                    f"Secret {name} holds no certificate of this release; fedstrata up makes a new one"
                 ) from None
 
     def _write(self, name: str, data: Mapping[str, bytes]) -> None:
@@ -172,7 +172,7 @@ class ReleaseCertificates:
         if authority is None:
             raise CertificateError(
                 f"namespace {self._release.namespace} has no Secret {self.secret(AUTHORITY)}: fedstrata up makes it "
-                "where tls.mode is generated; else who issues the release's certificates issues this one, too"
+                "if tls.mode is generated; else issue it as the release's other certificates"
             )
         return authority
 

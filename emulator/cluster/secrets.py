@@ -141,7 +141,7 @@ class KubernetesSecrets:
         if found is None or found.type != secret.type:  # deleted meanwhile, or of a type, which cannot be changed
             self.delete(name)
             if not self.create(name, data):
-                raise AddressError(f"Secret {name} is being written by somebody else, too; fedstrata up again")
+                raise AddressError(f"Secret {name} is being written by another program, too; run fedstrata up again")
             return True
         with self._answering():
             self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)

@@ -90,7 +90,7 @@ def renew(
 
     place = _place(release, namespace, context, kubeconfig)
     if pods and (place is None or authority is not None):
-        raise CertificateError("--pods renews the certificates of a release; say of which, and nothing of an authority")
+        raise CertificateError("--pods needs --release NAME, and goes without --authority")
     if pods and place is not None:
         _print_lines(work.renew_pods(place))
     elif authority is None:

@@ -125,13 +125,26 @@ def _unused_folder(name: str) -> Path:
 
 
 @app.command()
-def check(experiment: Annotated[Path, EXPERIMENT], overrides: Overrides = None, seed: Seed = None) -> None:
+def check(
+    experiment: Annotated[Path, EXPERIMENT],
+    overrides: Overrides = None,
+    seed: Seed = None,
+    is_tried: Annotated[
+        bool, typer.Option("--try", help="Train two steps of a device twice, and compare the bits.")
+    ] = False,
+) -> None:
     """Validate an experiment; print its topology and the bytes it should take."""
     from rich.console import Console
 
     from emulator.estimates.check import check as check_experiment
 
-    check_experiment(_loaded(experiment, overrides, seed), Console(highlight=False))
+    loaded = _loaded(experiment, overrides, seed)
+    check_experiment(loaded, Console(highlight=False))
+    if is_tried:
+        from device.repeat import train_twice
+
+        train_twice(loaded)
+        print("two steps, trained twice, give the same bits")
 
 
 @app.command()
@@ -216,8 +229,11 @@ def _told_error(error: Exception) -> int:
     if isinstance(error, FedstrataError):
         return _end(f"error: {printable(str(error))}", error.exit_code)
     if UsageError is not None and isinstance(error, UsageError):
-        message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
-        return _end(f"error: {message} See fedstrata --help.", EXIT_USAGE)
+        from fedstrata.experiment.messages import in_plain_words
+
+        said = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]  # of Click's class
+        message = in_plain_words(said).removeprefix("Invalid value: ")
+        return _end(f"error: {message}{'' if message[-1:] in '.?' else '.'} See fedstrata --help.", EXIT_USAGE)
     reason = printable(f"{type(error).__name__}: {error}")[:300]
     return _end(
         f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT

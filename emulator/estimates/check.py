@@ -1,5 +1,6 @@
 """What a run would be, without running it: its topology, its model and the bytes it should take."""
 
+import math
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -28,6 +29,7 @@ class ModelSize:
     """Elements of a model and of what travels of it."""
 
     elements: int
+    frozen_elements: int  # of parameters that neither train nor travel
     travelling_elements: int  # between a device and its LPS
     stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
     fetched_elements: int  # of the clusters whose models a device receives, where it fetches them
@@ -158,6 +160,7 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     offered = clusters if method.most_offered is None else min(method.most_offered, clusters)
     return ModelSize(
         elements=model.layout.size,
+        frozen_elements=sum(map(math.prod, model.frozen.values())),
         travelling_elements=streams.travelling.size,
         stream_elements=up.size,
         fetched_elements=streams.layout(offered).size,
@@ -181,6 +184,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "data": f"{experiment.data.name}, {shape}, {info.num_classes} classes",
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
+        **_frozen(experiment, model),
         **_architectures(experiment),
         **_newcomers(experiment),
         "shared by all": ", ".join(model.shared_layers) or "nothing",
@@ -193,6 +197,15 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
+    """Return the weights that neither train nor travel."""
+    if not model.frozen_elements:
+        return {}
+    path = experiment.model.weights
+    origin = f"from {path.name}" if path is not None else "drawn from the seed"
+    return {"frozen": f"{grouped(model.frozen_elements)} weights, {origin}; they stay on devices"}
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:

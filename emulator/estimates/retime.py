@@ -78,7 +78,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
         return _Retiming(experiment, flows).all_of(record)
     except (KeyError, IndexError, ValueError) as error:
         raise DataError(
-            f"{path} lacks a round or names who is not in the run: {error}; fetch the record anew"
+            f"{path} lacks a round, or names others than the run: {error}; fetch the record again"
         ) from None
 
 
@@ -87,16 +87,20 @@ def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: S
     if not clock_of(experiment).has_timeline:
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
-        raise ExperimentError("deadlines.lps.deadline_s: elsewhere others are late, and models differ; run it anew")
+        raise ExperimentError(
+            "deadlines.lps.deadline_s: on other links others are late, so models differ; run the experiment again"
+        )
     if changes_who_trains(experiment.schedule) or changes_who_trains(_schedule_of(record)):
-        raise ExperimentError("schedule: elsewhere others are away or have moved, and models differ; run it anew")
+        raise ExperimentError(
+            "schedule: on other links other devices are away or have moved, so models differ; run the experiment again"
+        )
     was, now = (
         parse_experiment(text, overrides=["clock=none"]).digest
         for text in (record.experiment_yaml, experiment.to_yaml())
     )
     if was != now:
         raise ExperimentError(
-            f"--set {' --set '.join(changes)} changes what was run, not only how long it takes; run it anew"
+            f"--set {' --set '.join(changes)} changes the models, not only the times; run the experiment again"
         )
 
 

@@ -143,6 +143,6 @@ def refuse_faults(experiment: Experiment, where: str) -> None:
     """Raise ExperimentError where faults cannot be brought about."""
     if experiment.faults:
         raise ExperimentError(
-            f"faults: {len(experiment.faults)} of them, and {where} cannot bring them about; run on this machine, "
-            "or say --set faults=[]"
+            f"faults: {len(experiment.faults)} of them, and {where} cannot cause them; run on this machine, "
+            "or give --set faults=[]"
         )

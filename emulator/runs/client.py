@@ -70,7 +70,7 @@ class RunClient:
                     yield checked_status(status)
             except CallError as error:
                 self._pass_over(error)
-        raise AddressError(f"the GPS at {self._address} accepts calls but says nothing; look into its log")
+        raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; look into its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
         """Put the files of the run's record into a folder, all of them or none.

@@ -39,7 +39,7 @@ class SweepFile(Settings):
     def _once_each(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         twice = [seed for seed, count in Counter(value).items() if count > 1]
         if twice:
-            raise ValueError(f"seed {twice[0]} stands twice")
+            raise ValueError(f"seed {twice[0]} is there twice; remove one")
         return value
 
     @field_validator("cells", mode="before")
@@ -59,7 +59,7 @@ class SweepFile(Settings):
                 raise ValueError(f"{name!r} cannot name a folder: at most 60 letters, digits and _ . + - make a name")
         for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
             if "seed" in own:
-                raise ValueError(f"{where} sets the seed; say seeds once, for all cells")
+                raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")
         if self.baseline is not None and self.baseline not in self.cells:
             raise ValueError(f"baseline {self.baseline!r} is not a cell; there are {', '.join(self.cells)}")
         return self
@@ -126,7 +126,8 @@ def load_sweep(path: Path) -> Sweep:
         text = path.read_text(encoding="utf-8")
         document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"cannot read the sweep file {path}: {error}") from None
+        said = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ExperimentError(f"cannot read the sweep file {path}: {said}; give the path of a sweep file") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise ExperimentError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     name = path.stem if path.name != "sweep.yaml" else path.resolve().parent.name

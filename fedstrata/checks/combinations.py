@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import Experiment
-from fedstrata.methods import Method, Moment, places_late
+from fedstrata.experiment import MODELS, Experiment
+from fedstrata.methods import Method, Moment, Reach, places_late
 from fedstrata.streams.homes import lps_count
 from fedstrata.streams.streams import asks_in_training, spans_lps
 
@@ -37,8 +37,9 @@ class Refusal:
     def said(self, experiment: Experiment, method: Method) -> str:
         """Return what is wrong, the values and what to do, or "" if the experiment has not both features."""
         one, other = (FEATURES[name] for name in self.when)
-        first, second = one.said(experiment, method), other.said(experiment, method)
-        if not first or not second:
+        first = one.said(experiment, method)
+        second = first and other.said(experiment, method)
+        if not second:
             return ""
         verb = "needs" if other.is_missing else "does not go with"
         return f"{first} {verb} {second}: {self.why}; {one.without}, or {other.without}"
@@ -115,6 +116,14 @@ def _times(experiment: Experiment, _: Method) -> str:
     return experiment.links.timed_key or next((key for key in sections if getattr(experiment, key)), "")
 
 
+def _averaged_statistics(experiment: Experiment, method: Method) -> str:
+    if experiment.model.name in MODELS or experiment.model.buffers != "average":
+        return ""
+    model = method.facts.model
+    travels = {name for each in method.channels(model) if each.reach is not Reach.DEVICE for name in each.tensors.names}
+    return _if(travels & {*model.statistics}, "model.buffers average")
+
+
 SECTIONS = (
     "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.gps.deadline_s",
     "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
@@ -135,11 +144,16 @@ FEATURES: Mapping[str, Feature] = {
     "privacy.updates.covers: sum": _setting(
         "privacy.updates.covers", "say privacy.updates.covers: update", off=(None, "update")
     ),
+    "averaged statistics": Feature(said=_averaged_statistics, without="say model.buffers: device"),
     # what it does not say
     "no clock": _lack_of(
         "a clock",
         lambda experiment: "clock" in experiment.model_fields_set,
         "add clock: virtual or real, or clock: none to pass over it",
+    ),
+    "no normalisation": Feature(
+        said=lambda experiment, method: _if(not method.facts.model.normalisations, f"model {experiment.model.name}"),
+        without="choose a model with normalisation layers",
     ),
     "no topology": _lack_of("topology", lambda experiment: experiment.topology),
     "no secure_aggregation": _lack_of("secure_aggregation", lambda experiment: experiment.secure_aggregation),
@@ -164,6 +178,7 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "places no late device": _method_that(lambda method: not places_late(type(method))),
 }
+VARIANCE = "could move a variance of batch normalisation below 0"
 CLOUD = "the GPS decides over every update, after each round"
 VIRTUAL = "on the virtual clock only rounds of LPSs have deadlines"
 REFUSALS = (
@@ -174,6 +189,11 @@ REFUSALS = (
         ("links.lps-gps.up", "partial sums"),
         "if clusters span LPSs and LPSs have no rounds of their own, partial sums travel, which are exact",
     ),
+    Refusal(("training.lps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
+    Refusal(("training.gps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
+    Refusal(("links.device-lps.up", "averaged statistics"), f"rounding of an update {VARIANCE}"),
+    Refusal(("links.lps-gps.up", "averaged statistics"), f"rounding of an update {VARIANCE}"),
+    Refusal(("privacy.updates", "averaged statistics"), f"noise {VARIANCE}"),
     Refusal(("times", "no clock"), "nothing heeds times without one"),
     Refusal(("deadlines.enrolment.deadline_s", "clock: virtual"), VIRTUAL),
     Refusal(("deadlines.gps.deadline_s", "clock: virtual"), VIRTUAL),

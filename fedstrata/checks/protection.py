@@ -39,7 +39,7 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
     if asked < min_devices:
         raise ExperimentError(
             f"secure_aggregation: {of} {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
-            "says too much of each; have more devices, form fewer clusters, or leave it out"
+            "reveals too much of each; have more devices, form fewer clusters, or leave it out"
         )
 
 

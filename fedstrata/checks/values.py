@@ -109,7 +109,7 @@ def _check_entries(experiment: Experiment) -> None:
         _check_device(experiment, max(entry.devices, default=0), where)
         on_link = entry.set_ or entry.cut
         if on_link is not None and on_link.link == "shared" and experiment.links.shared is None:
-            raise ExperimentError(f"{where}: nothing is shared; say links.shared.device-lps first")
+            raise ExperimentError(f"{where}: no link is shared; add links.shared.device-lps first")
         if entry.set_ is not None and entry.set_.link == "shared":
             _check_shared(experiment, entry.set_, where)
     for where, link in ScheduledLinks(experiment).all_parts():
@@ -120,9 +120,7 @@ def _check_shared(experiment: Experiment, change: SetLink, where: str) -> None:
     shared = experiment.links.shared
     for key in change.said:
         if shared is None or getattr(shared.device_lps, key) is None:
-            raise ExperimentError(
-                f"{where}: the shared link has no {key} before; say links.shared.device-lps.{key} first"
-            )
+            raise ExperimentError(f"{where}: the shared link has no {key} yet; add links.shared.device-lps.{key} first")
 
 
 def _check_lps(experiment: Experiment, method: Method) -> None:
@@ -139,7 +137,7 @@ def _check_moves(experiment: Experiment) -> None:
     """Refuse moves as training begins, and moves that leave an LPS without devices."""
     homes = Homes(experiment.schedule)
     if any(at_ns == 0 for at_ns in homes.times):
-        raise ExperimentError("schedule: a move at 0s is where devices begin; say it with topology.devices")
+        raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
     before = {index: home_of(experiment, index) for index in range(experiment.device_count)} if homes.times else {}
     for at_ns in homes.times:
         now = {**before, **homes.at(at_ns)}
@@ -172,5 +170,5 @@ def _check_energy(experiment: Experiment) -> None:
             of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
             raise ExperimentError(
                 f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
-                "say energy.compute, energy.profiles or an override, 0W if it is not to count"
+                "give energy.compute, energy.profiles or an override; 0W leaves it out"
             )

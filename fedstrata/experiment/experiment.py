@@ -192,6 +192,8 @@ class Experiment(Settings):
         else:
             del resolved["clock"], resolved["compute"]
         del resolved["data"]["folder"], resolved["data"]["download"]
+        for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
+            del model["weights"]
         if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
             del resolved["secure_aggregation"]
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()

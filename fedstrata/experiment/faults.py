@@ -36,7 +36,7 @@ class Moment(Settings):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(given is not None for given in (self.phase, self.global_round, self.point)) != 1:
-            raise ValueError("say phase, global_round or point, one of them")
+            raise ValueError("give one of phase, global_round or point")
         if self.point is None and (self.round is not None or self.count != 1):
             raise ValueError("round and count go with a point")
         return self
@@ -44,7 +44,7 @@ class Moment(Settings):
 
 def _no_point(moment: Moment) -> Moment:
     if moment.point is not None:
-        raise ValueError("only a kill comes at a point; say phase or global_round")
+        raise ValueError("only a kill can come at a point; give phase or global_round")
     return moment
 
 

@@ -109,7 +109,7 @@ class LinkTiming(Settings):
     def _a_rate_or_a_trace(self) -> Self:
         for way in WAYS:
             if getattr(self, f"{way}_trace") is not None and getattr(self, f"{way}_rate") is not None:
-                raise ValueError(f"{way}_rate and {way}_trace both say how fast it is; leave one out")
+                raise ValueError(f"{way}_rate and {way}_trace contradict each other; leave one out")
         return self
 
     @property
@@ -187,7 +187,7 @@ class SharedRates(Settings):
     @model_validator(mode="after")
     def _rate_of_the_broadcast(self) -> Self:
         if self.broadcast and self.down_rate is None:
-            raise ValueError("a broadcast takes as long as its down_rate says, which is missing")
+            raise ValueError("a broadcast needs a down_rate; add it")
         return self
 
 
@@ -299,7 +299,7 @@ class ComputeSettings(Settings):
             if name not in known:
                 raise ValueError(f"devices: no profile is called {name!r}; choose {', '.join(known)}, or add it")
         if self.per_example is None and (self.devices or self.spread):
-            raise ValueError("devices and spread scale per_example, which is missing; say one, such as 0.8ms")
+            raise ValueError("devices and spread scale per_example, which is missing; add it, such as 0.8ms")
         return self
 
     def factors(self) -> dict[int, float]:

@@ -16,6 +16,13 @@ ELSEWHERE = {
 }  # fmt: skip
 Schema = Mapping[str, Any]
 NONE: Schema = {"properties": {}}
+PLAIN = {  # pydantic's words, and ours
+    ", unable to parse string as an integer": "", ", unable to parse string as a number": "",
+    ", unable to interpret input": "", "greater than or equal to ": "at least ", "less than or equal to ": "at most ",
+    "greater than ": "above ", "less than ": "below ", "a valid integer": "an integer", "a valid number": "a number",
+    "a valid boolean": "true or false", "a valid string": "text",
+    "a valid tuple": "a list, such as [1, 2]", "a valid list": "a list, such as [1, 2]",
+}  # fmt: skip
 BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$")  # of a union
 
 
@@ -29,8 +36,11 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
     if first["type"] == "extra_forbidden":
         return f"{key}: {unknown(key)}"
     of_branches = dict.fromkeys(_said(fault, schema) for other, fault in faults if other == key)
-    said = " or ".join(of_branches).replace(" or : Input should be ", " or ").replace(" or : ", " or ")
-    shown = "" if first["type"] in {"missing", "value_error"} else f" (got {first['input']!r:.80})"
+    said = " or ".join(of_branches).replace(" or : must be ", " or ").replace(" or : ", " or ")
+    value = f"{first['input']!r:.80}"
+    shown = f", not {value}" if said.startswith(": must be ") else f" (got {value})"
+    if first["type"] in {"missing", "value_error"}:
+        shown = ""
     rest = len({other for other, _ in faults} - {key})
     return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
 
@@ -58,8 +68,17 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
             return ": takes small letters, digits and, between them, hyphens, at most 40 in all"
         case "string_pattern_mismatch" if fault["loc"][-1] == "name":
             return ": takes small letters, digits, - and _, a letter first, at most 40 in all"
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    return ": " + message.replace("valid tuple", "valid list").replace("Tuple should", "List should")  # as YAML has it
+    return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # as YAML has it
+
+
+def in_plain_words(message: str) -> str:
+    """Return what pydantic says of a value, in plain words."""
+    before, found, said = message.replace("Value error, ", "").partition("Input should be ")
+    if not found:
+        return before
+    for theirs, ours in PLAIN.items():
+        said = said.replace(theirs, ours)
+    return f"{before}must be {said}"
 
 
 class Chosen(NamedTuple):

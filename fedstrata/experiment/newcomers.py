@@ -41,7 +41,7 @@ class NewcomerSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.share is None) == (self.devices is None):
-            raise ValueError("say either share, of all devices, or devices, by index")
+            raise ValueError("give either share, of all devices, or devices, by index")
         return self
 
 

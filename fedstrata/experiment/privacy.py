@@ -44,7 +44,7 @@ class UpdatePrivacy(Settings):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("say how much noise there is by epsilon or by noise_multiplier, one of the two")
+            raise ValueError("give one of epsilon and noise_multiplier")
         return self
 
 
@@ -63,7 +63,5 @@ class PrivacySettings(Settings):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.profiles is None and self.updates is None:
-            raise ValueError(
-                "says of nothing that it is noised; say profiles: {epsilon: …, clip: …}, or updates with the same keys"
-            )
+            raise ValueError("has nothing to noise; add profiles: {epsilon: …, clip: …}, or updates with the same keys")
         return self

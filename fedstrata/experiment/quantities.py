@@ -47,7 +47,7 @@ def parsed_rate(value: Any) -> int:
     """Return bits a second. Raises ValueError."""
     rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
     if not 1 <= rate <= FASTEST:
-        raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out where nothing limits it")
+        raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit")
     return rate
 
 
@@ -123,7 +123,7 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
         raise ValueError("names no device; leave the entry out")
     if len(set(found)) != len(found):
         twice = next(index for index in found if found.count(index) > 1)
-        raise ValueError(f"device {twice} stands twice in the list")
+        raise ValueError(f"device {twice} is in the list twice; remove one")
     return tuple(sorted(found))
 
 

@@ -102,7 +102,7 @@ class ScheduleEntry(Settings):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(what is not None for what in (self.set_, self.cut, self.leave, self.move)) != 1:
-            raise ValueError(f"an entry does one thing: say {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+            raise ValueError(f"an entry does one thing: give one of {', '.join(KINDS)}")
         return self
 
     @property

@@ -98,7 +98,11 @@ class ModelSettings(Settings):
     """The model and which of its layers all clusters share; `shared: null` takes the model's own default."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code as `module:function`."""
+    """`mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code: a torch module as
+    `module:Class`, or `module:function`.
+    """
+    options: Mapping[str, Any] = {}
+    """Arguments of an own module's class, by name."""
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None
     """Widths of the hidden dense layers; without it each model has its own."""
     channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)
@@ -111,6 +115,16 @@ class ModelSettings(Settings):
     """Names of the layers that all clusters share through the GPS, such as `[fc1]`; `[]` shares none, `null` takes
     the model's own.
     """
+    buffers: Literal["average", "device", "freeze"] = "average"
+    """Statistics of a module, such as those of batch normalisation: `average` averages them like weights, `device`
+    keeps them on each device, and `freeze` keeps their initial values.
+    """
+    freeze: tuple[str, ...] = ()
+    """Layers or tensors of a module that neither train nor travel, such as `[backbone]` or `["*.norm"]`."""
+    weights: Path | None = None
+    """File of a module's weights in the format safetensors: those of frozen layers, and others to begin with."""
+    weights_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of this file, part of the run's id; found when the experiment is read."""
 
     @field_validator("name")
     @classmethod
@@ -119,6 +133,10 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        of_modules = [key for key in ("options", "freeze", "weights") if getattr(self, key)]
+        if self.name in MODELS and (of_modules or self.buffers != "average"):
+            key = of_modules[0] if of_modules else "buffers"
+            raise ValueError(f"{key} is for torch modules of your own, and {self.name} is none; leave it out")
         is_fixed = self.name in MODELS and self.name != "convnet"
         if is_fixed and (self.channels is not None or self.activation is not None):
             raise ValueError(f"{self.name} has channels and activations of its own; leave them out, or choose convnet")
@@ -170,7 +188,7 @@ class TopologySettings(Settings):
         if len(self.devices) != self.lps or not all(self.devices):
             raise ValueError(f"devices has {len(self.devices)} lists, each with a device, for lps {self.lps}")
         if len(set(placed)) != len(placed):
-            raise ValueError("a device hangs on one LPS, and here one stands twice")
+            raise ValueError("a device has one LPS, and one is listed twice; remove it from a list")
         return self
 
 

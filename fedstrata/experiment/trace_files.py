@@ -43,7 +43,7 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
         return trace
     path, kind = folder / trace["file"], str(trace.get("format"))
     if kind not in FORMATS:
-        raise ExperimentError(f"{key}.format: {kind} is none that is read; say {', '.join(FORMATS)}")
+        raise ExperimentError(f"{key}.format: {kind} is unknown; choose {', '.join(FORMATS)}")
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ExperimentError(f"{key}: {path} is larger than {MOST_BYTES >> 20} MiB; cut the trace")

@@ -143,9 +143,9 @@ class TraceSettings(Settings):
         if not any(rate for _, rate in samples):
             raise ValueError("the trace carries nothing at any time; give it a rate above zero")
         if self.after is None:
-            raise ValueError(f"the trace ends after {length / 1e9:g} s; say after: repeat, or after: hold")
+            raise ValueError(f"the trace ends after {length / 1e9:g} s; add after: repeat, or after: hold")
         if self.after == "hold" and not samples[-1][1]:
-            raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; say after: repeat")
+            raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; write after: repeat")
 
     def resolved(self) -> AnyTrace:
         """Return the trace, or what draws it."""

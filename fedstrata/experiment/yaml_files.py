@@ -17,7 +17,7 @@ class EachKeyOnce(yaml.SafeLoader):
         for key, _ in node.value:
             name = str(key.value)
             if name in seen and name != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
@@ -36,7 +36,7 @@ def read_yaml(text: str) -> Any:
         raise ValueError(f"is not YAML: {said}{hint}") from None
     for count, _ in enumerate(_values(document)):
         if count == MOST_VALUES:
-            raise ValueError(f"stands for more than {MOST_VALUES} values; write it out without aliases of aliases")
+            raise ValueError(f"has more than {MOST_VALUES} values; write it without aliases of aliases")
     return document
 
 

@@ -84,7 +84,7 @@ class Adaptive(Method):
 
     def questions(self) -> Sequence[Question]:
         """Return the compared layers of the pre-trained weights or of their difference to the initial ones."""
-        size = compared(self.facts.layout, self.options.layers).size
+        size = compared(self.facts.trainable, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
@@ -92,7 +92,7 @@ class Adaptive(Method):
         start = self.initial(work.model, 0)
         trained = (await work.train(start, epochs=self.options.pretrain_epochs)).weights
         vector = trained - start if self.options.compare == "updates" else trained
-        layout = work.model.layout
+        layout = work.model.trainable
         return {"layers": taken(vector, layout.slices_of(compared(layout, self.options.layers)))}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:

@@ -241,11 +241,21 @@ class Facts:
     """Function that makes the model."""
 
     @cached_property
-    def layout(self) -> Layout:
-        """Layout of the model, for a question with arrays as large as some tensors. It is made at the first access."""
+    def model(self) -> "Model":
+        """The model. It is made at the first access."""
         if self.make_model is None:
-            raise PluginError("a method asks for the model's layout where no model is known; give Facts a make_model")
-        return self.make_model().layout
+            raise PluginError("a method asks for the model where no model is known; give Facts a make_model")
+        return self.make_model()
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the model, for a question with arrays as large as some tensors."""
+        return self.model.layout
+
+    @property
+    def trainable(self) -> Layout:
+        """Layout of the model's tensors with a gradient, for a question with arrays as large as some of them."""
+        return self.model.trainable
 
 
 EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")  # if a method needs all devices

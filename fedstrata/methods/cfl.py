@@ -71,7 +71,7 @@ class Cfl(Method):
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """Shape (sketch,), of trained minus received."""
-        return {"sketch": sketch_of(work.update, self.options.sketch, work.seed)}
+        return {"sketch": sketch_of(work.update[: work.model.trainable.size], self.options.sketch, work.seed)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Require a sketch of as many numbers as asked for."""

@@ -32,7 +32,7 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
     if isinstance(clusters, int) and clusters > facts.device_count:
         raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
     if threshold is not None and clusters != "auto":
-        raise ExperimentError("method.threshold says how many clusters there are; leave method.clusters out")
+        raise ExperimentError("method.threshold decides the number of clusters; leave method.clusters out")
 
 
 def lower_median(values: NDArray[np.float64]) -> float:

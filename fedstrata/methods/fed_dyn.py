@@ -65,6 +65,7 @@ class FedDyn(FedAvg):
         own = work.personal.get("gradient", np.zeros_like(work.start))
         trained = await work.train(work.start, correct=Dynamic(self.options.alpha), beside=(work.start, own))
         own = own - np.float32(self.options.alpha) * (trained.weights - work.start)
+        own[work.model.trainable.size :] = 0  # statistics have no gradient
         return Outcome(
             weights=trained.weights - own / np.float32(self.options.alpha),
             train_loss=trained.train_loss,

@@ -162,7 +162,9 @@ class FedFomo(Method):
             _, validation = await self._parts(work)
             began = self._began(work)
             losses = [(await work.measure(each, on=validation)).loss for each in (began, *work.received)]
-            work.noted[GAINS] = gains_of(losses[0], losses[1:], distances(began, work.received))
+            trained = work.model.trainable.size  # statistics are no direction
+            lengths = distances(began[:trained], [each[:trained] for each in work.received])
+            work.noted[GAINS] = gains_of(losses[0], losses[1:], lengths)
         found: Gains = work.noted[GAINS]
         return found
 

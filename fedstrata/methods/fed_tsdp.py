@@ -80,7 +80,7 @@ class FedTsdp(Method):
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(
-                "method fedtsdp asks devices about public examples, and there are none: say how many in "
+                "method fedtsdp asks devices about public examples, and there are none: give their number in "
                 "partition.public.examples"
             )
         if batch > there:
@@ -135,6 +135,7 @@ class FedTsdp(Method):
             raise PayloadError(f"told of {len(batch)} public examples that are not among the {len(inputs)} there are")
         logits = await work.outputs(work.trained, inputs[batch])
         beyond = work.trained - self.initial(work.model, 0)  # alike for all, so distances are those of the weights
+        beyond = beyond[: work.model.trainable.size]  # statistics are no direction
         return {
             "outputs": softmax(logits).astype(np.float32),
             "weights": sketch_of(beyond, self.options.sketch, work.seed),

@@ -64,13 +64,13 @@ class FedClust(Method):
 
     def questions(self) -> Sequence[Question]:
         """Return the last layer after local training, to the GPS."""
-        shape = (compared(self.facts.layout, "last").size,)
+        shape = (compared(self.facts.trainable, "last").size,)
         return (Question(name=LAST, moment=Moment.BEFORE, arrays={"weights": ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """Shape (size of the last layer,)."""
         trained = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
-        layout = work.model.layout
+        layout = work.model.trainable
         return {"weights": taken(trained.weights, layout.slices_of(compared(layout, "last")))}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:

@@ -16,15 +16,16 @@ SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the
 
 
 def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:
-    """Return the gradient of the mean cross-entropy over some examples, shape (size,); draws nothing, dropout is left
-    out.
+    """Return the gradient of the mean cross-entropy over some examples, shape (model.trainable.size,).
+
+    It draws nothing: dropout is left out, and statistics are used as they are.
     """
     import torch
     from torch.nn.functional import cross_entropy
 
-    tensors = {name: torch.tensor(view).requires_grad_() for name, view in model.layout.views(weights).items()}
-    leaves = list(tensors.values())
-    total = np.zeros(model.layout.size)
+    tensors = {name: torch.tensor(view) for name, view in model.layout.views(weights).items()}
+    leaves = [tensors[name].requires_grad_() for name in model.trainable.names]
+    total = np.zeros(model.trainable.size)
     for start in range(0, len(indexes), SLAB_EXAMPLES):
         slab = examples.take(indexes[start : start + SLAB_EXAMPLES])
         more = {name: torch.tensor(array) for name, array in slab.more.items()}

@@ -37,6 +37,6 @@ def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
     tasks: dict[str, list[int]] = defaultdict(list)
     for device in devices:
         if device.true_task is None:
-            raise ExperimentError("the true tasks are known only where a partition has groups; choose another method")
+            raise ExperimentError("only a partition with groups has true tasks; choose another method")
         tasks[device.true_task].append(device.device_index)
     return dict(tasks)

@@ -22,7 +22,9 @@ class RandomClusters(Method):
         """Require a number if the partition has no groups that give it."""
         check_clusters(self.options.clusters, self.facts)
         if self.options.clusters == "auto" and not self.facts.true_groups:
-            raise ExperimentError("method random needs a number in method.clusters where the partition has no groups")
+            raise ExperimentError(
+                "method random needs a number in method.clusters, because the partition has no groups"
+            )
 
     @property
     def clusters_known(self) -> int:

@@ -25,6 +25,8 @@ REGISTRY: Mapping[str, str] = {
     "fedprox": "fedstrata.methods.fed_prox:FedProx",
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
+    "fedavg_ft": "fedstrata.methods.fed_avg_ft:FedAvgFt",
+    "fedbn": "fedstrata.methods.fed_bn:FedBn",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",
     "fedclust": "fedstrata.methods.fedclust:FedClust",
     "flux": "fedstrata.methods.flux:Flux",

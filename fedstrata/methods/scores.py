@@ -97,7 +97,7 @@ class Scores(Method):
         options, facts = self.options, self.facts
         if not facts.public_examples:
             raise ExperimentError(
-                "method scores exchanges scores of public examples, and there are none: say how many in "
+                "method scores exchanges scores of public examples, and there are none: give their number in "
                 "partition.public.examples"
             )
         uses_labels = options.reading in {"rows", "labels"} or (options.exchanges and options.beta == "accuracy")

@@ -82,7 +82,7 @@ class UserCentric(Method):
 
     def questions(self) -> Sequence[Question]:
         """Return the gradient, or its sketch, and σ²."""
-        length = self.options.sketch or self.facts.layout.size
+        length = self.options.sketch or self.facts.trainable.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
 

@@ -1,9 +1,12 @@
 """From the experiment's `model` settings to a model."""
 
+import sys
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from fedstrata.datasets import DatasetInfo
-from fedstrata.errors import FedstrataError, PluginError
+from fedstrata.errors import ExperimentError, FedstrataError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models.cnn import cnn
 from fedstrata.models.convnet import convnet
@@ -12,6 +15,8 @@ from fedstrata.models.lenet5 import lenet5
 from fedstrata.models.mlp import mlp
 from fedstrata.models.model import Model, tensors_of
 from fedstrata.models.resnet18 import resnet18
+from fedstrata.models.torch_module import Kinds, ModuleModel, from_module
+from fedstrata.models.weights import WeightsFile
 from fedstrata.plugins import describe, load_plugin
 
 BUILT_IN = {
@@ -27,28 +32,53 @@ BUILT_IN = {
 def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
     """Return the model for data of this shape and these classes, sharing the layers that `settings.shared` names.
 
-    `module:function` names one's own, called with (settings, info), which returns a Model: of layers
-    (`Model.of_layers`), of a torch module (`from_module`), or made by hand.
+    `module:Class` names a torch module of one's own, made with `settings.options`. `module:function` is called with
+    (settings, info) and returns a Model: of layers (`Model.of_layers`), of a torch module (`from_module`), or made by
+    hand.
 
     Raises:
-        ExperimentError: the model does not fit the data, or has no layer that `settings.shared` names.
+        ExperimentError: the model does not fit the data, or has no layer that the settings name.
         PluginError: own code is missing, fails or gives something else.
     """
     built_in = BUILT_IN.get(settings.name)
-    model = built_in(settings, info) if built_in else _build_own(settings, info)
+    model = built_in(settings, info) if built_in else _of_kinds(_build_own(settings, info), settings)
+    if settings.buffers == "device":
+        model = replace(model, at_home=model.statistics)
     if settings.shared is None:
         return model
     return replace(model, shared=tensors_of(model.layout, settings.shared))
 
 
+def _of_kinds(model: Model, settings: ModelSettings) -> Model:
+    """Return an own model with the frozen tensors and weights of the settings."""
+    weights = None
+    if settings.weights is not None:
+        weights = WeightsFile(path=settings.weights, sha256=settings.weights_sha256)
+    kinds = Kinds(freeze=settings.freeze, keeps_statistics=settings.buffers == "freeze", weights=weights)
+    if kinds == Kinds():
+        return model
+    if not isinstance(model, ModuleModel):
+        raise ExperimentError(f"model.freeze, buffers and weights are for torch modules, and {settings.name} is none")
+    return model.of_kinds(kinds)
+
+
 def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
-    function = load_plugin(settings.name, "model")
+    own = load_plugin(settings.name, "model")
     try:
-        model = function(settings, info)
+        model = from_module(partial(own, **settings.options), None) if _is_module(own) else own(settings, info)
     except FedstrataError:
         raise
     except Exception as error:
         raise PluginError(f"model {settings.name} failed with {describe(error)}") from error
     if not isinstance(model, Model):
-        raise PluginError(f"model {settings.name} must return a fedstrata.models.Model, not {type(model).__name__}")
+        raise PluginError(
+            f"model {settings.name} must be a torch.nn.Module, or return a fedstrata.models.Model, not "
+            f"{type(model).__name__}"
+        )
     return model
+
+
+def _is_module(own: object) -> bool:
+    """Return whether own code is a class of torch modules; it has imported torch then."""
+    torch: Any = sys.modules.get("torch")
+    return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

@@ -4,8 +4,10 @@ Only `Model.outputs` needs torch, and only a device calls it; gps and lps use th
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -88,6 +90,15 @@ class Model:
     dense: tuple[int, ...] = ()
     """Widths from input to classes if the model is dense layers with ReLU between them and nothing else. Such models
     train many at once. Empty for other models."""
+    statistics: tuple[str, ...] = ()
+    """Tensors without a gradient, such as the running means of batch normalisation: the last of the layout. A local
+    step may change them in place."""
+    normalisations: tuple[str, ...] = ()
+    """Tensors of normalisation layers, their statistics included."""
+    at_home: tuple[str, ...] = ()
+    """Tensors that stay on their device, whatever the method says."""
+    frozen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    """Shapes of the parameters that neither train nor travel, by name."""
     dropping: "DroppingOutputs | None" = None
     """Like `outputs`, with a generator to draw from, for models that draw in training (dropout)."""
 
@@ -98,6 +109,16 @@ class Model:
                 f"a model's shared tensors are names of its layout in the layout's order, not {list(self.shared)}; "
                 f"the layout has {', '.join(self.layout.names)}"
             )
+        if self.statistics != self.layout.names[len(self.layout.names) - len(self.statistics) :]:
+            raise ExperimentError(
+                f"a model's statistics are the last tensors of its layout, not {list(self.statistics)}; the layout has "
+                f"{', '.join(self.layout.names)}"
+            )
+
+    @cached_property
+    def trainable(self) -> Layout:
+        """Layout of the tensors with a gradient, which come first in the model's layout."""
+        return Layout(self.layout.tensors[: len(self.layout.tensors) - len(self.statistics)])
 
     @classmethod
     def of_layers(
@@ -122,6 +143,9 @@ class Model:
             initial=initial,
             outputs=outputs,
             dense=dense,
+            normalisations=tuple(
+                tensor.name for layer in layers if isinstance(layer, Normalisation) for tensor in layer.tensors
+            ),
             dropping=dropping,
         )
 
@@ -160,12 +184,15 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
     wanted = tuple(layers)
     known = list(dict.fromkeys(name.rpartition(".")[0] or name for name in layout.names))
     for layer in wanted:
-        if not any(_belongs(name, layer) for name in known):
+        if not any(is_of_layer(name, layer) for name in known):
             raise ExperimentError(
                 f"model.shared: the model has no layer {layer!r}; choose from {', '.join(known)}, or [] for none"
             )
-    return tuple(name for name in layout.names if any(_belongs(name, layer) for layer in wanted))
+    return tuple(name for name in layout.names if any(is_of_layer(name, layer) for layer in wanted))
 
 
-def _belongs(name: str, layer: str) -> bool:
-    return name == layer or name.startswith(f"{layer}.")
+def is_of_layer(name: str, pattern: str) -> bool:
+    """Return whether a tensor or layer is, or is inside, a layer that a pattern such as `block` or `block.*.norm`
+    names.
+    """
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

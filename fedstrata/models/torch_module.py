@@ -1,104 +1,250 @@
-"""A model from a torch module, for architectures of one's own. All three tiers then need torch."""
+"""A model from a torch module, for architectures of one's own. All three tiers then need torch.
+
+Four kinds of tensors: parameters that train and statistics (float32 buffers such as those of batch normalisation) are
+tensors of the model; frozen parameters and all other buffers are not, and never travel.
+"""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-from fedstrata.errors import ExperimentError
-from fedstrata.models.model import Model, tensors_of
+import numpy as np
+
+from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.models.model import Model, is_of_layer, tensors_of
+from fedstrata.models.weights import WeightsFile
+from fedstrata.plugins import describe
 from fedstrata.tensors import Flat, Layout
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
+
+    from fedstrata.models.model import Outputs
 
 _turn = threading.RLock()  # torch has one generator for all threads, and a module one mode and one set of weights
 
 
-def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str]) -> Model:
+def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str] | None) -> "ModuleModel":
     """Return the model of a torch module. GPS and LPS build it too, so they also need torch.
 
     A local step runs the module in training mode, and a measurement in eval mode. Its draws from torch's generator,
     such as masks of dropout, are a function of seed, device, round and step. The tensors of the model are the
-    parameters that train. Parameters with `requires_grad=False` and buffers with `persistent=False` do not train or
-    travel. Every device makes them with `module_factory()` under the experiment's seed. A module with running
-    statistics is refused.
+    parameters that train and the statistics: buffers of float32, which have no gradient. Parameters with
+    `requires_grad=False`, buffers with `persistent=False` and counters do not travel. Every device makes them with
+    `module_factory()` under the experiment's seed, and they begin each training anew.
 
     Args:
         module_factory: Function that makes the module. It may draw from torch's global generator only.
-        shared: Names of the layers that all clusters share by default, such as `["conv1"]`.
+        shared: Names of the layers that all clusters share by default, such as `["conv1"]`; None for all layers but
+            the last.
     """
-    module = _seeded(module_factory, seed=0)
-    _check(module)
-    layout = Layout.of({name: parameter.shape for name, parameter in _training(module)})
-
-    def initial(seed: int) -> Flat:
-        made = _seeded(module_factory, seed)
-        return layout.flatten({name: parameter.detach().numpy() for name, parameter in _training(made)})
-
-    forward = _Forward(module)
-    return _ModuleModel(
-        layout=layout,
-        shared=tensors_of(layout, shared),
-        initial=initial,
-        outputs=forward.measured,
-        dropping=forward.trained,
-        module_factory=module_factory,
-    )
+    model = _model_of(module_factory, Kinds())
+    if shared is None:
+        last = model.trainable.names[-1].rpartition(".")[0]
+        return replace(model, shared=tuple(name for name in model.layout.names if not is_of_layer(name, last)))
+    return replace(model, shared=tensors_of(model.layout, shared))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ModuleModel(Model):
+class Kinds:
+    """Say which tensors of a module are frozen, in addition to parameters with `requires_grad=False`."""
+
+    freeze: tuple[str, ...] = ()
+    keeps_statistics: bool = False  # all statistics keep their initial values
+    weights: WeightsFile | None = None  # values of the frozen tensors, and of others to begin with
+
+    def is_frozen(self, name: str) -> bool:
+        """Return whether a pattern names the tensor or its layer."""
+        return any(is_of_layer(name, pattern) for pattern in self.freeze)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleModel(Model):
     """A model that computes a torch module's forward."""
 
     module_factory: "Callable[[], torch.nn.Module]"
+    kinds: Kinds
+    forward: "_Forward"
 
     def of_run(self, seed: int) -> Self:
         """Return the same model, with what its module has beside the weights drawn by this seed."""
-        forward = _Forward(_seeded(self.module_factory, seed))
-        return replace(self, outputs=forward.measured, dropping=forward.trained)
+        forward, drawn = _Forward(self.module_factory, self.kinds, seed), self.initial
+        own = replace(self, forward=forward, outputs=forward.measured)
+        return replace(own, initial=lambda other: forward.initial(self.layout) if other == seed else drawn(other))
+
+    def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
+        """Return the function of the steps of one training, which updates the statistics among the weights."""
+        return self.forward.training(rng)
+
+    def of_kinds(self, kinds: Kinds) -> "ModuleModel":
+        """Return the same model with other frozen tensors.
+
+        Raises:
+            ExperimentError: a pattern names nothing, or the weights are another module's.
+        """
+        other = _model_of(self.module_factory, kinds)
+        return replace(other, shared=tuple(name for name in other.layout.names if name in self.shared))
+
+
+def _model_of(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds) -> ModuleModel:
+    module = _outline(module_factory)
+    parts = _Parts(module, kinds)
+    training, statistics = parts.training, parts.statistics
+    _check(module, kinds, parts)
+    layout = Layout.of({name: tensor.shape for name, tensor in {**training, **statistics}.items()})
+    forward = _Forward(module_factory, kinds, seed=0)
+    return ModuleModel(
+        layout=layout,
+        shared=(),
+        initial=lambda seed: _flattened(_made(module_factory, kinds, seed, layout.names), kinds, layout),
+        outputs=forward.measured,
+        statistics=tuple(statistics),
+        normalisations=parts.normalisations,
+        frozen={name: tuple(tensor.shape) for name, tensor in parts.frozen.items()},
+        module_factory=module_factory,
+        kinds=kinds,
+        forward=forward,
+    )
+
+
+class _Parts:
+    """The tensors of a module by name and kind."""
+
+    def __init__(self, module: "torch.nn.Module", kinds: Kinds) -> None:
+        from torch import float32, nn
+
+        persistent = module.state_dict().keys()
+        parameters = dict(module.named_parameters())
+        self.training = {
+            name: tensor for name, tensor in parameters.items() if tensor.requires_grad and not kinds.is_frozen(name)
+        }
+        self.frozen = {name: tensor for name, tensor in parameters.items() if name not in self.training}
+        of_buffers = {name: tensor for name, tensor in module.named_buffers() if name in persistent}
+        floating = {name: tensor for name, tensor in of_buffers.items() if tensor.is_floating_point()}
+        self.odd = [name for name, tensor in floating.items() if tensor.dtype != float32]
+        self.kept = [name for name in floating if kinds.keeps_statistics or kinds.is_frozen(name)]
+        self.statistics = {name: tensor for name, tensor in floating.items() if name not in self.kept}
+        self.known = {**parameters, **of_buffers}
+        kinds_of_norm = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+        norms = [name for name, each in module.named_modules() if isinstance(each, kinds_of_norm)]
+        tensors = (*self.training, *self.statistics)
+        self.normalisations = tuple(name for name in tensors if name.rpartition(".")[0] in norms)
 
 
 class _Forward:
-    """A module's forward with weights from outside: a function of its arguments, whichever thread calls it."""
+    """A module's forward with weights from outside: a function of its arguments, whichever thread calls it.
 
-    def __init__(self, module: "torch.nn.Module") -> None:
-        self._module = module
+    The module is made when it is first used, which servers never do.
+    """
+
+    def __init__(self, module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int) -> None:
+        self._factory, self._kinds, self._seed = module_factory, kinds, seed
+        self._mode: bool | None = None
+
+    @cached_property
+    def _module(self) -> "torch.nn.Module":
+        return _made(self._factory, self._kinds, self._seed)
+
+    @cached_property
+    def _parts(self) -> _Parts:
+        return _Parts(self._module, self._kinds)
+
+    @cached_property
+    def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
+        """Where each buffer stands in its submodule."""
+        found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
+        for name, _ in self._module.named_buffers():
+            layer, _, leaf = name.rpartition(".")
+            found[name] = self._module.get_submodule(layer)._buffers, leaf
+        return found
+
+    def initial(self, layout: Layout) -> Flat:
+        """Return the weights that the module is made with."""
+        with _turn:
+            return _flattened(self._module, self._kinds, layout)
 
     def measured(
         self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", **more: "torch.Tensor"
     ) -> "torch.Tensor":
         """Return the outputs in eval mode."""
-        return self._computed(weights, inputs, more, is_training=False, seed=0)
+        return self._computed(weights, inputs, more, self._kept(), seed=0, is_training=False)
 
-    def trained(
-        self,
-        weights: "Mapping[str, torch.Tensor]",
-        inputs: "torch.Tensor",
-        rng: "np.random.Generator",
-        **more: "torch.Tensor",
-    ) -> "torch.Tensor":
-        """Return the outputs in training mode, by the draws that follow from the next one of `rng`."""
-        return self._computed(weights, inputs, more, is_training=True, seed=int(rng.integers(1 << 63)))
+    def training(self, rng: np.random.Generator) -> "Outputs":
+        """Return the function of the steps of one training, by the next draws of `rng`.
+
+        The buffers that are no statistics begin as they were made, so no other training changes them.
+        """
+        kept = self._kept()
+
+        def trained(
+            weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", **more: "torch.Tensor"
+        ) -> "torch.Tensor":
+            return self._computed(weights, inputs, more, kept, seed=int(rng.integers(1 << 63)), is_training=True)
+
+        return trained
+
+    def _kept(self) -> "dict[str, torch.Tensor]":
+        with _turn:
+            return {
+                name: buffer.clone()
+                for name, buffer in self._module.named_buffers()
+                if name not in self._parts.statistics
+            }
 
     def _computed(
         self,
         weights: "Mapping[str, torch.Tensor]",
         inputs: "torch.Tensor",
         more: "Mapping[str, torch.Tensor]",
+        kept: "dict[str, torch.Tensor]",
         *,
-        is_training: bool,
         seed: int,
+        is_training: bool,
     ) -> "torch.Tensor":
         from torch.func import functional_call
 
-        with _turn, _drawing(seed):
-            if self._module.training != is_training:
-                self._module.train(is_training)
-            outputs: torch.Tensor = functional_call(self._module, dict(weights), (inputs,), dict(more))
+        with _turn, _drawing(seed), self._with_buffers(weights, kept):
+            self._set_mode(is_training=is_training)
+            parameters = {name: weights[name] for name in self._parts.training}
+            try:
+                outputs: torch.Tensor = functional_call(self._module, parameters, (inputs,), dict(more))
+            except Exception as error:
+                told = describe(error)
+                raise PluginError(f"the module fails on inputs of shape {tuple(inputs.shape)} with {told}") from error
         return outputs
+
+    @contextmanager
+    def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
+        """Give the module these buffers; afterwards those are what it has made of them, and its own are back."""
+        import torch
+
+        own = {name: buffers[leaf] for name, (buffers, leaf) in self._places.items()}
+        for name, (buffers, leaf) in self._places.items():
+            buffers[leaf] = kept[name] if name in kept else weights[name]
+        try:
+            yield
+        finally:
+            for name, (buffers, leaf) in self._places.items():
+                left = buffers[leaf]
+                buffers[leaf] = own[name]
+                if left is None:
+                    continue
+                if name in kept:
+                    kept[name] = left
+                elif left is not weights[name]:  # the module has put another tensor into its place
+                    with torch.no_grad():
+                        weights[name].copy_(left)
+
+    def _set_mode(self, *, is_training: bool) -> None:
+        if self._mode is is_training:
+            return
+        self._mode = is_training
+        self._module.train(is_training)
+        for name in self._parts.kept:  # frozen statistics are used, not updated
+            self._module.get_submodule(name.rpartition(".")[0]).eval()
 
 
 @contextmanager
@@ -122,24 +268,59 @@ def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torc
         return module_factory()
 
 
-def _training(module: "torch.nn.Module") -> "Iterator[tuple[str, torch.nn.Parameter]]":
-    """Return the parameters that train, by name."""
-    return ((name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad)
-
-
-def _check(module: "torch.nn.Module") -> None:
+def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
+    """Return a module for its names and shapes: without memory for its tensors, if it can be made so."""
     import torch
 
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    kept = [name for name in module.state_dict() if name not in parameters]
-    if kept:
+    try:
+        with torch.device("meta"):
+            return _seeded(module_factory, seed=0)
+    except Exception:  # it looks at values, or fails for another reason, which the next line says
+        return _seeded(module_factory, seed=0)
+
+
+def _made(
+    module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
+) -> "torch.nn.Module":
+    """Return a new module with the values of the weights' file, of the named tensors or of all."""
+    import torch
+
+    module = _seeded(module_factory, seed)
+    if kinds.weights is not None:
+        known = _Parts(module, kinds).known
+        with torch.no_grad():
+            for name, values in kinds.weights.values(names or known):
+                known[name].copy_(torch.from_numpy(values))
+    return module
+
+
+def _flattened(module: "torch.nn.Module", kinds: Kinds, layout: Layout) -> Flat:
+    parts = _Parts(module, kinds)
+    tensors = {**parts.training, **parts.statistics}
+    return layout.flatten({name: tensor.detach().numpy() for name, tensor in tensors.items()})
+
+
+def _check(module: "torch.nn.Module", kinds: Kinds, parts: _Parts) -> None:
+    import torch
+
+    for pattern in kinds.freeze:
+        if not any(is_of_layer(name, pattern) for name in parts.known):
+            layers = dict.fromkeys(name.rpartition(".")[0] for name in parts.known)
+            raise ExperimentError(
+                f"model.freeze: the model has no tensor or layer {pattern!r}; its layers are {', '.join(layers)}"
+            )
+    if not parts.training:
         raise ExperimentError(
-            f"the module keeps {', '.join(kept)} beside its parameters, which do not travel; use a normalisation "
-            "without running statistics, and register constants with persistent=False"
+            "no parameter of the module trains: requires_grad is False, or model.freeze names them all; let some train"
         )
-    training = dict(_training(module))
-    if not training:
-        raise ExperimentError("no parameter of the module trains: requires_grad is False for all; set it for some")
-    for name, parameter in training.items():
+    for name, parameter in parts.training.items():
         if parameter.dtype != torch.float32:
             raise ExperimentError(f"parameter {name} is {parameter.dtype}; weights are float32")
+    if parts.odd:
+        raise ExperimentError(
+            f"buffer {parts.odd[0]} is {parts.known[parts.odd[0]].dtype}; statistics are float32, and constants are "
+            "registered with persistent=False"
+        )
+    if kinds.weights is not None:
+        known: dict[str, Any] = {name: tuple(tensor.shape) for name, tensor in parts.known.items()}
+        kinds.weights.check(known, needed=parts.frozen)

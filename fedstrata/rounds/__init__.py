@@ -4,7 +4,7 @@ from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.exchanged import Identity, ParentCalls, ReceivedModel, Update
 from fedstrata.rounds.intake import Intake
-from fedstrata.rounds.mask_keys import MaskedUpdates, OpenUpdates, updates_of
+from fedstrata.rounds.mask_keys import OpenUpdates, updates_of
 from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
@@ -18,7 +18,6 @@ __all__ = [
     "HeldOut",
     "Identity",
     "Intake",
-    "MaskedUpdates",
     "Offer",
     "OnTime",
     "OpenRound",

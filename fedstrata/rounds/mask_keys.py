@@ -21,7 +21,7 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.children import NO_LEAST, ChildState, Enough
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
-from fedstrata.tensors import ExactSum, Fold, check_unmasked
+from fedstrata.tensors import ExactSum, Fold
 from fedstrata.tensors.codec import AnyEncoding
 from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import rounds_pb2 as pb
@@ -191,6 +191,18 @@ class Masking:
         self.digest, self.part = roster_digest(roster), pb.ModelPart(roster=roster)
 
 
+def check_unmasked(totals: Iterable[ExactSum]) -> None:
+    """Refuse sums in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
+    try:
+        for total in totals:
+            total.check_total()
+    except PayloadError as error:
+        raise RunStoppedError(
+            f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
+            "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
+        ) from None
+
+
 class OpenUpdates:
     """Updates that a parent reads one by one: they come in its link's encoding, and children show no keys."""
 
@@ -221,9 +233,12 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Updates that children mask for each other, on the grid of exact sums: the parent learns their sum alone."""
+    """Updates that children mask for each other, on the grid of exact sums: the parent learns their sum alone.
 
-    fold = staticmethod(ExactSum.fold_masked)
+    Masks cancel only in streams to which every child adds.
+    """
+
+    fold = staticmethod(ExactSum.fold_unchecked)
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
         """The parameters are those of `KeyRing`."""

@@ -20,7 +20,7 @@ class RoundServer(ChildCalls):
     def open(self, opened: OpenRound) -> None:
         """Let children fetch the round's model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
-        for child_id in self.refused:  # before anybody hears of the round: nobody masks for them
+        for child_id in self.refused:  # before anybody hears of the round
             opened.intake.exclude(child_id)
         opened.intake.when_void(self._changes.tell)
         around = Around(

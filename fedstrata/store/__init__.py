@@ -1,9 +1,18 @@
 """State on disk: written aside, flushed, renamed, checksummed."""
 
-from fedstrata.store.files import claim, claimed, clear_asides, read_sealed, write_aside, write_sealed
+from fedstrata.store.files import (
+    GLOBAL_ROUNDS_KEPT,
+    claim,
+    claimed,
+    clear_asides,
+    read_sealed,
+    write_aside,
+    write_sealed,
+)
 from fedstrata.store.model_file import AnyModel, ModelFile, ModelInMemory, write_model
 
 __all__ = [
+    "GLOBAL_ROUNDS_KEPT",
     "AnyModel",
     "ModelFile",
     "ModelInMemory",

@@ -17,6 +17,7 @@ from fedstrata.process.sleeping import pass_time
 CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
 _CLAIMS: list[TextIO] = []  # kept open: the kernel gives a lock up with its file
 SEAL_BYTES = hashlib.sha256().digest_size
+GLOBAL_ROUNDS_KEPT = 2  # whose files stay: of the open one, and of the one to which a restarted server may go back
 
 
 @contextmanager

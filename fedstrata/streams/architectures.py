@@ -1,6 +1,5 @@
 """Which model each device has in which global round, where `architectures` gives some of them others than `model`."""
 
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedstrata.errors import ExperimentError, PluginError
@@ -26,7 +25,7 @@ class Architectures:
     def __init__(self, experiment: Experiment, method: Method) -> None:
         self._experiment = experiment
         self._method = method
-        self._built = cache(self._build)
+        self._known: dict[str, Architecture] = {}
 
     @property
     def main(self) -> Architecture:
@@ -41,6 +40,12 @@ class Architectures:
     def at(self, device_index: int, global_round: int) -> Architecture:
         """Return a device's architecture in a global round, counted from 0; the object changes only with it."""
         return self._built(self._experiment.model_of(device_index, global_round))
+
+    def _built(self, settings: "ModelSettings") -> Architecture:
+        key = settings.model_dump_json()  # options have no hash
+        if key not in self._known:
+            self._known[key] = self._build(settings)
+        return self._known[key]
 
     def _build(self, settings: "ModelSettings") -> Architecture:
         from fedstrata.datasets import dataset_info

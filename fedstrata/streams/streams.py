@@ -239,7 +239,8 @@ def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
 
 def streams_of(experiment: Experiment, method: Method, model: "Model") -> Streams:
     """Return the streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
-    return Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
+    streams = Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
+    return streams.without(model.at_home)
 
 
 def spans_lps(experiment: Experiment, method: Method) -> bool:

@@ -4,7 +4,7 @@ from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.digest import values_digest
 from fedstrata.tensors.exact_sum import ExactSum
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout, TensorSpec, taken
-from fedstrata.tensors.stream_sums import Fold, OneSum, PartialSums, Route, RoutedSums, Sums, check_unmasked
+from fedstrata.tensors.stream_sums import Fold, OneSum, PartialSums, Route, RoutedSums, Sums
 
 __all__ = [
     "CHUNK_BYTES",
@@ -20,7 +20,6 @@ __all__ = [
     "RoutedSums",
     "Sums",
     "TensorSpec",
-    "check_unmasked",
     "taken",
     "values_digest",
 ]

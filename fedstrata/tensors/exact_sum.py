@@ -64,15 +64,15 @@ class ExactSum:
             PayloadError: a sum is beyond what so many examples can come to; nothing has been added then.
         """
         self._check_sums(sums, num_examples)
-        self.fold_masked(start, sums, num_examples)
+        self.fold_unchecked(start, sums, num_examples)
 
-    def fold_masked(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add sums that masks hide, modulo 2⁶⁴: what they are cannot be checked before all masks have cancelled."""
+    def fold_unchecked(self, start: int, sums: Sums, num_examples: int) -> None:
+        """Add sums modulo 2⁶⁴, as `fold_sums` does. `check_total` has to check their total."""
         here = self._sums[start : start + len(sums)]
         np.add(here, sums, out=here)
         np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
 
-    def check_unmasked(self) -> None:
+    def check_total(self) -> None:
         """Refuse a sum that cannot be one of so many examples. Raises PayloadError."""
         for start in range(0, len(self._sums), PIECE):
             self._check_sums(self.sums(start, start + PIECE), self.num_examples)

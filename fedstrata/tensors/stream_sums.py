@@ -3,13 +3,13 @@
 A child's values go by its routes into the streams that they count for, with the weight that they have there.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fedstrata.errors import PayloadError, RunStoppedError
+from fedstrata.errors import PayloadError
 from fedstrata.tensors.exact_sum import ExactSum
 
 Values = NDArray[Any]  # float32, or int64 partial sums
@@ -46,7 +46,7 @@ class OneSum:
     """One vector, to which every child adds all of its own, each by its examples."""
 
     def __init__(self, size: int, children: Mapping[str, int], fold: Fold = ExactSum.fold) -> None:
-        """`children` are given with the most examples that each may stand for; masked values have another `fold`."""
+        """`children` are given with the most examples that each may stand for; `fold` adds values to a sum."""
         self._most = children
         self._fold = fold
         self.total = ExactSum(size, max(1, sum(children.values())))
@@ -74,18 +74,6 @@ class OneSum:
         return (self.total,)
 
 
-def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
-    try:
-        for total in totals:
-            total.check_unmasked()
-    except PayloadError as error:
-        raise RunStoppedError(
-            f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
-            "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
-        ) from None
-
-
 class RoutedSums:
     """Several streams at an LPS: each device's update goes by its routes, with the weights of the plan."""
 
@@ -98,7 +86,7 @@ class RoutedSums:
     ) -> None:
         """`sizes` are those of the streams; `routes` and `examples` are given by child.
 
-        Masked values have another `fold`. Their masks cancel only in streams to which every child adds.
+        `fold` adds values to a sum.
         """
         self._fold = fold
         self._routes = routes

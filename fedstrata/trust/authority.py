@@ -56,11 +56,11 @@ class Authority:
             ) from None
         except ValueError:
             raise CertificateError(
-                f"{folder / CA} or {CA_KEY} beside it is damaged; remove {folder}, and a new one can be made"
+                f"{folder / CA} or {CA_KEY} is damaged; remove {folder} and make a new authority"
             ) from None
         own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
-            raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} beside it; put the right one back")
+            raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} in that folder; put the right one back")
         certificate, before = certificates[own[0]], tuple(certificates[own[0] + 1 :])
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key, before=before)
 
@@ -80,8 +80,8 @@ class Authority:
         """
         if self.before:
             raise CertificateError(
-                f"the authority of {self.domain!r} has been renewed already, and the one before still counts; "
-                "fedstrata certs renew, and then fedstrata certs renew --authority drop"
+                f"the authority of {self.domain!r} has been renewed already, and the old one is still trusted; "
+                "run fedstrata certs renew, and then fedstrata certs renew --authority drop"
             )
         return replace(type(self).new(self.domain), before=(self.certificate,))
 
@@ -202,7 +202,7 @@ def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
 def _domain(certificate: x509.Certificate, path: Path) -> str:
     named = uris(certificate)
     if len(named) != 1 or not named[0].startswith("spiffe://"):
-        raise CertificateError(f"{path} was not made by fedstrata certs init: it does not say for which run it is")
+        raise CertificateError(f"{path} was not made by fedstrata certs init: it names no run")
     return check_domain(named[0].removeprefix("spiffe://"))
 
 

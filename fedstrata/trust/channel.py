@@ -93,7 +93,7 @@ class SecureChannel(grpc.aio.Channel):
         """
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
-            raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; nothing is said to it")
+            raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; it gets no calls")
         if not tls.is_shown_as(self._connection.tls):
             self._move(tls)
         return self._connection

@@ -137,11 +137,11 @@ class Revoked:
         except (OSError, UnicodeDecodeError) as error:
             raise CertificateError(f"{path} cannot be read: {error}; fedstrata certs revoke writes one") from None
         if len(content) > MOST_BYTES:
-            raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; take out what has run out by now")
+            raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; remove expired names")
         if before and before.names and not text.strip():
             raise CertificateError(
-                f"{path} is empty or gone, and its {len(before.names)} entries still count; copy it again, or write a "
-                "line with a remark alone, such as # nobody, where nobody is revoked any more"
+                f"{path} is empty or gone, and its {len(before.names)} entries stay valid; copy it again, or write a "
+                "line with a remark alone, such as # nobody, to revoke nobody"
             )
         return cls.parse(text, path)
 
@@ -224,12 +224,12 @@ class TlsFiles:
         authorities, chain = certificates.parsed(ca, folder / CA), certificates.parsed(cert, folder / CERT)
         if not certificates.is_key_of(key, chain[0]):
             raise CertificateError(
-                f"{folder / CERT} and {KEY} beside it are of different certificates, or the key is damaged or has a "
+                f"{folder / CERT} and {KEY} are of different certificates, or the key is damaged or has a "
                 "password; issue them again"
             )
         if (why := certificates.why_unusable(chain, authorities)) is not None:
             raise CertificateError(
-                f"{folder / CERT} is not to be used: {why}; issue it again, by the authority of {CA} beside it"
+                f"{folder / CERT} cannot be used: {why}; issue it again, by the authority of {CA} in that folder"
             )
         me = Peer.of_uris(certificates.uris(chain[0]))
         files = cls(folder=folder, ca=ca, cert=cert, key=key, me=me, on_disk=on_disk, listed=listed)

@@ -254,7 +254,7 @@ class Lookout:
             if not limit.expired():
                 raise
             self._check(who)
-            raise OutdatedError("the certificate of this call did not count just now; try again") from None
+            raise OutdatedError("the certificate of this call was not valid just now; try again") from None
 
     def _look_later(self) -> None:
         if self._timer is None and self._under_way:

@@ -66,7 +66,7 @@ class KeyCheck:
             )
         self._check_signature(device_id, key.public_key, key.signature, key.certificate)
         if not _is_issued_by_any(own.ca, key.certificate):
-            raise OutdatedError(f"the key for masks of {quoted(device_id)} is vouched for by nobody that is known here")
+            raise OutdatedError(f"the key for masks of {quoted(device_id)} is signed by nobody that is known here")
         whose = f"the certificate that vouches for the key for masks of {quoted(device_id)}"
         if certificate.not_valid_after_utc.timestamp() < self._clock():
             raise OutdatedError(f"{whose} has run out")

@@ -77,9 +77,7 @@ class Shares:
                 async with asyncio.timeout(FIRST_MESSAGE_S):
                     yield
             except TimeoutError:
-                raise TooManyCallsError(
-                    f"a call of {peer} has said nothing for {FIRST_MESSAGE_S:g} s; try again"
-                ) from None
+                raise TooManyCallsError(f"a call of {peer} was silent for {FIRST_MESSAGE_S:g} s; try again") from None
 
     def _take(self, peer: Peer) -> _Share:
         each, now = self._weight(peer), self._clock()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fedstrata.experiment import Experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
-from gps.hosting.desired import Operator
+from gps.hosting.backend_calls import BackendCalls
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.plans.rounds import GlobalRounds
@@ -16,14 +16,14 @@ class Adoption:
     """Hands clusters over to other LPSs while a run trains."""
 
     def __init__(
-        self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal, operator: Operator,
-        changes: Changes, tell: Callable[[], None], log: EventLog,
+        self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal,
+        backend: BackendCalls, changes: Changes, tell: Callable[[], None], log: EventLog,
     ) -> None:  # fmt: skip
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._serving = serving
         self._rounds = rounds
         self._journal = journal
-        self._operator = operator
+        self._backend = backend
         self._changes = changes
         self._tell = tell
         self._log = log
@@ -61,6 +61,6 @@ class Adoption:
             back, told = handover.is_return, f"{home_id} from {before} to {lps_id}, "
             self._log.warning("returned" if back else "adopted", cluster=home_id, lps=lps_id, was=before)
             told += self._serving.stage_of(handover)
-            self._operator.tell("Returned" if back else "Adopted", told, is_warning=not back)
-            self._operator.label_pods()
+            self._backend.tell("Returned" if back else "Adopted", told, is_warning=not back)
+            self._backend.label_pods()
             self._tell()

@@ -9,7 +9,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import Move, server_optimiser
 from fedstrata.process.logs import EventLog
-from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
+from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
 from gps.plans.keepers import Gathered, Keeper
@@ -82,8 +82,8 @@ class KeptModel:
 
     def _save(self, global_round: int, layout: Layout, pieces: Iterator[Flat], digest: bytes = b"") -> None:
         write_model(self._path(global_round), layout, pieces, self._metadata(global_round), digest=digest)
-        self._path(global_round - 2).unlink(missing_ok=True)
-        self._optimiser.remove(global_round - 2)
+        self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
+        self._optimiser.remove(global_round - GLOBAL_ROUNDS_KEPT)
 
     def _path(self, global_round: int) -> Path:
         return self._folder / f"shared-{global_round:06d}.safetensors"

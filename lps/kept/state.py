@@ -17,7 +17,7 @@ from fedstrata.experiment.sections import NoOptimiserSettings
 from fedstrata.optimisers.files import OptimiserFiles
 from fedstrata.optimisers.server import ServerOptimiser, server_optimiser
 from fedstrata.process.logs import EventLog
-from fedstrata.store import AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
+from fedstrata.store import GLOBAL_ROUNDS_KEPT, AnyModel, ModelFile, ModelInMemory, clear_asides, write_model
 from fedstrata.store.model_file import joined
 from fedstrata.tensors import Flat, Layout
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -187,7 +187,7 @@ class ClusterState:
         return self.folder / f"round-{lps_round:06d}.{ending}"
 
     def _prune(self, lps_round: int) -> None:
-        oldest = (lps_round // self.rounds_per_global - 1) * self.rounds_per_global
+        oldest = (lps_round // self.rounds_per_global + 1 - GLOBAL_ROUNDS_KEPT) * self.rounds_per_global
         for path in (*self.folder.glob("round-*"), *self.folder.glob("optimiser-*")):
             number = path.stem.partition("-")[2]
             if number.isdecimal() and int(number) < oldest and path.is_file():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fedstrata.checks.combinations import FEATURES, REFUSALS
+from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, make_method
 from scripts.reference.markdown import table
@@ -16,6 +17,7 @@ partition:
 training: {lps_rounds_per_global_round: 1}
 """
 OPTIONS: Mapping[str, str] = {"ifca": ", clusters: 2", "scores": ", normalised: false"}
+MODELS: Mapping[str, str] = {"fedbn": "model: {name: resnet18}"}  # of methods that are for certain models only
 TOP = """<!-- Written by `make reference` from fedstrata/checks/combinations.py. -->
 # What does not go together
 
@@ -62,6 +64,11 @@ def reasons() -> str:
     return "\n## Reasons\n" + table(["", "feature", "with", "why, and what to do if you keep the feature"], rows)
 
 
+def sample(method: str) -> Experiment:
+    """Return a small experiment that a method can run."""
+    return parse_experiment(f"{BASE}method: {{name: {method}{OPTIONS.get(method, '')}}}\n{MODELS.get(method, '')}")
+
+
 def methods() -> str:
     """Return what each built-in method does and refuses."""
     return table(["method", "does", "reasons", "and refuses"], map(method_row, NAMES))
@@ -69,7 +76,7 @@ def methods() -> str:
 
 def method_row(name: str) -> Sequence[str]:
     """Return a method's row, of a file that says nothing else."""
-    experiment = parse_experiment(BASE + f"method: {{name: {name}{OPTIONS.get(name, '')}}}")
+    experiment = sample(name)
     method = make_method(experiment)
     does = {feature for feature, each in FEATURES.items() if f"method {name}" in each.said(experiment, method)}
     numbers = [str(number) for number, row in enumerate(REFUSALS, 1) if row.when[1] in does]

@@ -74,7 +74,8 @@ def _kind(schema: Schema, definitions: Mapping[str, Schema]) -> str:
     if schema.get("type") == "array":
         return f"list of {_kinds(schema.get('items', {}), definitions)}"
     if schema.get("type") == "object":
-        return f"mapping of names to {_kinds(schema.get('additionalProperties') or {}, definitions)}"
+        values = schema.get("additionalProperties")
+        return f"mapping of names to {_kinds(values, definitions) if isinstance(values, Mapping) else 'values'}"
     for part, unit in UNITS.items():
         if part in schema.get("pattern", ""):
             return unit

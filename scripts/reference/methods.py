@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Mapping
 
 from fedstrata.datasets import dataset_info
-from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, make_method
 from fedstrata.methods.base import Method, Moment, places_late
 from fedstrata.models import build_model
-from scripts.reference.combinations import BASE, OPTIONS
+from scripts.reference.combinations import sample
 from scripts.reference.keys import key_table, keys
 from scripts.reference.markdown import cell, code, table
 
@@ -34,7 +33,7 @@ def pages() -> Mapping[str, str]:
 
 def page(name: str) -> str:
     """Return a method's page. Shapes and bytes are those of a small experiment, which the page names."""
-    experiment = parse_experiment(BASE + f"method: {{name: {name}{OPTIONS.get(name, '')}}}")
+    experiment = sample(name)
     method = make_method(experiment)
     schema = type(method).Options.model_json_schema(by_alias=True)
     options = [key for key in keys(schema, schema.get("$defs", {}), "method.") if key.name != "method.name"]

@@ -87,7 +87,10 @@ def test_whatever_is_killed_it_is_the_same_run_to_the_bit_and_the_nanosecond(
 
 
 def test_a_run_whose_schedule_says_who_trains_is_not_retimed(run: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"schedule: elsewhere others are away or have moved.* run it anew"):
+    with pytest.raises(
+        ExperimentError,
+        match=r"schedule: on other links other devices are away or have moved.* run the experiment again",
+    ):
         retime(run, ["compute.per_example=2ms"])
 
 

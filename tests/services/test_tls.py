@@ -94,7 +94,7 @@ def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
     yield run.lps("in-the-clear", None), 7, "speaks TLS, and this process has no certificate"
     mixed = run.issued("mixed", lps, by=other)
     (mixed / "ca.pem").write_bytes((run.folder / "tls" / "gps" / "ca.pem").read_bytes())
-    yield run.lps("mixed", mixed), 2, "cert.pem is not to be used: "
+    yield run.lps("mixed", mixed), 2, "cert.pem cannot be used: "
     yield run.lps("nothing", run.folder / "not-there"), 2, "ca.pem: No such file or directory; --tls names a folder"
     elsewhere = Authority(domain="run-2", certificate=run.authority.certificate, key=run.authority.key)
     yield run.lps("run-2", run.issued("run-2", lps, by=elsewhere)), 2, "is of 'run-2', and this is 'run-1'"

@@ -232,8 +232,8 @@ def test_energy_follows_from_the_timeline_and_changes_nothing(run: Path, tmp_pat
 
 def test_retiming_refuses_in_one_line_what_it_cannot_do(run: Path, tmp_path: Path) -> None:
     for change, message in (
-        ("training.global_rounds=3", "changes what was run, not only how long"),
-        ("links.device-lps.up=int8", "changes what was run, not only how long"),
+        ("training.global_rounds=3", "changes the models, not only the times"),
+        ("links.device-lps.up=int8", "changes the models, not only the times"),
         ("clock=none", "clock: none has no timeline"),
         ("links.device-lps.up_rate=0bit/s", "a rate is from 1bit/s"),
     ):

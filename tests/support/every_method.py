@@ -47,6 +47,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+MODELS = {"fedbn": "{name: 'tests.support.normed:Normed'}"}  # of methods that are for certain models only
+
+
 def experiment_of(method: str) -> Experiment:
     chosen = json.dumps({"name": method, **OPTIONS.get(method, {})})
-    return parse_experiment(EXPERIMENT, overrides=[f"method={chosen}"])
+    model = [f"model={MODELS[method]}"] if method in MODELS else []
+    return parse_experiment(EXPERIMENT, overrides=[f"method={chosen}", *model])

@@ -168,11 +168,11 @@ async def test_accuracy_is_that_of_the_mix_or_of_the_own_weights(measure: str) -
     ("overrides", "message"),
     [
         (["method.clusters=4"], "method.clusters is 4, more than the 3 devices"),
-        (["method.clusters=2", "method.threshold=0.9"], "method.threshold says how many clusters there are"),
-        (["method.own_share=1.5"], "method.own_share: Input should be less than or equal to 1"),
-        (["method.pretrain_epochs=0"], "method.pretrain_epochs: Input should be greater than or equal to 1"),
-        (["method.threshold=2"], "method.threshold: Input should be less than or equal to 1"),
-        (["method.compare=losses"], "method.compare: Input should be 'updates' or 'weights'"),
+        (["method.clusters=2", "method.threshold=0.9"], "method.threshold decides the number of clusters"),
+        (["method.own_share=1.5"], "method.own_share: must be at most 1"),
+        (["method.pretrain_epochs=0"], "method.pretrain_epochs: must be at least 1"),
+        (["method.threshold=2"], "method.threshold: must be at most 1"),
+        (["method.compare=losses"], "method.compare: must be 'updates' or 'weights'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(overrides: list[str], message: str) -> None:

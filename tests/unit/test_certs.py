@@ -52,10 +52,10 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
     [
         (["boss"], "'boss' is no role; they are gps, operator, lps, device"),
         (["gps", "x"], "a name of gps has no id"),
-        (["lps"], "say of which lps: fedstrata certs issue lps NAME"),
+        (["lps"], "the lps has no name; fedstrata certs issue lps NAME"),
         (["lps", "x"], "'x' is no LPS; they are lps-0, lps-1, …"),
         (["lps", "lps-0", "lps-1"], "a certificate of lps has one name, not 2"),
-        (["device"], "say of which device: fedstrata certs issue device NAME"),
+        (["device"], "the device has no name; fedstrata certs issue device NAME"),
         (["device", "../x"], "'../x' is no id of device: small letters, digits, dots and hyphens, at most 63"),
     ],
 )
@@ -159,7 +159,7 @@ def test_the_authority_of_a_release_is_changed_for_its_pods_and_its_boards_toget
     assert TlsFiles.load(board).ca == release.existing_authority().trusted()
     assert certs(tmp_path, *step, "--pods") == 0
     assert certs(tmp_path, *step, "--authority", "drop") == 2  # the board's is by the one before
-    assert f"{board} is still by the authority of before" in capsys.readouterr().err
+    assert f"{board} still has a certificate by the old authority" in capsys.readouterr().err
     assert release.existing_authority().before
     assert certs(tmp_path, *step) == 0
     assert certs(tmp_path, *step, "--authority", "drop") == 0
@@ -223,9 +223,9 @@ def test_an_authority_is_changed_in_three_steps_and_each_is_refused_out_of_turn(
     assert last.ca != first.ca
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in said] == ["error"] * 3
-    assert "--authority new makes another beside it" in said[0]
+    assert "--authority new makes a second one" in said[0]
     assert "has been renewed already" in said[1]
-    assert "is still by the authority of before" in said[2]
+    assert "still has a certificate by the old authority" in said[2]
 
 
 def test_what_is_issued_while_two_authorities_count_is_trusted_by_holders_of_either(folder: Path) -> None:

@@ -31,6 +31,7 @@ TOPOLOGY = "topology={lps: 2}"
 UPDATES = "privacy={noise: research, updates: {epsilon: 8, clip: 1}}"
 PROFILES = "privacy={noise: research, profiles: {epsilon: 8, clip: 4, min_examples: 10}}"
 SUM = "privacy={noise: research, updates: {epsilon: 8, clip: 1, covers: sum}}"
+NORMED = "model={name: 'tests.support.normed:Normed'}"
 IFCA = "method={name: ifca, clusters: 2}"
 # By row of the table: what is changed of BASE, and how the message begins.
 CASES: dict[tuple[str, str], tuple[list[str], str]] = {
@@ -46,6 +47,23 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ),
     ("links.lps-gps.up", "partial sums"): (
         [TOPOLOGY, "links.lps-gps.up=int8"], "links.lps-gps.up int8 does not go with topology: "
+    ),
+    ("training.lps_optimiser", "averaged statistics"): (
+        [NORMED, "training.lps_optimiser={name: adam}"],
+        "training.lps_optimiser adam does not go with model.buffers average: ",
+    ),
+    ("training.gps_optimiser", "averaged statistics"): (
+        [NORMED, "training.gps_optimiser={name: adam}"],
+        "training.gps_optimiser adam does not go with model.buffers average: ",
+    ),
+    ("links.device-lps.up", "averaged statistics"): (
+        [NORMED, "links.device-lps.up=int8"], "links.device-lps.up int8 does not go with model.buffers average: "
+    ),
+    ("links.lps-gps.up", "averaged statistics"): (
+        [NORMED, "links.lps-gps.up=int8"], "links.lps-gps.up int8 does not go with model.buffers average: "
+    ),
+    ("privacy.updates", "averaged statistics"): (
+        [NORMED, UPDATES], "privacy.updates does not go with model.buffers average: "
     ),
     ("times", "no clock"): (["links.device-lps.latency=1ms"], "links.device-lps.latency needs a clock: "),
     ("deadlines.enrolment.deadline_s", "clock: virtual"): (
@@ -111,6 +129,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{("feddyn", key): ([f"{key}={{name: adam}}"], f"{key} adam") for key in OPTIMISERS},
     ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], "training.lps_rounds_per_global_round 2 with topology"),
     ("feddyn", "privacy.updates"): ([UPDATES], "privacy.updates"),
+    ("fedbn", "no normalisation"): ([], "model mlp"),
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),
     ("fedtsdp", "training.participation"): AWAY["training.participation"],

@@ -253,7 +253,7 @@ def test_whether_zeros_stay_zeros_is_tried() -> None:
 def test_vectors_beside_the_weights_are_of_the_models_size_and_belong_to_a_correction() -> None:
     with pytest.raises(PayloadError, match=r"shape \(3,\): float32"):
         job(9, 0, SETTINGS["one epoch"], correct=Pulled(), beside=(np.zeros(3, np.float32),))
-    with pytest.raises(PluginError, match="1 vectors beside the weights and no correction"):
+    with pytest.raises(PluginError, match="1 vectors in `beside`, and no correction"):
         job(9, 0, SETTINGS["one epoch"], beside=(vector(0),))
 
     with pytest.raises(PluginError, match="has no hash: make it a function or a frozen dataclass"):

@@ -82,7 +82,7 @@ def test_a_late_device_joins_the_cluster_at_the_smallest_mean_distance() -> None
 
 
 def test_a_number_and_a_threshold_are_refused_together_and_an_answer_that_lacks_a_part() -> None:
-    with pytest.raises(ExperimentError, match=r"method\.threshold says how many clusters there are"):
+    with pytest.raises(ExperimentError, match=r"method\.threshold decides the number of clusters"):
         experiment("method.clusters=2", "method.threshold=1")
     method = Devices(experiment()).method
     with pytest.raises(PayloadError, match="69 numbers of a last layer of 70"):

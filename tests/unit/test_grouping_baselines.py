@@ -70,7 +70,7 @@ def test_oracle_clusters_are_the_true_tasks() -> None:
 
 
 def test_oracle_needs_the_true_tasks() -> None:
-    with pytest.raises(ExperimentError, match="the true tasks are known only where a partition has groups"):
+    with pytest.raises(ExperimentError, match="only a partition with groups has true tasks"):
         made(Oracle, groups=2).plan(Moment.BEFORE, Answers(candidates(2)), None)
 
 

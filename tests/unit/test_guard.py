@@ -575,6 +575,6 @@ async def test_a_time_out_of_the_block_itself_stays_one() -> None:
 
 async def test_who_counts_again_meanwhile_may_try_again() -> None:
     lookout = Lookout(lambda who: False, lambda who: None, every_s=0.0)
-    with pytest.raises(OutdatedError, match="did not count just now; try again"):
+    with pytest.raises(OutdatedError, match="was not valid just now; try again"):
         async with lookout.over(NOBODY):
             await asyncio.Event().wait()

@@ -21,7 +21,6 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
     Identity,
     Intake,
-    MaskedUpdates,
     OpenRound,
     OpenUpdates,
     ReceivedModel,
@@ -31,10 +30,10 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, Masking
+from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates, Masking, check_unmasked
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import ModelFile, write_model
-from fedstrata.tensors import ExactSum, Flat, OneSum, check_unmasked
+from fedstrata.tensors import ExactSum, Flat, OneSum
 from fedstrata.trust.key_check import KeyCheck
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns
@@ -442,7 +441,7 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
-    sums = OneSum(LAYOUT.size, most, ExactSum.fold_masked)
+    sums = OneSum(LAYOUT.size, most, ExactSum.fold_unchecked)
     intake = Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
     vouching.by = (b"old", b"new")
     assert Masking(keys, intake, 20).is_formed
@@ -464,7 +463,7 @@ async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the
     masking = Masking(
         keys,
         Intake(
-            children=most, sums=OneSum(LAYOUT.size, most, ExactSum.fold_masked), wait=FOREVER, enough=EnoughToMask(3)
+            children=most, sums=OneSum(LAYOUT.size, most, ExactSum.fold_unchecked), wait=FOREVER, enough=EnoughToMask(3)
         ),
         20,
     )

@@ -243,7 +243,7 @@ def test_an_own_torch_module_is_built_by_reference_with_its_own_initial_weights(
 
 @pytest.mark.usefixtures("own_models")
 @pytest.mark.parametrize(
-    ("function", "reason"), [("nothing", "must return a fedstrata.models.Model"), ("broken", "KeyError: 'width'")]
+    ("function", "reason"), [("nothing", "or return a fedstrata.models.Model"), ("broken", "KeyError: 'width'")]
 )
 def test_an_own_function_that_gives_no_model_is_refused(function: str, reason: str) -> None:
     with pytest.raises(PluginError, match=reason):
@@ -265,15 +265,21 @@ def test_a_torch_module_computes_as_itself_and_leaves_the_global_generator_alone
     assert torch.equal(model.outputs(tensors(model.layout, flat), inputs), expected(inputs))
 
 
+def with_double_statistics() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    module[1].running_mean = module[1].running_mean.double()
+    return module
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "running_mean"),
-        (lambda: nn.Linear(4, 4).double(), "float64"),
+        (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; weights are float32"),
+        (with_double_statistics, "buffer 1.running_mean is torch.float64; statistics are float32"),
     ],
-    ids=["running statistics", "double precision"],
+    ids=["double precision", "double statistics"],
 )
-def test_a_torch_module_whose_result_would_not_repeat_is_refused(make: object, reason: str) -> None:
+def test_a_torch_module_of_other_numbers_than_float32_is_refused(make: object, reason: str) -> None:
     with pytest.raises(ExperimentError, match=reason):
         from_module(make, shared=[])  # type: ignore[arg-type]
 

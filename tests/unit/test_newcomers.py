@@ -70,8 +70,8 @@ def test_a_run_without_newcomers_keeps_its_id() -> None:
 @pytest.mark.parametrize(
     ("newcomers", "others", "reason"),
     [
-        ("{from_global_round: 2}", (), "say either share, of all devices, or devices, by index"),
-        ("{share: 0.2, devices: [1], from_global_round: 2}", (), "say either share"),
+        ("{from_global_round: 2}", (), "give either share, of all devices, or devices, by index"),
+        ("{share: 0.2, devices: [1], from_global_round: 2}", (), "give either share"),
         ("{share: 0, from_global_round: 2}", (), "newcomers.share"),
         ("{devices: [10], from_global_round: 2}", (), "there is no device 10; the partition has 0 to 9"),
         (
@@ -81,7 +81,7 @@ def test_a_run_without_newcomers_keeps_its_id() -> None:
         ),
         ("{share: 0.01, from_global_round: 2}", (), "newcomers.share 0.01 of 10 devices, .*, is nobody; raise it"),
         ("{devices: [0-8], from_global_round: 2}", (), "1 founders are too few for 2 clusters; have fewer newcomers"),
-        ("{share: 0.2, from_global_round: 1}", (), "newcomers.from_global_round: .* 2 .got 1"),
+        ("{share: 0.2, from_global_round: 1}", (), "newcomers.from_global_round: .* 2, not 1"),
         (
             "{devices: [8, 9], from_global_round: 2}",
             ("topology={lps: 2, devices: [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]]}",),

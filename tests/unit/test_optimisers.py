@@ -160,7 +160,7 @@ FILE = "name: x\npartition: {kind: iid, devices: 4, examples_per_device: 50}\nme
         ("{name: lion}", r"training.optimiser.*'lion'.*'sgd', 'adam', 'adamw', 'rmsprop', 'adagrad'"),
         ("{nesterov: true}", r"nesterov: true with momentum 0 does nothing; give momentum"),
         ("{state: kept}", r"state: kept with momentum 0 does nothing; give momentum"),
-        ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: Input should be less than 1 \(got 1.0\)"),
+        ("{name: adam, betas: [1.0, 0.9]}", r"training.optimiser.betas.0: must be below 1, not 1.0"),
         ("{schedule: {name: cosine, decay: 0.5}}", r"training.optimiser.schedule.decay: not a key of name cosine; "),
     ],
 )

@@ -140,9 +140,9 @@ def test_a_state_of_another_run_device_or_round_is_passed_over(tmp_path: Path) -
     [
         ([["model", "<f4", [1000]]], "4004 bytes of arrays; its header says 4000"),
         ([["model", "<f4", [-1001]]], "header says -4004"),
-        ([["model", "|O", [1001]]], "not that of a personal state"),
-        ([["model", "<f4"]], "not that of a personal state"),
-        (7, "not that of a personal state"),
+        ([["model", "|O", [1001]]], "not one of a personal state"),
+        ([["model", "<f4"]], "not one of a personal state"),
+        (7, "not one of a personal state"),
     ],
 )
 def test_a_sealed_file_whose_header_is_wrong_is_passed_over(

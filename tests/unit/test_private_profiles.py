@@ -163,7 +163,7 @@ async def test_all_that_a_device_answers_comes_of_its_noised_matrix() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("privacy={noise: research}", "says of nothing that it is noised"),
+        ("privacy={noise: research}", "has nothing to noise"),
         ("privacy={profiles: {epsilon: 1, clip: 1}}", "privacy.noise"),
         ("privacy.noise=both", "privacy.noise"),
         ("privacy.profiles.epsilon=0", "privacy.profiles.epsilon"),

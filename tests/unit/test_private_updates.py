@@ -286,8 +286,8 @@ SUM = "{epsilon: 8, clip: 1, covers: sum}"
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["privacy.updates={clip: 1}"], "by epsilon or by noise_multiplier, one of the two"),
-        (["privacy.updates.noise_multiplier=1"], "by epsilon or by noise_multiplier, one of the two"),
+        (["privacy.updates={clip: 1}"], "one of epsilon and noise_multiplier"),
+        (["privacy.updates.noise_multiplier=1"], "one of epsilon and noise_multiplier"),
         (["privacy.updates={epsilon: 1}"], "privacy.updates.clip"),
         (["privacy.updates.clip=0"], "privacy.updates.clip"),
         (["privacy.updates.clip=.nan"], "privacy.updates.clip"),

@@ -14,6 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import NAMES, Facts, Method, make_method, method_of, method_settings
 from fedstrata.methods.registry import DEFAULT, REGISTRY, method_class
+from tests.support.every_method import MODELS
 
 ROOT = Path(__file__).parents[2]
 SMALL = """
@@ -71,7 +72,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_goes_by_its_name_alone(name: str) -> None:
-    experiment = small(f"method={name}", "partition.public={examples: 100, labelled: true}")
+    model = f"model={MODELS[name]}" if name in MODELS else "model.name=mlp"
+    experiment = small(f"method={name}", "partition.public={examples: 100, labelled: true}", model)
     method = make_method(experiment)
     assert type(method) is method_class(name)
     assert method.options is experiment.method
@@ -124,17 +126,17 @@ def test_a_key_that_a_method_has_not_is_refused_with_those_that_it_has(name: str
     ("overrides", "message"),
     [
         (["method=fedavg", "method.mu=0.1"], "method.mu: method fedavg has no such option; its options are: none"),
-        (["method=fedprox", "method.mu=-1"], "method.mu: Input should be greater than or equal to 0 (got -1)"),
-        (["method=fedprox", "method.mu=.inf"], "method.mu: Input should be a finite number (got inf)"),
-        (["method=ifca", "method.clusters=auto"], "method.clusters: Input should be a valid integer"),
+        (["method=fedprox", "method.mu=-1"], "method.mu: must be at least 0, not -1"),
+        (["method=fedprox", "method.mu=.inf"], "method.mu: must be a finite number, not inf"),
+        (["method=ifca", "method.clusters=auto"], "method.clusters: must be an integer"),
         (["method=ifca", "method.clusters=4"], "method.clusters is 4, more than the 3 devices"),
         (
             ["method=pacfl", "method.angle=widest"],
-            "method.angle: Input should be 'principal', 'smallest' or 'sum' (got 'widest')",
+            "method.angle: must be 'principal', 'smallest' or 'sum', not 'widest'",
         ),
         (["method=pacfl", "method.angle=sum"], "method.angle sum compares vectors place by place; say method.by_label"),
-        (["method=cfl", "method.mean_ratio=0"], "method.mean_ratio: Input should be greater than 0 (got 0)"),
-        (["method.clusters=none"], "method.clusters: Input should be 'auto' or a valid integer"),
+        (["method=cfl", "method.mean_ratio=0"], "method.mean_ratio: must be above 0, not 0"),
+        (["method.clusters=none"], "method.clusters: must be 'auto' or an integer"),
     ],
 )
 def test_a_wrong_option_is_told_with_its_key_and_what_is_allowed(overrides: list[str], message: str) -> None:
@@ -172,7 +174,7 @@ def test_own_code_has_options_of_its_own_which_are_closed_and_in_the_digest(own:
     assert make_method(small(careful, "method.mu=0.5")).options.mu == 0.5
     assert small(careful).digest != small(careful, "method.mu=0.5").digest
     assert "no such option; its options are: mu" in refusal(careful, "method.nu=0.5")
-    assert "method.mu: Input should be greater than or equal to 0" in refusal(careful, "method.mu=-1")
+    assert "method.mu: must be at least 0" in refusal(careful, "method.mu=-1")
     assert parse_experiment(small(careful, "method.mu=0.5").to_yaml()).method == small(careful, "method.mu=0.5").method
 
 

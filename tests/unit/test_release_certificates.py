@@ -152,7 +152,7 @@ def test_what_is_damaged_is_told_by_the_name_of_its_secret() -> None:
     with pytest.raises(CertificateError, match="Secret lab-tls-authority in namespace garden") as of_authority:
         ReleaseCertificates(LAB, kept).existing_authority()
     with (
-        pytest.raises(CertificateError, match=r"Secret lab-tls-gps: cert\.pem and key\.pem beside it are") as of_gps,
+        pytest.raises(CertificateError, match=r"Secret lab-tls-gps: cert\.pem and key\.pem are") as of_gps,
         tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps"),
     ):
         pass
@@ -191,7 +191,7 @@ def test_where_a_pods_certificate_cannot_be_read_none_is_renewed() -> None:
     certificates.make(GPS)
     kept["lab-tls-operator"]["tls.crt"] = b"-----BEGIN nothing"
     before = dict(kept)
-    with pytest.raises(CertificateError, match="Secret lab-tls-operator holds no certificate of ours"):
+    with pytest.raises(CertificateError, match="Secret lab-tls-operator holds no certificate of this release"):
         certificates.renew()
     assert kept == before
 
@@ -216,7 +216,7 @@ def test_an_authority_is_changed_in_three_steps_in_each_of_which_all_know_each_o
     assert [trusted(kept, name) for name in pods] == [2, 2]
     assert certificates.existing_authority().before == (first.certificate,)
     assert certificates.make(GPS) == []  # what fits goes on
-    with pytest.raises(CertificateError, match="Secret lab-tls-gps is still by the authority of before"):
+    with pytest.raises(CertificateError, match="Secret lab-tls-gps still has a certificate by the old authority"):
         certificates.drop_authority_before()
 
     assert certificates.renew() == pods
@@ -246,7 +246,7 @@ def test_while_one_before_counts_there_is_no_third() -> None:
     certificates.make(GPS)
     certificates.renew_authority()
     before = dict(kept)
-    with pytest.raises(CertificateError, match="the one before still counts"):
+    with pytest.raises(CertificateError, match="the old one is still trusted"):
         certificates.renew_authority()
     assert kept == before
 

@@ -81,5 +81,5 @@ def test_a_measure_that_there_is_not_is_refused() -> None:
     text = (
         "{name: x, partition: {kind: iid, devices: 2, examples_per_device: 5}, method: {name: one_shot, measure: dot}}"
     )
-    with pytest.raises(ExperimentError, match=r"method\.measure: Input should be 'geometric', 'angles' or 'subspace'"):
+    with pytest.raises(ExperimentError, match=r"method\.measure: must be 'geometric', 'angles' or 'subspace'"):
         parse_experiment(text)

@@ -459,7 +459,7 @@ class Secretive(Method):
 
 async def test_a_method_that_keeps_state_says_so() -> None:
     host = host_of("fedavg", own=Secretive)
-    with pytest.raises(PluginError, match="say has_personal_state = True"):
+    with pytest.raises(PluginError, match="add has_personal_state = True"):
         await job_of(host, host.model.initial(0)).begin()
 
 

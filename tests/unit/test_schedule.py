@@ -101,7 +101,7 @@ def test_times_away_that_follow_each_other_or_overlap_are_one() -> None:
 
 def test_a_run_whose_lps_has_lost_all_devices_for_good_ends_with_a_line() -> None:
     members = members_of(scheduled("{at: 10s, leave: {devices: [0, 2]}}"))
-    with pytest.raises(RunStoppedError, match=r"all devices of lps-0 are gone for good at 12 s.* let one come back"):
+    with pytest.raises(RunStoppedError, match=r"all devices of lps-0 have left for good at 12 s.* let one come back"):
         members.in_round(0, 0, 12 * S)
 
 
@@ -121,16 +121,16 @@ def test_devices_hang_where_they_were_moved_last() -> None:
         ("{at: 5s, move: {devices: 1, to: lps-2}}", "there is no lps-2; the run has lps-0 to lps-1"),
         ("{at: 5s, move: {devices: 1, to: edge}}", "schedule.0.move.to"),
         ("{at: 5s, move: {devices: 4, to: lps-1}}", "there is no device 4; the partition has 0 to 3"),
-        ("{at: 0s, move: {devices: 0, to: lps-1}}", "a move at 0s is where devices begin; say it with topology"),
+        ("{at: 0s, move: {devices: 0, to: lps-1}}", "a move at 0s only says where devices begin; write it in topology"),
         ("{at: 5s, move: {devices: [0, 2], to: lps-1}}", "lps-0 would have no device from 5s on; leave it one"),
         ("{at: 5s, leave: {devices: 0-3}}", "from 5s on all devices are gone for good; let one come back"),
         ("{at: 5s, leave: {devices: [0], for: 0s}}", "schedule.0.leave.for"),
-        ("{at: 5s}", "an entry does one thing: say set, cut, leave or move"),
+        ("{at: 5s}", "an entry does one thing: give one of set, cut, leave, move"),
         ("{at: 5s, cut: {for: 1s}, leave: {devices: 0}}", "an entry does one thing"),
         ("{at: 5s, set: {devices: 0}}", "says what a link has from then on"),
         ("{at: 5s, set: {link: lps-gps, devices: 0, latency: 1s}}", "devices go with link: device-lps, not with"),
         ("{at: 5s, set: {link: shared, latency: 1s}}", "the shared link has a down_rate and an up_rate, and nothing"),
-        ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate before"),
+        ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate yet"),
         ("{at: 5s, set: {jitter: 1s}}", "the jitter is larger than the latency"),
         ("{at: 5, cut: {for: 1s}}", "5 has no unit"),
         ("{at: 5s, cut: {for: 1}}", ": schedule.0.cut.for: 1 has no unit"),
@@ -154,7 +154,7 @@ def test_what_needs_more_of_the_file_says_so() -> None:
         assert scheduled(*move, overrides=overrides).deadlines.lps.deadline_s == 5
     for entry in ("{at: 5s, set: {latency: 1s}}", "{at: 5s, cut: {link: shared, for: 1s}}"):
         assert scheduled(entry, *move, overrides=("clock=real",)).schedule
-    with pytest.raises(ExperimentError, match="nothing is shared; say links"):
+    with pytest.raises(ExperimentError, match="no link is shared; add links"):
         scheduled("{at: 5s, cut: {link: shared, for: 1s}}", overrides=("links.shared=null",))
 
 

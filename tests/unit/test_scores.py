@@ -248,8 +248,8 @@ async def test_what_is_measured_is_the_model_or_the_table_as_asked_for() -> None
         (["method.least_share=0.9"], "method: least_share 0.9 is above most_share 0.8"),
         (["method.examples_a_label=null"], "least_share and most_share are of examples_a_label, which is missing"),
         (["method.normalised=false", "training.participation=2"], "leave training.participation out"),
-        (["method.alpha=0"], "method.alpha: Input should be greater than 0"),
-        (["method.reading=diagonals"], "method.reading: Input should be 'rows', 'columns', 'alone' or 'labels'"),
+        (["method.alpha=0"], "method.alpha: must be above 0"),
+        (["method.reading=diagonals"], "method.reading: must be 'rows', 'columns', 'alone' or 'labels'"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused_in_one_line(overrides: list[str], reason: str) -> None:

@@ -231,4 +231,4 @@ async def test_a_call_that_says_nothing_is_given_up_and_may_be_made_again(
         calls: Any = [channel.stream_stream("/fedstrata.v1.LpsService/Attend")() for _ in range(READ_AT_ONCE + 1)]
         for call in calls:
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "has said nothing for 0.2 s; try again" in await call.details()
+            assert "was silent for 0.2 s; try again" in await call.details()

@@ -340,7 +340,7 @@ def test_a_cluster_has_an_lps_of_its_own_unless_clusters_span() -> None:
         (["topology={lps: 2, devices: [[0, 1], [2, 3, 5]]}"], "topology.devices names 5 of the devices 0 to 4"),
         (
             ["topology={lps: 2, devices: [[0, 1], [1, 2, 3, 4]]}"],
-            "a device hangs on one LPS, and here one stands twice",
+            "a device has one LPS, and one is listed twice; remove it from a list",
         ),
         (["topology={lps: 3, devices: [[0, 1], [2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 3"),
         (["topology={lps: 2, devices: [[], [0, 1, 2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 2"),

@@ -85,7 +85,7 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
     [
         ({"seed": 3}, "seed: unknown key; a sweep has base, seeds, cells, vary, baseline"),
         ({"seeds": []}, "seeds: "),
-        ({"seeds": [3, 4, 3]}, "seeds: seed 3 stands twice"),
+        ({"seeds": [3, 4, 3]}, "seeds: seed 3 is there twice; remove one"),
         ({"seeds": [-1]}, "base: seed: "),
         ({"base": "digit"}, "base digit: there is no file digit, and no example"),
         ({"base": 3}, "base: "),
@@ -120,7 +120,7 @@ def test_what_is_not_allowed_is_told_in_one_line_that_names_the_cell(
     [
         ("seeds: [", "is not YAML"),
         ("- 1", "must be a mapping"),
-        ("base: digits\nseeds: [1]\ncells:\n  one: {}\n  one: {}\n", "'one' stands twice"),
+        ("base: digits\nseeds: [1]\ncells:\n  one: {}\n  one: {}\n", "'one' is there twice"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -229,7 +229,7 @@ def test_a_certificate_is_not_by_an_authority_that_has_run_out(files: TlsFiles) 
     one = made("x", root, names=[GPS])
     for name, content in zip(FILES, (root.pem, one.pem, one.key_pem()), strict=True):
         (files.folder / name).write_bytes(content)
-    with pytest.raises(CertificateError, match=r"cert\.pem is not to be used: no authority that is valid now"):
+    with pytest.raises(CertificateError, match=r"cert\.pem cannot be used: no authority that is valid now"):
         TlsFiles.load(files.folder)
 
 

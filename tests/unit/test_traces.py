@@ -76,7 +76,7 @@ def test_the_resolved_file_needs_no_trace_file_and_is_the_same_run(tmp_path: Pat
         ("seconds,Mbit/s\n1,1\n2,1\n", "csv", ", after: repeat", "the trace begins at 1 s; the first time is 0"),
         ("seconds,Mbit/s\n0,1\n0.0009,2\n1,1\n", "csv", ", after: repeat", "the rate at 0 s lasts 900000 ns; a rate"),
         ("seconds,Mbit/s\n0,0\n1,0\n", "csv", ", after: repeat", "the trace carries nothing at any time"),
-        ("seconds,Mbit/s\n0,1\n1,1\n", "csv", "", "the trace ends after 2 s; say after: repeat, or after: hold"),
+        ("seconds,Mbit/s\n0,1\n1,1\n", "csv", "", "the trace ends after 2 s; add after: repeat, or after: hold"),
         ("seconds,Mbit/s\n0,1\n1,0\n", "csv", ", after: hold", "which after: hold would keep for ever"),
         ("seconds,Gbit/s\n0,1\n1,9000000\n", "csv", ", after: repeat", "a rate is from 1bit/s to 1000000Gbit/s"),
         ("seconds,Mbit/s\n0,1\n1e999999,1\n", "csv", ", after: repeat", "line 3: 1E+999999 is more than any link has"),
@@ -88,7 +88,7 @@ def test_the_resolved_file_needs_no_trace_file_and_is_the_same_run(tmp_path: Pat
         ("0\n0\n", "mahimahi", ", after: repeat", "holds no packet after its first millisecond"),
         ("1 2 3\n", "ghent", ", after: repeat", "line 1: 6 numbers are expected"),
         ("9 5 0 0 1 10\n9 5 0 0 1 10\n", "ghent", ", after: repeat", "line 2: goes back, lasts no time"),
-        ("1\n", "pcap", ", after: repeat", "pcap is none that is read; say csv, mahimahi, ghent"),
+        ("1\n", "pcap", ", after: repeat", "pcap is unknown; choose csv, mahimahi, ghent"),
     ],
 )  # fmt: skip
 def test_nonsense_is_one_line_before_anything_starts(
@@ -106,7 +106,7 @@ def test_nonsense_is_one_line_before_anything_starts(
     [
         ("{device-lps: {up_trace: bus}}", "no trace is called 'bus'; choose lte-driving"),
         ("{device-lps: {up_trace: evdo-driving}}", "trace evdo-driving has no rates for up"),
-        ("{device-lps: {up_trace: lte-driving, up_rate: 1kbit/s}}", "up_rate and up_trace both say how fast it is"),
+        ("{device-lps: {up_trace: lte-driving, up_rate: 1kbit/s}}", "up_rate and up_trace contradict each other"),
         ("{traces: {bus: {file: none, format: csv}}}", "cannot read"),
         ('{traces: {bus: {file: "a\\0b", format: csv}}}', "cannot read a b: embedded null byte"),
         ("{traces: {bus: {samples: [[0s, 1bit/s]], length: 1ns, after: repeat}}}", "the rate at 0 s lasts 1 ns"),

@@ -1,7 +1,9 @@
 """The trial of a user's own model before a device is ready: outputs of a wrong shape are refused in one line."""
 
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +11,12 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
+from device.repeat import train_twice
 from device.trial import try_out
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model, from_module
 
 
@@ -51,7 +55,10 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
         (after(lambda logits: logits.sum(1)), r"gives torch.float32 of shape \(3,\) for 3 inputs"),
         (after(lambda logits: logits.argmax(1)), r"gives torch.int64 of shape \(3,\)"),
         (after(lambda logits: (logits, None)), "gives a tuple for 3 inputs"),
-        (after(lambda logits: logits[:, 12]), r"failed on inputs of shape \(3, 1, 8, 8\) with IndexError"),
+        (
+            after(lambda logits: logits[:, 12]),
+            r"net: the module fails on inputs of shape \(3, 1, 8, 8\) with Index",
+        ),
         (after(lambda logits: logits * random.random()), "or draws from a generator of its own, of NumPy or of"),
         (after(lambda logits: logits + 0 * np.random.rand()), "of NumPy or of Python's random"),
         (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),
@@ -87,3 +94,52 @@ def test_a_built_in_model_takes_one_input_of_float32() -> None:
     data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
     with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
         try_out(settings, build_model(settings, data.info), data, seed=1)
+
+
+TWICE = """
+name: twice
+partition: {kind: iid, devices: 2, examples_per_device: 40}
+model: {name: "twice:NAME"}
+method: fedavg
+training: {optimiser: {name: adamw}}
+"""
+MODULES = """
+import random
+from torch import nn
+
+calls = []
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(), nn.Linear(16, 10))
+
+    def forward(self, inputs):
+        return self.body(inputs)
+
+
+class Counting(Dropping):
+    def forward(self, inputs):
+        calls.append(1)
+        return self.body(inputs) * len(calls)
+
+
+class Drawing(Dropping):
+    def forward(self, inputs):
+        return self.body(inputs * random.random())
+"""
+
+
+@pytest.mark.parametrize("name", ["Counting", "Drawing"])
+def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twice.py").write_text(MODULES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "twice", raising=False)
+    train_twice(parse_experiment(TWICE.replace("NAME", "Dropping")))
+    message = f"model twice:{name} does not train the same twice: after 2 steps body.1.weight, .* differ by up to"
+    with pytest.raises(PluginError, match=message) as refused:
+        train_twice(parse_experiment(TWICE.replace("NAME", name)))
+    assert "\n" not in str(refused.value)

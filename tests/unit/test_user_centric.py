@@ -182,8 +182,8 @@ def test_two_devices_have_a_stream_each_as_far_as_a_silhouette_can_tell() -> Non
     [
         ("method.streams=5", "method.streams is 5, more than the 4 devices"),
         ("method.streams=0", "method.streams"),
-        ("method.batches=1", "method.batches: Input should be greater than or equal to 2"),
-        ("method.sketch=3", "method.sketch: Input should be greater than or equal to 16"),
+        ("method.batches=1", "method.batches: must be at least 2"),
+        ("method.sketch=3", "method.sketch: must be at least 16"),
         ("method.momentum=0.9", "method user_centric has no such option"),
     ],
 )

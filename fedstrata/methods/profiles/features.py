@@ -35,7 +35,7 @@ class FeatureOptions(MethodSettings):
     def _described(self) -> Self:
         is_own = ":" in self.features
         if is_own and self.feature_dim is None:
-            raise ValueError(f"features {self.features}: say feature_dim, how many features it gives an example")
+            raise ValueError(f"features {self.features}: add feature_dim, the number of features per example")
         if not is_own and self.feature_dim is not None:
             raise ValueError(f"features {self.features} are as many as an example has values; leave feature_dim out")
         return self

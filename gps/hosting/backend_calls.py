@@ -1,4 +1,4 @@
-"""What the GPS asks of the place it runs in and tells its operator: LPSs, labels of pods, Events, who is excluded."""
+"""The calls of the GPS to the backend that it runs on: LPSs, labels of pods, and Events for who operates it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,8 +8,8 @@ from gps.journal.journal import Journal
 from gps.kubernetes.backend import Backend
 
 
-class Operator:
-    """Hands everything on at once and waits for nothing: no run stands still for a label."""
+class BackendCalls:
+    """Hands everything on to the backend and waits for nothing: no run stands still for a label."""
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend

@@ -1,0 +1,110 @@
+"""Values of a module's tensors from a safetensors file of the user's, mapped into memory rather than read.
+
+The file may hold frozen tensors, and others for training to begin with. Its SHA-256 is part of the run's id.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import ExperimentError
+
+KEY = "model.weights"
+MOST_HEADER_BYTES = 16 << 20
+PIECE_BYTES = 1 << 20
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind) for name, kind in (("F32", "<f4"), ("F64", "<f8"), ("F16", "<f2"), ("I64", "<i8"))
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsFile:
+    """A safetensors file, by its path and the SHA-256 of its bytes."""
+
+    path: Path
+    sha256: str
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
+        """Refuse a file that is not the experiment's, or whose tensors are not the module's.
+
+        Raises:
+            ExperimentError: that; `shapes` are the module's, and the tensors of `needed` have to be there.
+        """
+        found = sha256_of(self.path)
+        if found != self.sha256:
+            raise ExperimentError(
+                f"{KEY}: {self.path} has SHA-256 {found[:12]}…, and the run's begins with {self.sha256[:12]}…; put the "
+                "run's file there"
+            )
+        there = {name: shape for name, (_, shape, _) in self._entries().items()}
+        for name, shape in there.items():
+            if shapes.get(name) != shape:
+                has = f"its has shape {list(shapes[name])}" if name in shapes else "it has no such tensor"
+                raise ExperimentError(
+                    f"{KEY}: {self.path} holds {name} of shape {list(shape)}, which is another module's: {has}; take "
+                    "the weights of this module"
+                )
+        if missing := [name for name in needed if name not in there]:
+            raise ExperimentError(
+                f"{KEY}: {self.path} has no {missing[0]}, which is frozen; take the weights of this module, or let it "
+                "train"
+            )
+
+    def values(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield those of the named tensors that are there, mapped from the file."""
+        for name, (dtype, shape, start) in self._entries().items():
+            size = math.prod(shape)
+            if name in names and size:
+                yield name, np.memmap(self.path, dtype, mode="c", offset=start, shape=(size,)).reshape(shape)
+
+    def _entries(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+        """Return type, shape and place of each tensor. Raises ExperimentError if the file is no safetensors file."""
+        size = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(MOST_HEADER_BYTES, size - 8):
+                raise ExperimentError(f"{KEY}: {self.path} is no safetensors file; write it with safetensors.torch")
+            text = file.read(length)
+        try:
+            header = dict(json.loads(text))
+            header.pop("__metadata__", None)
+            found = {}
+            for name, entry in header.items():
+                dtype, shape = DTYPES.get(entry["dtype"]), tuple(int(side) for side in entry["shape"])
+                start, stop = (int(offset) for offset in entry["data_offsets"])
+                if dtype is None:
+                    raise ExperimentError(
+                        f"{KEY}: {self.path} holds {name} as {entry['dtype']}; choose {', '.join(DTYPES)}"
+                    )
+                if start < 0 or stop - start != math.prod(shape) * dtype.itemsize or 8 + length + stop > size:
+                    raise ExperimentError(f"{KEY}: {self.path} is damaged: {name} lies outside of it; write it anew")
+                found[str(name)] = (dtype, shape, 8 + length + start)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ExperimentError(f"{KEY}: the header of {self.path} is damaged; write it anew") from None
+        return found
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, read once per process. Raises ExperimentError if it cannot be read."""
+    try:
+        found = path.stat()
+        return _digest(path, found.st_size, found.st_mtime_ns)
+    except OSError as error:
+        raise ExperimentError(f"{KEY}: cannot read {path}: {error.strerror}; put the file there") from None
+
+
+@lru_cache(maxsize=8)
+def _digest(path: Path, _size: int, _changed_ns: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

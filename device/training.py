@@ -193,9 +193,13 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
     """Inputs, further inputs by name, and targets of each step; examples are gathered some batches at once."""
-    orders = batch_orders(job)
+    orders, done = batch_orders(job), 0
+    address = [job.seed, job.device_index, job.lps_round, job.stream]
+    batches = -(-len(job.examples) // job.training.batch_size)
     while slab := list(islice(orders, SLAB_BATCHES)):
-        examples, at = job.examples.take(np.concatenate(slab)), 0
+        epochs = np.repeat(np.arange(done, done + len(slab)) // batches, [len(order) for order in slab])
+        examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0
+        done += len(slab)
         for order in slab:
             here, at = slice(at, at + len(order)), at + len(order)
             wanted = job.task.targets(examples)[here] if job.targets is None else job.targets[order]

@@ -48,7 +48,7 @@ class RoundQuestion:
 
 
 class LateAnswers:
-    """Files that say which devices answered too late on the virtual clock: `late-000012.pb` for global round 12."""
+    """Files that say which devices answered too late by the run's clock: `late-000012.pb` for global round 12."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

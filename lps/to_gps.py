@@ -88,7 +88,7 @@ class ToGps:
     async def submit_answers(
         self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
-        """Send what devices have answered in a global round, by device index, and when on the virtual clock."""
+        """Send what devices have answered in a global round, by device index, and when on the run's clock."""
         size = bytes_of(answers)
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
 

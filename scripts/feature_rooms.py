@@ -35,7 +35,7 @@ FEATURES = {
     ),
     "schedule": Feature(pattern=r"\bschedules?\b", home=(*CLOCK, "fedstrata/experiment/schedule.py"), most=12),
     "questions in rounds": Feature(
-        pattern=r"RoundQuestion|RoundAnswer|answered_round|answered_ns|SubmitAnswers|submit_answers|\bAsking\b|\bGoOn\b",
+        pattern=r"RoundQuestion|RoundAnswer|answered_round|answered_ns|SubmitAnswers|submit_answers|(?-i:\bAsking\b|\bGoOn\b)",
         home=("lps/question.py", "gps/plans/asking.py", "fedstrata/rounds/stages.py"),
         most=12,
     ),

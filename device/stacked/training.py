@@ -87,7 +87,9 @@ def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
     """Return whether this module computes the job's model and loss: a dense network, and the loss of `Classification`
     itself.
     """
-    return bool(job.model.dense) and type(job.task) is Classification
+    examples = [job.examples, job.held_out] if isinstance(job, TrainingJob) else [job.examples]
+    is_drawn = any(part is not None and part.is_drawn for part in examples)
+    return bool(job.model.dense) and type(job.task) is Classification and not is_drawn
 
 
 def batch_rows(job: TrainingJob) -> int:

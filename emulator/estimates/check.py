@@ -181,7 +181,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "LPS": lps_wanted(experiment, method),
         "LPS rounds": f"{training.lps_rounds_per_global_round} a global round",
         "devices": f"{grouped(experiment.device_count)}, {local} of batches of {training.batch_size} an LPS round",
-        "data": f"{experiment.data.name}, {shape}, {info.num_classes} classes",
+        "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         **_frozen(experiment, model),
@@ -197,6 +197,13 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _targets(info: DatasetInfo) -> str:
+    """Return what targets are, as far as the experiment says."""
+    shape = f"targets of {'×'.join(map(str, info.target_shape))}" if info.target_shape else ""
+    classes = f"{info.num_classes} classes" if info.num_classes else ""
+    return ", ".join(filter(None, (shape, classes))) or "no classes"
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:

@@ -87,8 +87,8 @@ def _check_reach(experiment: Experiment, budget: UpdateBudget) -> None:
 
 def _check_profiles(experiment: Experiment, settings: ProfilePrivacy) -> None:
     partition = experiment.partition
-    if isinstance(partition, LocalPartition):
-        return  # each board counts its own
+    if isinstance(partition, LocalPartition) or partition.least_examples is None:
+        return  # each device counts its own
     least = partition.least_examples
     if partition.test_share is not None:
         least -= math.ceil(partition.test_share * least)

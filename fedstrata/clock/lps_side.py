@@ -34,7 +34,7 @@ class Devices(Protocol):
 class LpsClock:
     """The clock of an LPS without one: everything happens when it happens, and nothing is noted."""
 
-    keeps_time = False  # whether the report has a time that nobody else knows
+    kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
 
     def __init__(self, experiment: Experiment) -> None:
         self.wait: TierDeadline = experiment.deadlines.lps  # by the wall
@@ -80,7 +80,7 @@ class LpsClock:
 class VirtualLpsClock(LpsClock):
     """Works the times out from bytes and modelled work; their state is in the report."""
 
-    keeps_time = True
+    kept_here = "the times of clock: virtual"
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)

@@ -1,12 +1,13 @@
 """Examples in memory or in a file that is mapped, checked when made."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.datasets.rows import Rows
 from fedstrata.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -32,7 +33,7 @@ class Examples:
     def __init__(
         self,
         *,
-        inputs: Array,
+        inputs: Array | Rows,
         labels: NDArray[np.int64] | None = None,
         targets: Array | None = None,
         more: Mapping[str, Array] | None = None,
@@ -42,11 +43,25 @@ class Examples:
             if targets is not None:
                 raise DataError("there are labels and targets; labels are the targets of a classification: give one")
             _check_discrete("labels", labels)
-        self.stored: Final = inputs
+        self.stored: Final[Any] = inputs
         self.targets: Final[Array | None] = labels if targets is None else targets
         self.more: Final[Mapping[str, Array]] = dict(more or {})
         self.columns: Final[Mapping[str, NDArray[np.int64]]] = dict(columns or {})
         self._check()
+
+    @classmethod
+    def of_items(cls, source: Any, *, columns: Mapping[str, NDArray[np.int64]] | None = None) -> "Examples":
+        """Return the examples of a map-style data set of PyTorch, each item of which is a pair of input and target.
+
+        Inputs are read when they are taken. In training its transforms draw by seed, device, round, epoch and example,
+        from the global generators of torch, NumPy and Python. Targets are its attribute `targets`, or are read once.
+        """
+        rows = Rows(source)
+        targets = rows.targets()
+        if targets.dtype.kind in "iu" and targets.ndim == 1:
+            return cls(inputs=rows, labels=targets.astype(np.int64), columns=columns)
+        kind = np.int64 if targets.dtype.kind in "iu" else np.float32
+        return cls(inputs=rows, targets=targets.astype(kind), columns=columns)
 
     def _check(self) -> None:
         _check_kind("inputs", self.stored, (np.float32, np.int64, np.uint8))
@@ -71,7 +86,8 @@ class Examples:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
-        return self.stored.shape[1:]
+        shape: tuple[int, ...] = self.stored.shape[1:]
+        return shape
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -84,9 +100,15 @@ class Examples:
         return PIXEL_SCALE if self.stored.dtype == np.uint8 else None
 
     @property
+    def is_drawn(self) -> bool:
+        """Return whether the inputs are read, and may change at random, when they are taken."""
+        return isinstance(self.stored, Rows)
+
+    @property
     def inputs(self) -> Array:
         """All inputs, float32 or int64 of shape (n, *input_shape). Bytes are scaled at each access: prefer `take`."""
-        return _scaled(self.stored) if self.scale else self.stored
+        stored: Array = self.stored[np.arange(len(self))] if self.is_drawn else self.stored
+        return _scaled(stored) if self.scale else stored
 
     @property
     def has_labels(self) -> bool:
@@ -104,19 +126,42 @@ class Examples:
             )
         return self.targets
 
+    def column(self, name: str | None) -> NDArray[np.int64]:
+        """Return a column, or the labels for None. Raises DataError if there is none of that name."""
+        if name is None:
+            return self.labels
+        if name not in self.columns:
+            known = f"; there is {', '.join(sorted(self.columns))}" if self.columns else ", and no other column"
+            raise DataError(f"the data have no column {name}{known}: say it in data.columns, or in columns of Examples")
+        return self.columns[name]
+
     def take(self, indices: Indices) -> "Examples":
         """Return the examples at these indices, in this order, with the inputs scaled."""
-        part = self.part(indices)
-        return part.with_inputs(_scaled(part.stored)) if self.scale else part
+        return self._with_rows(self.stored[indices], indices).scaled()
 
     def part(self, indices: Indices) -> "Examples":
         """Return a copy of the examples at these indices, in this order, still as bytes if they are bytes."""
+        stored = self.stored.part(indices) if isinstance(self.stored, Rows) else self.stored[indices]
+        return self._with_rows(stored, indices)
+
+    def drawn(self, indices: Indices, address: Sequence[int], epochs: Indices) -> "Examples":
+        """Return what `take` does, for training: a map-style data set draws by address, epoch and example."""
+        if not isinstance(self.stored, Rows):
+            return self.take(indices)
+        addresses = [[*address, int(epoch), int(index)] for epoch, index in zip(epochs, indices, strict=True)]
+        return self._with_rows(self.stored.drawn(indices, addresses), indices).scaled()
+
+    def _with_rows(self, stored: Any, indices: Indices) -> "Examples":
         return Examples(
-            inputs=self.stored[indices],
+            inputs=stored,
             targets=None if self.targets is None else self.targets[indices],
             more={name: array[indices] for name, array in self.more.items()},
             columns={name: array[indices] for name, array in self.columns.items()},
         )
+
+    def scaled(self) -> "Examples":
+        """Return the same examples, with bytes scaled to [0, 1]."""
+        return self.with_inputs(self.inputs) if self.scale else self
 
     def with_inputs(self, inputs: Array) -> "Examples":
         """Return the same examples with other inputs."""
@@ -146,16 +191,18 @@ class Dataset:
     train: Examples
     """Examples to train on."""
     test: Examples
-    """Examples to measure on."""
+    """Examples to measure on. There may be none, if the partition has a `test_share`."""
     num_classes: int = 0
     """Number of labels; labels are 0 to num_classes − 1. 0 if targets are no whole numbers."""
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By column, the names of its values 0, 1, …; a column that is not here is called by its numbers."""
 
     def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("test", self.test)):
             if not isinstance(examples, Examples):
                 raise DataError(
                     f"{name} must be Examples, not {type(examples).__name__}; put the inputs and labels into "
-                    "NumPy arrays and make Examples(inputs=..., labels=...) of them"
+                    "NumPy arrays and make Examples(inputs=..., labels=...) of them, or Examples.of_items(data_set)"
                 )
         if self.train.input_shape != self.test.input_shape:
             raise DataError(
@@ -166,8 +213,8 @@ class Dataset:
         if trained != tested:
             raise DataError(f"training examples have {trained}, and test examples {tested}; they must be alike")
         for part, examples in (("training", self.train), ("test", self.test)):
-            if not len(examples):
-                raise DataError(f"the {part} data holds no examples; it needs one at least")
+            if not len(examples) and part == "training":
+                raise DataError("the training data holds no examples; it needs one at least")
             self._check_targets(part, examples)
 
     def _check_targets(self, part: str, examples: Examples) -> None:
@@ -191,6 +238,14 @@ class Dataset:
         return DatasetInfo(
             input_shape=self.train.input_shape, num_classes=self.num_classes, target_shape=self.train.target_shape
         )
+
+    def values(self, column: str | None) -> Sequence[str]:
+        """Return the names of a column's values, or of the labels for None. Raises DataError as `Examples.column`."""
+        if column is not None and column in self.names:
+            return self.names[column]
+        parts = self.train.column(column), self.test.column(column)
+        highest = max(int(part.max(initial=-1)) for part in parts) if column is not None else self.num_classes - 1
+        return [str(value) for value in range(highest + 1)]
 
 
 def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,8 +274,8 @@ def _scaled(values: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype not in kinds:
-        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+    if not isinstance(array, np.ndarray | Rows) or array.dtype not in kinds:
+        found = array.dtype if isinstance(array, np.ndarray | Rows) else type(array).__name__
         raise DataError(f"{name} must be an array of {' or '.join(kind.__name__ for kind in kinds)}, not {found}")
 
 

@@ -1,62 +1,257 @@
-"""A folder of one's own: `train.npz` and `test.npz`, each with the inputs as `x` and the labels as `y`."""
+"""A folder of one's own: a table for training and one for tests, or a table for each device.
 
-import zipfile
-import zlib
+A table is a file or a folder of files, as `tables` says. `train` and `test` are the tables of a data set; `test` may
+be missing. Without `train` each table in the folder, or in its sub-folder `devices`, is a device's: a file `name.csv`,
+or a sub-folder `name` with `train` and `test` of its own. The column `device` then has the names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedstrata.datasets.examples import Dataset, Examples
+from fedstrata.datasets.tables import INPUTS, READERS, TARGETS, Array, Table, find_table, read_table
 from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings
 
-# what NumPy and zipfile raise for a damaged, encrypted or oversized archive
-DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+DEVICE = "device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A table, where it is from, and the device that it belongs to; no name if it is everybody's."""
+
+    path: Path
+    table: Table
+    device: str = ""
+
+    @property
+    def length(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.table.values())))
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the data set of a folder, written by `numpy.savez(file, x=inputs, y=labels)`.
+    """Return the data set of a folder.
 
-    `x` is floating point of shape (n, *input_shape), or uint8 for pixels of 0 to 255, which are scaled to
-    [0, 1]; `y` holds whole numbers of shape (n,).
+    A single array is float of shape (n, *input_shape), uint8 for pixels of 0 to 255, which are scaled to [0, 1], or
+    whole numbers. Several columns are put side by side as float32, and get the shape of `data.input_shape`.
+
+    Raises:
+        DataError: a table or column is missing, or has values that do not fit its role.
     """
-    if settings.folder is None or settings.num_classes is None:
-        raise DataError("data.name folder: say in data.folder where train.npz and test.npz are")
+    if settings.folder is None:
+        raise DataError("data.name folder: say in data.folder where the files are")
+    parts = _parts(settings.folder)
+    roles = _Roles(settings, [*parts["train"], *parts["test"]])
+    columns = roles.columns()
+    train = roles.examples(parts["train"], columns)
+    test = roles.examples(parts["test"], columns) if parts["test"] else train.part(np.empty(0, np.int64))
     return Dataset(
-        train=_read(settings.folder / "train.npz"),
-        test=_read(settings.folder / "test.npz"),
-        num_classes=settings.num_classes,
+        train=train,
+        test=test,
+        num_classes=settings.num_classes or len(settings.classes or ()),
+        names={name: [str(value) for value in values] for name, values in columns.items()},
     )
 
 
-def _read(path: Path) -> Examples:
+def _parts(folder: Path) -> dict[str, list[Part]]:
+    """Return the tables to train and to test on."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}; say in data.folder where the files are")
+    if (train := find_table(folder, "train")) is not None:
+        test = find_table(folder, "test")
+        return {"train": [_part(train)], "test": [] if test is None else [_part(test)]}
+    place = folder / "devices" if (folder / "devices").is_dir() else folder
+    paths = sorted(
+        path for path in place.iterdir() if path.name[0] != "." and (path.suffix in READERS or path.is_dir())
+    )
+    parts: dict[str, list[Part]] = {"train": [], "test": []}
+    for path in paths:
+        own = find_table(path, "train") if path.is_dir() else None
+        parts["train"].append(_part(own or path, path.stem))
+        if own is not None and (test := find_table(path, "test")) is not None:
+            parts["test"].append(_part(test, path.stem))
+    names = [part.device for part in parts["train"]]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise DataError(f"{place} has several tables called {', '.join(sorted(twice))}; leave one for each device")
+    if not names:
+        raise DataError(f"{folder} holds neither train and test nor a file for each device, in {', '.join(READERS)}")
+    return parts
+
+
+def _part(path: Path, device: str = "") -> Part:
+    part = Part(path=path, table=read_table(path), device=device)
+    if device and DEVICE in part.table:
+        raise DataError(f"{path} has a column {DEVICE}, which is made of the names of files; rename it")
+    return part
+
+
+class _Roles:
+    """The role of each array of the tables."""
+
+    def __init__(self, settings: DataSettings, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._settings = settings
+        known = list(parts[0].table)
+        self._target = settings.target if settings.target is not None else tuple({TARGETS} & set(known))
+        other = {*self._target, *settings.more, *settings.columns}
+        default = (INPUTS,) if INPUTS in known else tuple(name for name in known if name not in other)
+        self._inputs = settings.inputs or default
+        if not self._inputs:
+            raise DataError(f"{parts[0].path} has no column left for the input; say data.inputs")
+        if not self._target and (settings.num_classes or settings.classes):
+            self._target = (TARGETS,)
+        for part in parts:
+            self._check(part)
+
+    def _check(self, part: Part) -> None:
+        wanted = {*self._inputs, *self._target, *self._settings.more, *self._settings.columns}
+        if missing := sorted(wanted - set(part.table)):
+            there = ", ".join(list(part.table)[:8]) + (" …" if len(part.table) > 8 else "")
+            raise DataError(f"{part.path} has no array or column {' or '.join(missing)}, but {there}")
+        if set(part.table) != set(self._parts[0].table) and self._settings.inputs is None:
+            one, other = self._parts[0], part
+            name = sorted(set(one.table) ^ set(other.table))[0]
+            has, lacks = (one, other) if name in one.table else (other, one)
+            raise DataError(
+                f"{lacks.path} has no column {name}, which {has.path} has; make them alike, or say data.inputs"
+            )
+
+    def columns(self) -> Mapping[str, Array]:
+        """Return the sorted values of each discrete column, over all tables."""
+        found = {
+            name: np.unique(np.concatenate([_of_column(part, name) for part in self._parts]))
+            for name in self._settings.columns
+        }
+        if self._parts[0].device:
+            found[DEVICE] = np.unique([part.device for part in self._parts])
+        return found
+
+    def examples(self, parts: Sequence[Part], columns: Mapping[str, Array]) -> Examples:
+        """Return the examples of these tables, one after the other."""
+        more = {name: _joined([_whole_or_float(part, name) for part in parts]) for name in self._settings.more}
+        numbered = {
+            name: np.concatenate([
+                np.searchsorted(values, _of_column(part, name) if name in self._settings.columns else _named(part))
+                for part in parts
+            ]).astype(np.int64)
+            for name, values in columns.items()
+        }  # fmt: skip
+        inputs = _joined([self._input(part) for part in parts])
+        targets = _joined([self._targets(part) for part in parts]) if self._target else None
+        try:
+            if targets is not None and targets.dtype == np.int64 and targets.ndim == 1:
+                return Examples(inputs=inputs, labels=targets, more=more, columns=numbered)
+            return Examples(inputs=inputs, targets=targets, more=more, columns=numbered)
+        except DataError as error:
+            raise DataError(f"cannot use {parts[0].path}: {error}") from None
+
+    def _input(self, part: Part) -> Array:
+        first = part.table[self._inputs[0]]
+        if len(self._inputs) == 1 and first.ndim > 1:
+            return first if first.dtype == np.uint8 else _whole_or_float(part, self._inputs[0])
+        return self._side_by_side(part, self._inputs, self._settings.input_shape or ())
+
+    def _targets(self, part: Part) -> Array:
+        settings, first = self._settings, part.table[self._target[0]]
+        if settings.classes is not None:
+            return _label_numbers(part, self._target[0], settings.classes)
+        is_array = len(self._target) == 1 and (first.ndim > 1 or not settings.target_shape)
+        if settings.num_classes is None:
+            return _floats(part, self._target[0]) if is_array else self._side_by_side(
+                part, self._target, settings.target_shape
+            )  # fmt: skip
+        whole = [_whole(part, name) for name in self._target]
+        return whole[0] if is_array else np.stack(whole, axis=1)
+
+    def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
+        """Return columns as float32 of shape (n, *shape), if there are so many; else one after the other."""
+        stacked = np.stack([_floats(part, name) for name in names], axis=1)
+        fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)
+        return stacked.reshape(part.length, *shape) if fits else stacked
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Return the arrays one after the other; one alone stays what it is, and may lie in a file."""
+    if len({array.shape[1:] for array in arrays}) > 1:
+        raise DataError(f"devices have arrays of several shapes, {arrays[0].shape[1:]} and others; make them alike")
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _named(part: Part) -> Array:
+    return np.repeat(np.array([part.device]), part.length)
+
+
+def _of_column(part: Part, name: str) -> Array:
+    """Return a discrete column: whole numbers as such, anything else as text."""
+    column = part.table[name]
+    if column.ndim != 1:
+        raise DataError(f"{part.path}: {name} has shape {column.shape}, and a column has one value an example")
+    is_whole = column.dtype.kind in "iufb" and (column == np.rint(column)).all()
+    return column.astype(np.int64) if is_whole else column.astype(str)
+
+
+def _numbers(part: Part, name: str) -> Array:
+    """Return a column of numbers. Raises DataError, with the line, for text, NaN and Inf."""
+    array = part.table[name]
+    if array.dtype.kind in "US":
+        line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))
+        raise DataError(
+            f"{part.path}, line {line}, column {name}: {text!r:.40} is no number; correct it, or give the column "
+            "another role (data.columns, or with data.classes data.target)"
+        )
+    if array.dtype.kind not in "iufb":
+        raise DataError(f"{part.path}: {name} holds {array.dtype}, and numbers are needed")
+    if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
+        line = int(np.flatnonzero(~np.isfinite(array))[0]) + 2
+        raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; every value must be a finite number")
+    return array
+
+
+def _is_number(text: str) -> bool:
     try:
-        return _examples(*_arrays(path))
-    except FileNotFoundError:
-        raise DataError(f"there is no {path}; data.folder must hold train.npz and test.npz") from None
-    except (DataError, *DAMAGE) as error:
-        raise DataError(f"cannot use {path}: {' '.join(str(error).split())}") from None
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
-def _arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    with path.open("rb") as file:  # given a path, NumPy leaves a damaged file open
-        arrays = np.load(file, allow_pickle=False)
-        if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise DataError("it is a single array; numpy.savez(file, x=inputs, y=labels) writes what is needed")
-        if missing := {"x", "y"} - set(arrays.files):
-            raise DataError(f"it has no array {' or '.join(sorted(missing))}, but {', '.join(arrays.files)}")
-        return arrays["x"], arrays["y"]
-
-
-def _examples(inputs: NDArray[Any], labels: NDArray[Any]) -> Examples:
-    if labels.dtype.kind not in "iu":
-        raise DataError(f"y must hold whole numbers, not {labels.dtype}")
-    labels = labels.astype(np.int64)
-    if inputs.dtype == np.uint8:
-        return Examples(inputs=inputs, labels=labels)
-    if inputs.dtype.kind != "f":
-        raise DataError(f"x must be floating point, or uint8 for pixels, not {inputs.dtype}")
+def _floats(part: Part, name: str) -> Array:
+    array = _numbers(part, name)
+    if array.dtype == np.float32:
+        return array
     with np.errstate(over="ignore"):  # a float64 too large becomes Inf, which Examples refuses
-        return Examples(inputs=inputs.astype(np.float32), labels=labels)
+        return array.astype(np.float32)
+
+
+def _whole_or_float(part: Part, name: str) -> Array:
+    """Return an array of whole numbers as int64, and any other as float32."""
+    array = _numbers(part, name)
+    if array.dtype.kind in "iu":
+        return array if array.dtype == np.int64 else array.astype(np.int64)
+    return _floats(part, name)
+
+
+def _whole(part: Part, name: str) -> Array:
+    array = _numbers(part, name)
+    if array.dtype.kind == "f" and part.path.suffix == ".csv" and (array == np.rint(array)).all():
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iub":
+        raise DataError(
+            f"cannot use {part.path}: {name} must hold whole numbers, not {array.dtype}; without data.num_classes it "
+            "may hold any"
+        )
+    return array.astype(np.int64)
+
+
+def _label_numbers(part: Part, name: str, classes: Sequence[str]) -> Array:
+    texts = part.table[name].astype(str)
+    unknown = np.setdiff1d(texts, np.array(classes))
+    if len(unknown):
+        raise DataError(
+            f"{part.path}: {name} has {str(unknown[0])!r:.40}, which data.classes does not name; add it there"
+        )
+    return np.array([classes.index(str(text)) for text in texts], np.int64)

@@ -49,9 +49,13 @@ def dataset_info(settings: DataSettings) -> DatasetInfo:
 def _plain_info(settings: DataSettings) -> DatasetInfo:
     if settings.name in BUILT_IN:
         return BUILT_IN[settings.name]
-    if settings.input_shape is None or settings.num_classes is None:
-        raise ExperimentError(f"data.name {settings.name}: say data.input_shape and data.num_classes")
-    return DatasetInfo(input_shape=settings.input_shape, num_classes=settings.num_classes)
+    if settings.input_shape is None:
+        raise ExperimentError(f"data.name {settings.name}: say data.input_shape")
+    return DatasetInfo(
+        input_shape=settings.input_shape,
+        num_classes=settings.num_classes or len(settings.classes or ()),
+        target_shape=settings.target_shape,
+    )
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
@@ -66,11 +70,16 @@ def load_dataset(settings: DataSettings) -> Dataset:
     declared = _plain_info(settings)
     if dataset.info != declared:
         raise DataError(
-            f"data set {settings.name} has examples of shape {dataset.info.input_shape} in "
-            f"{dataset.num_classes} classes, but data.input_shape and data.num_classes declare "
-            f"{declared.input_shape} in {declared.num_classes}"
+            f"data set {settings.name} has examples of {_said(dataset.info)}, but the section data declares "
+            f"{_said(declared)}"
         )
     return in_orientations(dataset, settings.orientations) if settings.orientations else dataset
+
+
+def _said(info: DatasetInfo) -> str:
+    targets = f" with targets of shape {info.target_shape}" if info.target_shape else ""
+    classes = f"in {info.num_classes} classes" if info.num_classes else "without classes"
+    return f"shape {info.input_shape} {classes}{targets}"
 
 
 def _load_own(settings: DataSettings) -> Dataset:

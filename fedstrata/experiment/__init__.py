@@ -4,10 +4,12 @@ from fedstrata.experiment.experiment import Experiment
 from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings
 from fedstrata.experiment.partition import (
     DirichletPartition,
+    GivenPartition,
     Group,
     GroupPartition,
     IidPartition,
     LocalPartition,
+    NaturalPartition,
     Partition,
     PublicSettings,
     Task,
@@ -40,6 +42,7 @@ __all__ = [
     "DirichletPartition",
     "Encoding",
     "Experiment",
+    "GivenPartition",
     "Group",
     "GroupPartition",
     "IidPartition",
@@ -49,6 +52,7 @@ __all__ = [
     "LocalPartition",
     "MethodSettings",
     "ModelSettings",
+    "NaturalPartition",
     "Partition",
     "PublicSettings",
     "SecureAggregation",

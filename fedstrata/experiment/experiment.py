@@ -18,6 +18,7 @@ from fedstrata.experiment.links import Clock, ComputeSettings, Links, check_know
 from fedstrata.experiment.newcomers import NewcomerSettings
 from fedstrata.experiment.partition import (
     LocalPartition,
+    NaturalPartition,
     Partition,
     PublicSettings,
 )
@@ -89,8 +90,8 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:
-        if isinstance(self.partition, LocalPartition) != (self.data.name == "folder"):
-            raise ValueError("data.name folder and partition.kind local go together: each device has its own folder")
+        if isinstance(self.partition, LocalPartition) and self.data.name != "folder":
+            raise ValueError("partition.kind local needs data.name folder: each device has its own folder")
         return self
 
     @model_validator(mode="after")
@@ -136,7 +137,7 @@ class Experiment(Settings):
 
     @cached_property
     def _ids(self) -> tuple[str, ...]:
-        if isinstance(self.partition, LocalPartition):
+        if isinstance(self.partition, LocalPartition | NaturalPartition) and self.partition.names:
             return self.partition.names
         width = max(3, len(str(self.device_count - 1)))
         return tuple(f"device-{index:0{width}d}" for index in range(self.device_count))

@@ -1,9 +1,11 @@
 """The `partition` section of an experiment file: which examples each device owns. `fedstrata.partitions` obeys it."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedstrata.experiment.quantities import DeviceList
 from fedstrata.experiment.sections import MAX_DEVICES, Settings
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -41,6 +43,8 @@ class SplitPartition(Settings):
     """Kind of the partition."""
     test_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of its own examples that each device is tested on; without it devices use tests of the data set."""
+    test_from: Literal["random", "end"] = "random"
+    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
     public: PublicSettings | None = None
     """Examples that belong to nobody."""
 
@@ -71,6 +75,8 @@ class TaskPartition(SplitPartition):
     """`tasks`: each device takes most examples from its own task and a minority from the others."""
     tasks: tuple[Task, ...] = Field(min_length=1)
     """The tasks."""
+    by: str | None = None
+    """Column with values in the place of labels; without it the labels."""
     minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)
     """Share of a device's training examples that come from other tasks."""
 
@@ -169,6 +175,8 @@ class GroupPartition(SplitPartition):
     """`groups`: devices of a group draw their data from one distribution."""
     groups: tuple[Group, ...] = Field(min_length=1)
     """The groups."""
+    by: str | None = None
+    """Column with values in the place of labels; without it the labels."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -236,6 +244,8 @@ class DirichletPartition(EvenPartition):
     """`dirichlet`: each device draws its label shares from a symmetric Dirichlet distribution."""
     concentration: float = Field(default=0.5, gt=0)
     """Concentration of the distribution: small is skewed, large is even."""
+    by: str | None = None
+    """Column with values in the place of labels; without it the labels."""
 
 
 class IidPartition(EvenPartition):
@@ -245,20 +255,94 @@ class IidPartition(EvenPartition):
     """`iid`: every device draws from all examples alike."""
 
 
+def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if value is not None and len(set(value)) != len(value):
+        raise ValueError("every device has a name of its own, and here one stands twice")
+    return value
+
+
+Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...]
+
+
+class FoundPartition(SplitPartition):
+    """The settings of partitions that are found in the data or given; only the data say how many examples there are."""
+
+    @property
+    def most_examples(self) -> int | None:
+        """None: the data say it; `bounds.max_examples` may say what is too many."""
+        return None
+
+    @property
+    def least_examples(self) -> int | None:
+        """None: the data say it."""
+        return None
+
+    @property
+    def true_groups(self) -> list[str] | None:
+        """None: nobody knows which devices are alike."""
+        return None
+
+
+class NaturalPartition(FoundPartition):
+    """Each device owns the examples with its value of a column: a user's, a sensor's, a file's."""
+
+    kind: Literal["natural"]
+    """`natural`: each device owns the examples with its value of a column."""
+    by: str = "device"
+    """The column; `device` is the file or sub-folder of a `folder` with one for each device."""
+    devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
+    """Number of devices, which is the column's number of values; devices are in the order of the sorted values."""
+    names: Annotated[Names | None, AfterValidator(_distinct_names)] = Field(default=None, min_length=1)
+    """In place of `devices`: the values that are devices, in index order; they are the devices' names."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.devices is None) == (self.names is None):
+            raise ValueError("natural: say devices, their number, or names, their values of the column; one of them")
+        return self
+
+    @property
+    def device_count(self) -> int:
+        return self.devices or len(self.names or ())
+
+
+class GivenPartition(FoundPartition):
+    """Each device owns the training examples that the experiment, or a file, says."""
+
+    kind: Literal["given"]
+    """`given`: each device owns the training examples that are listed here or in a file."""
+    examples: tuple[DeviceList, ...] | None = Field(default=None, min_length=1)
+    """Indexes of each device's training examples, with ranges: `[[0, 1, "5-9"], [2, 3]]`."""
+    file: Path | None = None
+    """In place of `examples`: text with the index of the owner of each training example, one a line; -1 is nobody."""
+    devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
+    """With `file`: number of devices."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if (self.examples is None) == (self.file is None) or (self.file is None) != (self.devices is None):
+            raise ValueError("given: say examples, a list for each device, or file and devices")
+        owned = [index for indexes in self.examples or () for index in indexes]
+        if len(set(owned)) != len(owned):
+            raise ValueError("an example has one owner, and here an index is listed twice")
+        return self
+
+    @property
+    def device_count(self) -> int:
+        return self.devices or len(self.examples or ())
+
+
 class LocalPartition(Settings):
     """Real boards: each device owns the whole of what its data folder holds. `names` gives each its index."""
 
     kind: Literal["local"]
     """`local`: each device owns all that its folder holds; `data.name: folder` is required."""
-    names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...] = Field(min_length=1)
+    names: Annotated[Names, AfterValidator(_distinct_names)] = Field(min_length=1)
     """Names of the devices, in index order."""
-
-    @field_validator("names")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("every device has a name of its own, and here one stands twice")
-        return value
+    test_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of its own examples that each device is tested on; without it devices use the tests in their folders."""
+    test_from: Literal["random", "end"] = "random"
+    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
 
     @property
     def device_count(self) -> int:
@@ -276,5 +360,12 @@ class LocalPartition(Settings):
 
 
 Partition = Annotated[
-    TaskPartition | GroupPartition | DirichletPartition | IidPartition | LocalPartition, Field(discriminator="kind")
+    TaskPartition
+    | GroupPartition
+    | DirichletPartition
+    | IidPartition
+    | NaturalPartition
+    | GivenPartition
+    | LocalPartition,
+    Field(discriminator="kind"),
 ]

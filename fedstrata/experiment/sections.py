@@ -66,7 +66,23 @@ class DataSettings(Settings):
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Shape of one example, such as `[1, 28, 28]`; required with `folder` and own code, and refused otherwise."""
     num_classes: int | None = Field(default=None, ge=2)
-    """Number of labels; required with `folder` and own code, and refused otherwise."""
+    """Number of labels, or of values of a whole-number target, with `folder` and own code; without it targets are
+    numbers of any kind.
+    """
+    classes: tuple[str, ...] | None = Field(default=None, min_length=2)
+    """Names of the labels, if the target of a `folder` is text; the first is label 0. It takes the place of
+    `num_classes`.
+    """
+    target_shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Shape of one target; `[]` for one number."""
+    inputs: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Columns or arrays of a `folder` that are the input, in order; without it `x`, or all without another role."""
+    target: tuple[str, ...] | None = None
+    """Columns or the array of a `folder` that are the target; without it `y`, if there is one."""
+    more: tuple[str, ...] = ()
+    """Columns or arrays of a `folder` that an own model gets as further inputs, by name."""
+    columns: tuple[str, ...] = ()
+    """Columns of a `folder` with few values, numbers or text, such as the user; a partition may go by them."""
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
     """Degrees (0, 90, 180, 270) that the images of each label are shared out among; each orientation gets labels of
     its own.
@@ -84,13 +100,25 @@ class DataSettings(Settings):
             raise ValueError(f"orientations differ from each other, and {list(value)} has one twice")
         return value
 
+    @field_validator("target", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _described(self) -> Self:
         own = self.name == "folder" or ":" in self.name
-        if own and (self.input_shape is None or self.num_classes is None):
-            raise ValueError(f"{self.name}: say input_shape and num_classes, which the servers need without the data")
-        if not own and (self.input_shape is not None or self.num_classes is not None):
+        if own and self.input_shape is None:
+            raise ValueError(f"{self.name}: say input_shape, which the servers need without the data")
+        if not own and (self.input_shape is not None or self.num_classes is not None or self.target_shape):
             raise ValueError(f"{self.name} has an input_shape and num_classes of its own; leave them out")
+        if self.classes is not None and self.num_classes is not None:
+            raise ValueError("classes takes the place of num_classes; leave one out")
+        roles = [*(self.inputs or ()), *(self.target or ()), *self.more, *self.columns]
+        if self.name != "folder" and (roles or self.classes):
+            raise ValueError(f"inputs, target, more, columns and classes are of data.name folder, not of {self.name}")
+        if twice := {name for name in roles if roles.count(name) > 1}:
+            raise ValueError(f"a column has one role, and {', '.join(sorted(twice))} is named twice")
         return self
 
 

@@ -12,6 +12,7 @@ from fedstrata.partitions.stock import (
     TRAIN_ORDER,
     Stock,
     drawn,
+    kinds_of,
     tests_like,
 )
 
@@ -25,13 +26,14 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
     proportion.
     """
     check_total(partition, len(dataset.train))
-    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    kinds = kinds_of(dataset, partition.by)
+    stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
     train = []
     for device_index in range(partition.devices):
         rng = np.random.default_rng([seed, LABEL_SHARES, device_index])
-        shares = rng.dirichlet(np.full(dataset.num_classes, partition.concentration))
+        shares = rng.dirichlet(np.full(kinds.count, partition.concentration))
         train.append(stock.take(drawn(rng, partition.examples_per_device, shares, stock.left)))
-    return Assignment(train=train, test=tests_like(train, dataset, seed))
+    return Assignment(train=train, test=tests_like(train, kinds, seed))
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:

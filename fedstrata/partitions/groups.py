@@ -20,6 +20,7 @@ from fedstrata.partitions.stock import (
     Indices,
     Stock,
     drawn,
+    kinds_of,
     level,
     tests_like,
 )
@@ -30,15 +31,16 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
 
     Tests are in the proportions of a device's training labels, and shifted as these are.
     """
-    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    kinds = kinds_of(dataset, partition.by)
+    stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
     train: list[Indices] = []
     shifts: list[Shift] = []
     for index, group in enumerate(partition.groups):
         where = f"partition.groups.{index}"
         shifts += [shift_of(group, dataset.info, seed=seed, where=where)] * group.devices
-        for labels in _labels_of_devices(group, dataset.num_classes, [seed, index, len(train)], where):
+        for labels in _labels_of_devices(group, kinds.count, [seed, index, len(train)], where):
             train.append(stock.take(_taken(group, labels, stock.left, [seed, index, len(train)], where)))
-    return Assignment(train=train, test=tests_like(train, dataset, seed), shifts=shifts)
+    return Assignment(train=train, test=tests_like(train, kinds, seed), shifts=shifts)
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:

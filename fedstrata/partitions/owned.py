@@ -11,21 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import (
     DirichletPartition,
+    GivenPartition,
     GroupPartition,
     IidPartition,
     LocalPartition,
+    NaturalPartition,
     Partition,
     TaskPartition,
 )
 from fedstrata.partitions.assignment import Assignment
 from fedstrata.partitions.draws import alike, by_dirichlet
+from fedstrata.partitions.found import as_given, by_column
 from fedstrata.partitions.groups import by_group
-from fedstrata.partitions.set_aside import with_set_aside
-from fedstrata.partitions.stock import Indices
+from fedstrata.partitions.set_aside import own_tests, with_set_aside
 from fedstrata.partitions.tasks import by_task
 
 
@@ -60,7 +62,7 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
     if not 0 <= device_index < experiment.device_count:
         raise ExperimentError(f"device {device_index} is not one of 0 to {experiment.device_count - 1}")
     if isinstance(experiment.partition, LocalPartition):
-        return DeviceData(train=dataset.train.part(_all(dataset.train)), test=dataset.test.part(_all(dataset.test)))
+        return _of_board(experiment.partition, dataset, experiment.seed, device_index)
     assignment = _assignment(experiment, dataset)
     train = dataset.train.part(np.sort(assignment.train[device_index]))
     held_out = dataset.train if assignment.tests_on_training_data else dataset.test
@@ -71,8 +73,15 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
     return DeviceData(train=shift.apply(train), test=shift.apply(test))
 
 
-def _all(examples: Examples) -> Indices:
-    return np.arange(len(examples))
+def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:
+    """Return all examples of the folder. Raises DataError if it has no tests, or they are set aside, too."""
+    everything = np.arange(len(dataset.train))
+    if (partition.test_share is None) != bool(len(dataset.test)):
+        raise DataError("a folder has test examples, or partition.test_share says how many are set aside: one of them")
+    if partition.test_share is None:
+        return DeviceData(train=dataset.train.part(everything), test=dataset.test.part(np.arange(len(dataset.test))))
+    train, test = (np.sort(each) for each in own_tests(partition, everything, seed, device_index))
+    return DeviceData(train=dataset.train.part(train), test=dataset.train.part(test))
 
 
 def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
@@ -86,6 +95,10 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
     if isinstance(partition, LocalPartition) or partition.public is None:
         raise ExperimentError("there are no public examples: say how many in partition.public.examples")
     part = dataset.train if partition.public.source == "train" else dataset.test
+    if part.more:
+        raise ExperimentError(
+            "partition.public goes with data that have one input, and these have data.more; leave it out"
+        )
     taken = part.take(np.sort(_assignment(experiment, dataset).public))
     return PublicData(inputs=taken.inputs, labels=taken.labels if partition.public.labelled else None)
 
@@ -117,7 +130,9 @@ def _assign(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
 
 
 def _split(
-    partition: TaskPartition | GroupPartition | DirichletPartition | IidPartition, dataset: Dataset, seed: int
+    partition: TaskPartition | GroupPartition | DirichletPartition | NaturalPartition | GivenPartition | IidPartition,
+    dataset: Dataset,
+    seed: int,
 ) -> Assignment:
     match partition:
         case TaskPartition():
@@ -126,5 +141,9 @@ def _split(
             return by_group(partition, dataset, seed)
         case DirichletPartition():
             return by_dirichlet(partition, dataset, seed)
+        case NaturalPartition():
+            return by_column(partition, dataset, seed)
+        case GivenPartition():
+            return as_given(partition, dataset, seed)
         case IidPartition():
             return alike(partition, dataset, seed)

@@ -4,11 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedstrata.datasets import Dataset, Examples
+from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.experiment.partition import PublicSettings, SplitPartition
+from fedstrata.experiment.partition import LocalPartition, PublicSettings, SplitPartition
 from fedstrata.partitions.assignment import Assignment
-from fedstrata.partitions.stock import HELD_OUT, PUBLIC, Counts, Indices, Stock, level, no_indices
+from fedstrata.partitions.stock import (
+    HELD_OUT,
+    PUBLIC,
+    Counts,
+    Indices,
+    Kinds,
+    Stock,
+    labels_or_one_kind,
+    level,
+    no_indices,
+)
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
@@ -22,47 +32,62 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
         DataError: devices leave too little for the public set, or a device has too few examples to hold some out.
     """
     share = partition.test_share
-    aside = split if share is None else _with_own_tests(split, share, seed)
+    aside = split if share is None else _with_own_tests(split, partition, seed)
+    tests_on_public = partition.public is not None and partition.public.tests
+    if share is None and not len(dataset.test) and not tests_on_public:
+        raise DataError(
+            "the data have no test examples; say partition.test_share, the share that devices are tested on"
+        )
     if partition.public is None:
         return aside
+    kinds = labels_or_one_kind(dataset)
     if partition.public.tests:
-        return _with_public_tests(aside, partition.public, dataset, seed)
+        return _with_public_tests(aside, partition.public, kinds, seed)
     if partition.public.source == "train":
-        owned, part = split.train, dataset.train
+        owned, part = split.train, kinds.train
     else:
-        owned, part = split.test if share is None else [no_indices()], dataset.test
-    return replace(aside, public=_public(partition.public, part, np.concatenate(owned), dataset.num_classes, seed))
+        owned, part = split.test if share is None else [no_indices()], kinds.test
+    return replace(aside, public=_public(partition.public, part, np.concatenate(owned), kinds.count, seed))
 
 
-def _with_public_tests(split: Assignment, public: PublicSettings, dataset: Dataset, seed: int) -> Assignment:
+def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, seed: int) -> Assignment:
     """Each device is tested on the public examples of the labels that it has; no other test example is anybody's."""
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
-    part, owned = (dataset.train, split.train) if public.source == "train" else (dataset.test, [no_indices()])
-    found = _public(public, part, np.concatenate(owned), dataset.num_classes, seed)
-    own = [np.unique(dataset.train.labels[indices]) for indices in split.train]
-    tests = [found[np.isin(part.labels[found], labels)] for labels in own]
+    part, owned = (kinds.train, split.train) if public.source == "train" else (kinds.test, [no_indices()])
+    found = _public(public, part, np.concatenate(owned), kinds.count, seed)
+    own = [np.unique(kinds.train[indices]) for indices in split.train]
+    tests = [found[np.isin(part[found], labels)] for labels in own]
     return replace(split, public=found, test=tests, tests_on_training_data=public.source == "train")
 
 
-def _with_own_tests(split: Assignment, share: float, seed: int) -> Assignment:
-    """A random share of each device's examples, rounded to whole ones, is its test data."""
-    train, test = [], []
-    for device, indices in enumerate(split.train):
-        held_out = round(share * len(indices))
-        if held_out in {0, len(indices)}:
-            raise DataError(
-                f"partition.test_share {share:g} of the {len(indices)} examples of device {device} leaves "
-                f"{len(indices) - held_out} to train on and {held_out} to test on; change it or examples_per_device"
-            )
-        order = np.random.default_rng([seed, HELD_OUT, device]).permutation(indices)
-        test.append(order[:held_out])
-        train.append(order[held_out:])
+def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> Assignment:
+    """A share of each device's examples is its test data."""
+    parts = [own_tests(partition, indices, seed, device) for device, indices in enumerate(split.train)]
+    train, test = ([part[place] for part in parts] for place in (0, 1))
     return replace(split, train=train, test=test, tests_on_training_data=True)
 
 
-def _public(settings: PublicSettings, part: Examples, owned: Indices, num_classes: int, seed: int) -> Indices:
-    labels = part.labels.copy()
+def own_tests(
+    partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
+) -> tuple[Indices, Indices]:
+    """Return the examples of a device that it trains on, and the share, rounded to whole ones, that it is tested on."""
+    share = partition.test_share or 0.0
+    held_out = round(share * len(indices))
+    if held_out in {0, len(indices)}:
+        raise DataError(
+            f"partition.test_share {share:g} of the {len(indices)} examples of device {device} leaves "
+            f"{len(indices) - held_out} to train on and {held_out} to test on; change it or examples_per_device"
+        )
+    if partition.test_from == "end":
+        order = np.sort(indices)
+        return order[:-held_out], order[-held_out:]
+    order = np.random.default_rng([seed, HELD_OUT, device]).permutation(indices)
+    return order[held_out:], order[:held_out]
+
+
+def _public(settings: PublicSettings, part: Indices, owned: Indices, num_classes: int, seed: int) -> Indices:
+    labels = part.copy()
     labels[owned] = -1
     stock = Stock(labels, num_classes, [seed, PUBLIC])
     available = _available(settings, stock.left)

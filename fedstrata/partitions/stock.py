@@ -1,5 +1,7 @@
 """What all kinds of partition are made of: piles of examples by label, and ways to share a number out."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,28 @@ Counts = NDArray[np.int64]  # how many examples of each label, shape (num_classe
 TRAIN_ORDER, TEST_ORDER, LABEL_SHARES = 101, 102, 103
 # The later ones are above any device's index, with which the streams of training begin.
 SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT, PUBLIC = range(0x67726F00, 0x67726F07)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kinds:
+    """The label of each example, or its value of another column, by which a partition goes: from 0 to `count` − 1."""
+
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+    count: int
+
+
+def kinds_of(dataset: Dataset, by: str | None) -> Kinds:
+    """Return the kinds of a column, or of the labels. Raises DataError if the data set has no such column."""
+    return Kinds(train=dataset.train.column(by), test=dataset.test.column(by), count=len(dataset.values(by)))
+
+
+def labels_or_one_kind(dataset: Dataset) -> Kinds:
+    """Return the kinds of the labels; without labels all examples are of one kind."""
+    if dataset.train.has_labels:
+        return kinds_of(dataset, None)
+    train, test = (np.zeros(len(part), np.int64) for part in (dataset.train, dataset.test))
+    return Kinds(train=train, test=test, count=1)
 
 
 def no_indices() -> Indices:
@@ -67,18 +91,18 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
     return counts
 
 
-def tests_like(train: list[Indices], dataset: Dataset, seed: int) -> list[Indices]:
+def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
     """Return an even share of the test examples in number for each device, in the proportions of its training examples.
 
     Devices get different ones until a label's are used up; then those are given out again, so that a device
     is tested on what it has learnt. None gets an example twice; one with too few test examples for its labels
     gets fewer.
     """
-    stock = Stock(dataset.test.labels, dataset.num_classes, [seed, TEST_ORDER])
-    share = max(1, len(dataset.test) // len(train))
+    stock = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
+    share = max(1, len(kinds.test) // len(train))
     tests = []
     for indices in train:
-        held = np.bincount(dataset.train.labels[indices], minlength=dataset.num_classes)
+        held = np.bincount(kinds.train[indices], minlength=kinds.count)
         tests.append(stock.take(np.minimum(apportioned(share, np.where(stock.sizes > 0, held, 0)), stock.sizes)))
     return tests
 

@@ -7,7 +7,7 @@ from fedstrata.datasets import Dataset
 from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.partition import TaskPartition
 from fedstrata.partitions.assignment import Assignment
-from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices, Stock, level
+from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices, Stock, kinds_of, level
 
 
 def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
@@ -16,15 +16,16 @@ def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment
     All own parts are set aside first. Examples lie sorted by label and are dealt like cards, so that devices
     of a task differ by at most one example of a label in their own part, and in their minority, too.
     """
-    _check_labels(partition, dataset.num_classes)
-    stock = Stock(dataset.train.labels, dataset.num_classes, [seed, TRAIN_ORDER])
+    kinds = kinds_of(dataset, partition.by)
+    _check_labels(partition, kinds.count)
+    stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
     own = [stock.take(counts) for counts in _own_counts(partition, stock.left)]
     foreign = [stock.take(counts) for counts in _minority_counts(partition, stock.left)]
-    held_out = Stock(dataset.test.labels, dataset.num_classes, [seed, TEST_ORDER])
+    held_out = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
     train: list[Indices] = []
     test: list[Indices] = []
     for index, task in enumerate(partition.tasks):
-        test_deck = held_out.take(np.where(_labels_of(partition, dataset.num_classes) == index, held_out.sizes, 0))
+        test_deck = held_out.take(np.where(_labels_of(partition, kinds.count) == index, held_out.sizes, 0))
         for seat in range(task.devices):
             hand = own[index][seat :: task.devices], foreign[index][seat :: task.devices]
             train.append(np.concatenate(hand))

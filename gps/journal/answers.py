@@ -39,7 +39,7 @@ class AnswerTable:
         return {name for (name,) in self._file.rows("SELECT home_id FROM bundles WHERE global_round = ?", global_round)}
 
     def bundled_ns(self, global_round: int) -> int:
-        """Return the time at which the last bundle of a global round came, on the virtual clock."""
+        """Return the time at which the last bundle of a global round came, on the run's clock."""
         times = self._file.rows("SELECT arrived_ns FROM bundles WHERE global_round = ?", global_round)
         return max((arrived_ns for (arrived_ns,) in times), default=0)
 

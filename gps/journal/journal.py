@@ -56,7 +56,7 @@ class ClockTable:
         self.answers = journal.answers.all
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
-        """Keep when a global round began and ended on the virtual clock, a RoundTimes message."""
+        """Keep when a global round began and ended on the run's clock, a RoundTimes message."""
         self._file.write("INSERT OR REPLACE INTO round_times (global_round, times) VALUES (?, ?)", global_round, times)
 
     def round_times(self) -> dict[int, bytes]:

@@ -74,7 +74,7 @@ class Asking:
 
     @property
     def planned_ns(self) -> int:
-        """The time on the virtual clock at which the newest plan from answers in a global round was made."""
+        """The time on the run's clock at which the newest plan from answers in a global round was made."""
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:

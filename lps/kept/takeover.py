@@ -93,9 +93,9 @@ class Takeover:
 
     def _check_possible(self) -> None:
         if self._state.optimiser.has_state:
-            raise self._lost("training.lps_optimiser keeps one that devices do not have")
-        if self._parts.clock.keeps_time:
-            raise self._lost("clock: virtual a time that devices do not have")
+            raise self._lost("devices do not have the state of training.lps_optimiser")
+        if self._parts.clock.kept_here:
+            raise self._lost(f"devices do not have {self._parts.clock.kept_here}")
 
     def _lost(self, why: str) -> StateError:
         return StateError(

@@ -73,7 +73,7 @@ class ReceivedStreams(Holding):
         """Fetch the open global round.
 
         Raises:
-            StateError: on the virtual clock what had been noted here, or by the LPS before, is lost.
+            StateError: what the clock had noted here, or at the LPS before, is lost.
         """
         parts = self._parts
         received = await parts.gps.model()
@@ -81,10 +81,10 @@ class ReceivedStreams(Holding):
         if report is not None:
             parts.notes.go_on_from(report)
             parts.log.info("cluster_resumed", global_round=received.round)
-        elif parts.clock.keeps_time and received.round:
+        elif parts.clock.kept_here and received.round:
             raise StateError(
-                f"no report of {parts.cluster.home_id} at the start of global round {received.round + 1}: on clock: "
-                "virtual it has times that nobody else knows; put the files back, or begin the run anew"
+                f"no report of {parts.cluster.home_id} at the start of global round {received.round + 1} is here, and "
+                f"nobody else has {parts.clock.kept_here}; put the files back, or begin the run anew"
             )
         report = report or parts.empty_report()
         parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)

@@ -96,7 +96,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("colour=red", "colour: unknown key; fedstrata schema prints all keys"),
+        ("xyzzy=red", "xyzzy: unknown key; fedstrata schema prints all keys"),
         (
             "partition.alpha=0.1",
             "partition.alpha: unknown key; did you mean training.optimiser.alpha? fedstrata schema prints all keys",
@@ -130,7 +130,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "data.name=mnist",
             "no data set is called 'mnist'; did you mean emnist? choose digits, fashion-mnist, emnist, cifar-10,",
         ),
-        ("data.name=own:load", "own:load: say input_shape and num_classes"),
+        ("data.name=own:load", "own:load: say input_shape, which"),
         ("data.num_classes=10", "digits has an input_shape and num_classes of its own"),
         (
             "data.orientations=[0, 0]",
@@ -159,7 +159,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("partition.tasks.1.labels=[1, 1]", "labels are distinct numbers from 0 up"),
         ("partition.tasks.1.labels=[-1]", "labels are distinct numbers from 0 up"),
         ("partition.kind=sorted", "partition: "),
-        ("data.name=folder", "data: folder: say input_shape and num_classes"),
+        ("data.name=folder", "data: folder: say input_shape, which the servers need"),
         ("training.optimiser.learning_rate=.nan", "training.optimiser.learning_rate: "),
         ("training.optimiser.momentum=1", "training.optimiser.momentum: "),
         ("training.batch_size=0", "training.batch_size: "),
@@ -219,8 +219,8 @@ def test_oracle_and_unnumbered_random_clusters_need_tasks() -> None:
 def test_a_folder_of_data_and_a_local_partition_go_together() -> None:
     local = "partition={kind: local, names: [board-a, board-b]}"
     folder = "data={name: folder, input_shape: [4], num_classes: 2}"
-    assert "go together" in refusal(local)
-    assert "go together" in refusal(folder)
+    assert "partition.kind local needs data.name folder" in refusal(local)
+    assert small(folder).device_count == small(local, folder).device_count + 1
     assert small(local, folder).device_ids() == ["board-a", "board-b"]
 
 

@@ -71,11 +71,6 @@ def test_port_0_takes_one_that_is_free(process: Process) -> None:
     assert int(port) > 0
 
 
-def test_a_port_in_use_is_told(process: Process) -> None:
-    with pytest.raises(AddressError, match=r"cannot serve HTTP on .*choose another --http"):
-        StatusServer(process.server.address, process.metrics.registry, lambda: True)
-
-
 @pytest.mark.parametrize(
     "address", ["8080", "localhost:", ":8080", "localhost:http", "localhost:65536", "localhost:²", ""]
 )
@@ -118,7 +113,7 @@ def test_a_port_that_another_server_holds_is_refused_and_one_it_has_left_is_free
         connection = http.client.HTTPConnection(first.address, timeout=60)
         connection.request("GET", "/healthz")
         connection.getresponse().read()
-        with pytest.raises(AddressError, match="cannot serve HTTP"):
+        with pytest.raises(AddressError, match=r"cannot serve HTTP on .*choose another --http"):
             StatusServer(first.address, registry, lambda: True)
     with StatusServer(first.address, registry, lambda: True) as again:
         assert again.address == first.address

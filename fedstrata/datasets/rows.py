@@ -1,0 +1,99 @@
+"""Inputs of a map-style data set of PyTorch, which are read, and changed at random, when they are taken."""
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import DataError, FedstrataError, PluginError
+from fedstrata.plugins import describe
+
+Indices = NDArray[np.int64]
+Array = NDArray[Any]
+MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws the same
+
+
+class Rows:
+    """Hold a map-style data set like an array of its inputs. Its items are pairs of input and target.
+
+    Its transforms may draw from torch's, NumPy's and Python's global generators. These are set for each item by an
+    address, and left as they were. So an item is the same in whichever process it is read.
+    """
+
+    def __init__(self, source: Any, indexes: Indices | None = None) -> None:
+        self._source = source
+        self._indexes = np.arange(len(source)) if indexes is None else indexes
+        first = self._read(0, [MEASURED]) if len(source) else np.empty(0, np.float32)
+        self.dtype = first.dtype
+        self.shape = (len(self._indexes), *first.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """0: there are no values before they are read, and each is checked then."""
+        return 0
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def part(self, indices: Indices) -> "Rows":
+        """Return some of the rows, none of them read."""
+        return Rows(self._source, self._indexes[indices])
+
+    def __getitem__(self, indices: Indices) -> Array:
+        return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
+
+    def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
+        """Return rows, each read with the generators at an address of its own."""
+        read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
+        if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
+            raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")
+        return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def targets(self) -> Array:
+        """Return the target of each item: the attribute `targets` of the data set, else the second of each item."""
+        if (known := getattr(self._source, "targets", None)) is not None:
+            return np.asarray(known)
+        return np.stack([np.asarray(self._item(index, [MEASURED])[1]) for index in range(len(self._source))])
+
+    def _read(self, index: int, address: Sequence[int]) -> Array:
+        return np.asarray(self._item(index, address)[0])
+
+    def _item(self, index: int, address: Sequence[int]) -> tuple[Any, Any]:
+        try:
+            with _drawing(address):
+                given, target = self._source[index]
+        except FedstrataError:
+            raise
+        except Exception as error:
+            name = type(self._source).__name__
+            raise PluginError(f"data set {name} failed to give item {index} with {describe(error)}") from error
+        return given, target
+
+
+@contextmanager
+def _drawing(address: Sequence[int]) -> Iterator[None]:
+    """Set the three global generators by an address, and leave them as they were."""
+    seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)
+    python, numbers = random.getstate(), np.random.get_state()  # transforms draw from it
+    torch = sys.modules.get("torch")  # a data set that draws from it has loaded it
+    tensors = torch.default_generator.get_state() if torch else None
+    random.seed(int(seeds[0]))
+    np.random.seed(seeds[1])
+    if torch:
+        torch.default_generator.manual_seed(int(seeds[2]))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+        if torch:
+            torch.default_generator.set_state(tensors)

@@ -1,0 +1,163 @@
+"""Named arrays with as many rows each, out of a file or a folder of files.
+
+- `name.npz`, read by NumPy;
+- `name/` with `.npy` files, which NumPy maps. Their rows are read when they are taken;
+- `name.csv` with a header, read by Python's own reader: an array a column;
+- `name.parquet`, and `name/` that Hugging Face's `save_to_disk` wrote, read by pyarrow;
+- `name/` with a folder of images for each class, read by Pillow.
+"""
+
+import csv
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstrata.errors import DataError
+
+Array = NDArray[Any]
+Table = Mapping[str, Array]
+INPUTS, TARGETS = "x", "y"  # the names of arrays that nothing else is said of
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+# what NumPy and zipfile raise for a damaged, encrypted or oversized archive
+DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def find_table(folder: Path, name: str) -> Path | None:
+    """Return the file or folder of a table; None if there is none. Raises DataError if there are several."""
+    found = [path for path in (*(folder / f"{name}{ending}" for ending in READERS), folder / name) if path.exists()]
+    if len(found) > 1:
+        raise DataError(f"there are {found[0]} and {found[1]}; leave one")
+    return found[0] if found else None
+
+
+def read_table(path: Path) -> Table:
+    """Return the arrays of a file or folder by name.
+
+    Raises:
+        DataError: it is missing, damaged, empty or has rows of several lengths, or a package for it is missing.
+    """
+    try:
+        table = READERS.get(path.suffix, _folder)(path)
+    except FileNotFoundError:
+        raise DataError(f"there is no {path}") from None
+    except (DataError, csv.Error, *DAMAGE) as error:
+        raise DataError(f"cannot use {path}: {' '.join(str(error).split())}") from None
+    lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"cannot use {path}: its arrays have other numbers of rows: {lengths}")
+    if not table or not next(iter(lengths.values())):
+        raise DataError(f"cannot use {path}: it has no rows")
+    return table
+
+
+def _npz(path: Path) -> Table:
+    with path.open("rb") as file:  # given a path, NumPy leaves a damaged file open
+        arrays = np.load(file, allow_pickle=False)
+        if not isinstance(arrays, np.lib.npyio.NpzFile):
+            raise DataError("it is a single array; numpy.savez(file, x=inputs, y=labels) writes what is needed")
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _csv(path: Path) -> Table:
+    """Return the columns: numbers as float64, and text as it is. The first line has their names."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, strict=True)
+        names = [name.strip() for name in next(reader, [])]
+        if len(names) == 1 and {";", "\t"} & set(names[0]):
+            raise DataError("its columns are not separated by commas; save it with commas")
+        if len(set(names)) != len(names) or not all(names):
+            raise DataError(f"its first line names the columns, each by a name of its own, and this is {names}")
+        rows = []
+        for row in reader:
+            if row and len(row) != len(names):
+                raise DataError(f"line {reader.line_num} has {len(row)} values, and the first line names {len(names)}")
+            if row:
+                rows.append(row)
+    return {name: _numbers_or_text(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
+
+
+def _numbers_or_text(column: tuple[str, ...]) -> Array:
+    try:
+        return np.array([float(value) for value in column])
+    except ValueError:
+        return np.array(column)
+
+
+def _parquet(path: Path) -> Table:
+    parquet = _package("pyarrow.parquet", "pyarrow")
+    return _columns(parquet.read_table(path), path)
+
+
+def _saved(path: Path) -> Table:
+    """Return the columns of a data set that Hugging Face's `datasets` has saved: Arrow streams that a JSON lists."""
+    arrow = _package("pyarrow", "pyarrow")
+    files = [each["filename"] for each in json.loads((path / "state.json").read_text("utf-8"))["_data_files"]]
+    if not files or any(Path(name).name != name for name in files):
+        raise DataError("its state.json lists no files of its own folder")
+    tables = []
+    for name in files:
+        with arrow.memory_map(str(path / name)) as source:
+            tables.append(arrow.ipc.open_stream(source).read_all())
+    return _columns(arrow.concat_tables(tables), path)
+
+
+def _columns(table: Any, path: Path) -> Table:
+    return {name: _arrow_column(name, table.column(name), path) for name in table.column_names}
+
+
+def _arrow_column(name: str, column: Any, path: Path) -> Array:
+    """Return an Arrow column as an array; lists of one length become rows, of any depth."""
+    if column.null_count:
+        raise DataError(f"column {name} has {column.null_count} empty values; fill them, or leave their rows out")
+    kind = str(column.type)
+    if kind.startswith(("list", "fixed_size_list", "large_list")):
+        rows = column.to_pylist()
+        try:
+            return np.array(rows)
+        except ValueError:
+            raise DataError(f"the lists in column {name} have several lengths; pad them") from None
+    values: Array = column.to_numpy()
+    return values.astype(str) if values.dtype == object else values
+
+
+def _folder(path: Path) -> Table:
+    if not path.is_dir():
+        raise DataError(f"its kind is unknown; there are {', '.join(READERS)}, and folders")
+    if (path / "state.json").is_file():
+        return _saved(path)
+    arrays = {each.stem: np.load(each, mmap_mode="r", allow_pickle=False) for each in sorted(path.glob("*.npy"))}
+    return arrays or _pictures(path)
+
+
+def _pictures(path: Path) -> Table:
+    """Return images of one size, uint8 of shape (n, channels, height, width), and the name of each image's folder."""
+    image = _package("PIL.Image", "pillow")
+    files = sorted(each for each in path.glob("*/*") if each.suffix.lower() in PICTURES)
+    if not files:
+        raise DataError("it has no .npy files, no saved data set, and no folders of images")
+    arrays = []
+    for file in files:
+        with image.open(file) as opened:
+            array = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
+        arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
+        if arrays[-1].shape != arrays[0].shape:
+            raise DataError(f"{file} has shape {arrays[-1].shape}, and {files[0]} {arrays[0].shape}; make them alike")
+    return {INPUTS: np.stack(arrays), TARGETS: np.array([file.parent.name for file in files])}
+
+
+def _package(module: str, package: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        raise DataError(f"{package} is needed for it, and is not installed here; pip install {package}") from None
+
+
+READERS: Mapping[str, Callable[[Path], Table]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

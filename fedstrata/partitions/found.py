@@ -1,0 +1,80 @@
+"""Partitions `natural` and `given`: who owns which examples is in the data, or in the experiment."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedstrata.datasets import Dataset
+from fedstrata.errors import DataError
+from fedstrata.experiment.partition import GivenPartition, NaturalPartition
+from fedstrata.partitions.assignment import Assignment
+from fedstrata.partitions.stock import Indices, labels_or_one_kind, tests_like
+
+MOST_NAMED = 5
+
+
+def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Return to each device the training and test examples with its value of the column."""
+    train, test = dataset.train.column(partition.by), dataset.test.column(partition.by)
+    values = list(dataset.values(partition.by))
+    places = _places(partition, [values[place] for place in np.union1d(train, test)])
+    owners = [values.index(name) for name in places]
+    split = [np.flatnonzero(train == owner) for owner in owners]
+    for name, indices in zip(places, split, strict=True):
+        if not len(indices):
+            raise DataError(
+                f"device {name} has no training examples in column {partition.by}; give it some or leave it out"
+            )
+    return Assignment(train=split, test=[np.flatnonzero(test == owner) for owner in owners])
+
+
+def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
+    """Return the value of each device. Raises DataError if the data have other values than the experiment says."""
+    some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
+    if partition.names is None:
+        if len(found) != partition.devices:
+            raise DataError(
+                f"column {partition.by} has {len(found)} values ({some}), and partition.devices says "
+                f"{partition.devices}; say {len(found)}, or list the ones that you want in partition.names"
+            )
+        return found
+    if missing := [name for name in partition.names if name not in found]:
+        raise DataError(f"column {partition.by} has no value {missing[0]} of partition.names; its values are {some}")
+    return list(partition.names)
+
+
+def as_given(partition: GivenPartition, dataset: Dataset, seed: int) -> Assignment:
+    """Return to each device the training examples listed for it, and tests in the proportions of their labels."""
+    total = len(dataset.train)
+    train = _listed(partition, total) if partition.file is None else _owned(partition, partition.file, total)
+    return Assignment(train=train, test=tests_like(train, labels_or_one_kind(dataset), seed))
+
+
+def _listed(partition: GivenPartition, total: int) -> list[Indices]:
+    train = [np.array(indexes, np.int64) for indexes in partition.examples or ()]
+    highest = max(int(indexes.max()) for indexes in train)
+    if highest >= total:
+        raise DataError(f"partition.examples names example {highest}; the training data go from 0 to {total - 1}")
+    return train
+
+
+def _owned(partition: GivenPartition, path: Path, total: int) -> list[Indices]:
+    try:
+        owners = np.array([int(line) for line in path.read_text("utf-8").split()], np.int64)
+    except (OSError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"cannot use partition.file {path}: {error}; it has the index of a device on each line"
+        ) from None
+    devices = partition.device_count
+    if len(owners) != total:
+        raise DataError(f"partition.file {path} has {len(owners)} owners for {total} training examples: one a line")
+    if owners.max() >= devices or owners.min() < -1:
+        wrong = owners.max() if owners.max() >= devices else owners.min()
+        raise DataError(
+            f"partition.file {path} names device {wrong}; they go from 0 to {devices - 1}, and -1 is nobody"
+        )
+    train = [np.flatnonzero(owners == device) for device in range(devices)]
+    for device, indices in enumerate(train):
+        if not len(indices):
+            raise DataError(f"partition.file {path} gives device {device} no example; give it one at least")
+    return train

@@ -1,0 +1,57 @@
+"""A run of a folder with a CSV file for each device: the same bits by any number of device processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedstrata
+from tests.support.programs import REPOSITORY
+
+SITES = ("harbour", "mill", "quarry", "station", "weir")
+EXPERIMENT = """
+name: readings
+seed: 3
+data: {name: folder, folder: readings, input_shape: [3], num_classes: 2, target: alarm, columns: [shift]}
+partition: {kind: natural, names: [harbour, mill, quarry, station, weir], test_share: 0.25, test_from: end}
+model: {name: mlp, hidden: [8]}
+method: fedavg
+training: {global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 8}
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an experiment and readings; a site has 16 more rows than the one before."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "readings").mkdir()
+    for number, site in enumerate(SITES, 1):
+        rng = np.random.default_rng(number)
+        values = rng.normal(number, 1, (16 * number, 3))
+        rows = [f"{a:.3f},{b:.3f},{c:.3f},{'night' if a < b else 'day'},{int(c > number)}" for a, b, c in values]
+        (home / "readings" / f"{site}.csv").write_text("\n".join(["heat,load,sound,shift,alarm", *rows]) + "\n")
+    (home / "readings.yaml").write_text(EXPERIMENT)
+    return home
+
+
+@pytest.mark.runs
+@pytest.mark.timeout(300)
+def test_a_csv_file_for_each_device_gives_the_same_run_by_one_two_and_five_processes(home: Path) -> None:
+    found = []
+    for processes in (1, 2, 5):
+        words = ("run", "readings.yaml", "--out", f"by-{processes}", "--quiet", "--device-processes", str(processes))
+        done = subprocess.run(
+            [sys.executable, "-m", "emulator", *words], cwd=home, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        summary = json.loads((home / f"by-{processes}" / "summary.json").read_text())
+        found.append(summary["model_sha256"])
+    assert found[0] == found[1] == found[2]
+    record = fedstrata.load(home / "by-5")
+    assert list(record.devices["device"]) == list(SITES)
+    assert set(record.rounds["num_examples"]) == {12 + 24 + 36 + 48 + 60}

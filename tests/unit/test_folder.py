@@ -1,0 +1,180 @@
+"""Folders of a user's own files: tables of each kind, a table for each device, and one line for each mistake."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedstrata.datasets import Dataset, load_dataset
+from fedstrata.errors import DataError
+from fedstrata.experiment import DataSettings
+
+HEADER = "heat,load,region,fault"
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def loaded(folder: Path, **said: Any) -> Dataset:
+    settings = {"input_shape": (2,), "num_classes": 2, "target": "fault", "columns": ("region",), **said}
+    return load_dataset(DataSettings.model_validate({"name": "folder", "folder": folder, **settings}))
+
+
+def test_a_csv_file_for_each_device_gives_inputs_labels_and_columns(tmp_path: Path) -> None:
+    files = {"b.csv": f"{HEADER}\n1,2,south,1\n", "a.csv": f"{HEADER}\n3,4.5,north,0\n5,6,south,1\n"}
+    data = loaded(write(tmp_path, files))
+    assert data.train.inputs.tolist() == [[3, 4.5], [5, 6], [1, 2]]
+    assert data.train.inputs.dtype == np.float32
+    assert data.train.labels.tolist() == [0, 1, 1]
+    assert data.names == {"region": ["north", "south"], "device": ["a", "b"]}
+    assert data.train.columns["region"].tolist() == [0, 1, 1]
+    assert data.train.columns["device"].tolist() == [0, 0, 1]
+    assert len(data.test) == 0
+
+
+def test_a_folder_for_each_device_may_have_tests(tmp_path: Path) -> None:
+    rows = {"devices/a/train.csv": "1,2,x,1", "devices/a/test.csv": "3,4,y,0", "devices/b/train.csv": "5,6,y,1"}
+    data = loaded(write(tmp_path, {name: f"{HEADER}\n{row}\n" for name, row in rows.items()}))
+    assert data.train.inputs.tolist() == [[1, 2], [5, 6]]
+    assert data.test.inputs.tolist() == [[3, 4]]
+    assert data.test.columns == {"region": [1], "device": [0]}
+
+
+def test_one_csv_file_may_have_targets_of_any_numbers_and_chosen_inputs(tmp_path: Path) -> None:
+    write(tmp_path, {"train.csv": "user,t0,t1,t2,t3,low,high\n12,1,2,3,4,.5,1\n7,5,6,7,8,.25,2\n"})
+    said = {"inputs": ("t3", "t2", "t1", "t0"), "input_shape": (2, 2), "target": ("low", "high"), "target_shape": (2,)}
+    data = loaded(tmp_path, **said, columns=("user",), num_classes=None)
+    assert data.train.inputs.tolist() == [[[4, 3], [2, 1]], [[8, 7], [6, 5]]]
+    assert data.train.targets is not None
+    assert data.train.targets.tolist() == [[0.5, 1], [0.25, 2]]
+    assert data.train.columns["user"].tolist() == [1, 0]
+    assert data.values("user") == ["7", "12"]
+
+
+def test_text_labels_are_numbered_as_the_experiment_says(tmp_path: Path) -> None:
+    write(tmp_path, {"train.csv": "a,b,fault\n1,2,loose\n3,4,sound\n"})
+    data = loaded(tmp_path, columns=(), num_classes=None, classes=("sound", "loose"))
+    assert data.train.labels.tolist() == [1, 0]
+    assert data.num_classes == 2
+    with pytest.raises(
+        DataError, match=r"train.csv: fault has 'loose', which data.classes does not name; add it there"
+    ):
+        loaded(tmp_path, columns=(), num_classes=None, classes=("sound", "bent"))
+
+
+def test_arrays_of_an_npz_have_the_roles_that_the_experiment_gives_them(tmp_path: Path) -> None:
+    tokens, mask = np.array([[5, 7], [1, 0], [2, 2]], np.uint16), np.array([[1, 1], [1, 0], [1, 1]], np.float64)
+    np.savez(tmp_path / "train.npz", x=tokens, y=np.array([[7, 2], [-100, 4], [2, -100]]), mask=mask, who=[4, 9, 4])
+    said = {"target": None, "target_shape": (2,), "num_classes": 8, "more": ("mask",), "columns": ("who",)}
+    data = loaded(tmp_path, **said)
+    assert data.train.inputs.dtype == np.int64
+    assert data.train.more["mask"].dtype == np.float32
+    assert data.train.columns["who"].tolist() == [0, 1, 0]
+    assert data.values("who") == ["4", "9"]
+
+
+def test_a_folder_of_npy_files_stays_in_its_files(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    np.save(tmp_path / "train" / "x.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
+    np.save(tmp_path / "train" / "y.npy", np.array([0, 1, 0]))
+    data = loaded(tmp_path, target=None, columns=())
+    assert isinstance(data.train.stored, np.memmap)
+    assert data.train.part(np.array([2])).inputs.tolist() == [[4, 5]]
+
+
+def test_a_parquet_file_may_have_lists(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        arrow.table({"x": [[1, 2], [3, 4]], "fault": [1, 0], "region": ["n", "s"]}), tmp_path / "train.parquet"
+    )
+    data = loaded(tmp_path)
+    assert data.train.inputs.tolist() == [[1, 2], [3, 4]]
+    assert data.train.inputs.dtype == np.int64
+    assert data.train.labels.tolist() == [1, 0]
+    parquet.write_table(
+        arrow.table({"x": [[1, 2], [3]], "fault": [1, 0], "region": ["n", "s"]}), tmp_path / "train.parquet"
+    )
+    with pytest.raises(DataError, match="the lists in column x have several lengths; pad them"):
+        loaded(tmp_path)
+    parquet.write_table(
+        arrow.table({"x": [1.0, None], "fault": [1, 0], "region": ["n", "s"]}), tmp_path / "train.parquet"
+    )
+    with pytest.raises(DataError, match="column x has 1 empty values; fill them, or leave their rows out"):
+        loaded(tmp_path)
+
+
+def test_a_saved_data_set_of_hugging_face_is_read(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="pip install pyarrow")
+    folder = tmp_path / "train"
+    folder.mkdir()
+    parts = [arrow.table({"input_ids": [[5, 7]], "label": [1]}), arrow.table({"input_ids": [[1, 0]], "label": [0]})]
+    names = [f"data-0000{number}-of-00002.arrow" for number in range(2)]
+    for name, part in zip(names, parts, strict=True):
+        with arrow.OSFile(str(folder / name), "wb") as file, arrow.ipc.new_stream(file, part.schema) as stream:
+            stream.write_table(part)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    data = loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
+    assert data.train.inputs.tolist() == [[5, 7], [1, 0]]
+    assert data.train.labels.tolist() == [1, 0]
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../../etc/passwd"}]}))
+    with pytest.raises(DataError, match=r"its state\.json lists no files of its own folder"):
+        loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
+
+
+def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    for name, grey in (("cat/1.png", 51), ("dog/1.png", 255), ("dog/2.png", 0)):
+        (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((2, 3), grey, np.uint8)).save(tmp_path / "train" / name)
+    said = {"input_shape": (1, 2, 3), "num_classes": None, "classes": ("cat", "dog"), "target": None, "columns": ()}
+    data = loaded(tmp_path, **said)
+    assert data.train.scale == 255
+    assert data.train.take(np.array([0])).inputs.tolist() == [[[[np.float32(0.2)] * 3] * 2]]
+    assert data.train.labels.tolist() == [0, 1, 1]
+    image.fromarray(np.zeros((3, 3), np.uint8)).save(tmp_path / "train" / "dog" / "3.png")
+    with pytest.raises(DataError, match=r"3.png has shape \(1, 3, 3\), and .*1.png \(1, 2, 3\); make them alike"):
+        loaded(tmp_path, **said)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train.csv": "heat,load,fault\n1,2,1\n"}, "train.csv has no array or column region, but heat, load, fault"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,hot,n,1\n"}, "train.csv, line 3, column load: 'hot' is no number"),
+        ({"train.csv": f"{HEADER}\n1,,n,1\n"}, "train.csv, line 2, column load: '' is no number"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,nan,n,1\n"}, "line 3, column load: NaN or Inf; every value must be"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,2,n\n"}, "line 3 has 3 values, and the first line names 4"),
+        ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must hold whole numbers, not float64; without data"),
+        ({"train.csv": f"{HEADER}\n1,2,n,2\n"}, "holds label 2; with 2 classes, labels go from 0 to 1"),
+        ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
+        ({"train.csv": HEADER.replace(",", ";")}, "its columns are not separated by commas; save it with commas"),
+        ({"train.csv": "heat,heat\n1,2\n"}, r"each by a name of its own, and this is \['heat', 'heat'\]"),
+        ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; leave one"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER}\n"}, "b.csv: it has no rows"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER},wind\n1,2,n,1,9\n"},
+         "a.csv has no column wind, which .*b.csv has; make them alike, or say data.inputs"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "a/train.csv": f"{HEADER}\n1,2,n,1\n"}, "several tables called a"),
+        ({"a.csv": "heat,device,region,fault\n1,2,n,1\n"}, "has a column device, which is made of the names of files"),
+        ({"a.txt": "1"}, "holds neither train and test nor a file for each device"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    write(tmp_path, files)
+    with pytest.raises(DataError, match=message) as refused:
+        loaded(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    write(tmp_path, {"train.parquet": ""})
+    with pytest.raises(DataError, match="pyarrow is needed for it, and is not installed here; pip install pyarrow"):
+        loaded(tmp_path)

@@ -1,0 +1,147 @@
+"""Who owns what if the data or the experiment say it: by a column, by a list, by a file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstrata.datasets import Dataset, Examples
+from fedstrata.errors import DataError, ExperimentError
+from fedstrata.partitions import device_data, public_data
+from tests.support.splits import all_devices, experiment, identities
+
+
+def data(train: list[int], test: list[int], **arrays: Any) -> Dataset:
+    """Return a data set without targets, with a column `user`, in which the input of an example is its index."""
+
+    def part(users: list[int]) -> Examples:
+        return Examples(
+            inputs=np.arange(len(users), dtype=np.float32)[:, None], columns={"user": np.array(users, np.int64)}
+        )
+
+    return Dataset(train=part(train), test=part(test), **arrays)
+
+
+def natural(**said: Any) -> dict[str, Any]:
+    return {"kind": "natural", "by": "user", **said}
+
+
+@given(users=st.lists(st.integers(0, 6), min_size=1, max_size=40), tests=st.lists(st.integers(0, 6), max_size=20))
+def test_each_device_owns_what_its_value_of_the_column_says_and_no_other_does(
+    users: list[int], tests: list[int]
+) -> None:
+    tests = [user for user in tests if user in users] or users[:1]
+    values = sorted(set(users))
+    dataset = data(users, tests)
+    devices = all_devices(experiment(natural(devices=len(values))), dataset)
+    for value, device in zip(values, devices, strict=True):
+        assert identities([device.train]) == [place for place, user in enumerate(users) if user == value]
+        assert identities([device.test]) == [place for place, user in enumerate(tests) if user == value]
+    assert sorted(identities([device.train for device in devices])) == list(range(len(users)))
+
+
+def test_names_choose_the_devices_and_their_order() -> None:
+    dataset = data([0, 1, 2, 1], [0, 1, 2], names={"user": ["ann", "bob", "eve"]})
+    plan = experiment(natural(names=["eve", "bob"]))
+    assert plan.device_ids() == ["eve", "bob"]
+    assert [identities([device.train]) for device in all_devices(plan, dataset)] == [[2], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"devices": 2}, r"column user has 3 values \(ann, bob, eve\), and partition.devices says 2; say 3, or list"),
+        ({"names": ["ann", "tom"]}, "column user has no value tom of partition.names; its values are ann, bob, eve"),
+        ({"devices": 3, "by": "place"}, "the data have no column place; there is user: say it"),
+        ({"names": ["eve"]}, "device eve has no training examples in column user; give it some or leave it out"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused(said: dict[str, Any], message: str) -> None:
+    dataset = data([0, 1, 1], [0, 2], names={"user": ["ann", "bob", "eve"]})
+    with pytest.raises(DataError, match=message):
+        device_data(experiment(natural(**said)), dataset, 0)
+
+
+def test_data_without_tests_need_a_share_of_each_devices_own() -> None:
+    dataset = data([0] * 10 + [1] * 5, [])
+    with pytest.raises(DataError, match=r"the data have no test examples; say partition\.test_share"):
+        device_data(experiment(natural(devices=2)), dataset, 0)
+    last = all_devices(experiment(natural(devices=2, test_share=0.2, test_from="end")), dataset)
+    assert [identities([device.test]) for device in last] == [[8, 9], [14]]
+    drawn = all_devices(experiment(natural(devices=2, test_share=0.2)), dataset)
+    assert [len(device.test) for device in drawn] == [2, 1]
+    assert sorted(identities([part for device in drawn for part in (device.train, device.test)])) == list(range(15))
+
+
+@given(owners=st.lists(st.integers(-1, 3), min_size=4, max_size=30))
+def test_given_examples_belong_to_the_devices_that_are_said(owners: list[int]) -> None:
+    owners = [*range(4), *owners]
+    lists = [[place for place, owner in enumerate(owners) if owner == device] for device in range(4)]
+    devices = all_devices(experiment({"kind": "given", "examples": lists}), data([0] * len(owners), [0] * 9))
+    assert [identities([device.train]) for device in devices] == lists
+    assert [len(device.test) for device in devices] == [2] * 4
+    tests = identities([device.test for device in devices])
+    assert len(set(tests)) == len(tests)
+
+
+def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
+    path = tmp_path / "owners.txt"
+    plan = experiment({"kind": "given", "file": str(path), "devices": 2, "test_share": 0.5})
+    path.write_text("1\n0\n-1\n1\n0\n")
+    devices = all_devices(plan, data([0] * 5, []))
+    assert [sorted(identities([device.train, device.test])) for device in devices] == [[1, 4], [0, 3]]
+    for text, message in (
+        ("1\n0\n", "has 2 owners for 5 training examples: one a line"),
+        ("1\n0\n1\n2\n0\n", "names device 2; they go from 0 to 1, and -1 is nobody"),
+        ("1\nx\n", "it has the index of a device on each line"),
+        ("1\n1\n1\n1\n1\n", "gives device 0 no example; give it one at least"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            device_data(plan, data([0] * 5, []), 0)
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        ({"kind": "given", "examples": [[0, 1], [1]]}, "an example has one owner, and here an index is listed twice"),
+        ({"kind": "given", "file": "x"}, "given: say examples, a list for each device, or file and devices"),
+        ({"kind": "natural"}, "natural: say devices, their number, or names, their values of the column"),
+        ({"kind": "natural", "names": ["a", "a"]}, "every device has a name of its own, and here one stands twice"),
+    ],
+)
+def test_a_partition_that_says_too_little_or_too_much_is_refused(partition: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        experiment(partition)
+
+
+def test_skew_may_be_by_any_column() -> None:
+    dataset = data([0, 1, 2, 3] * 10, [0, 1, 2, 3] * 2)
+    tasks = [{"name": name, "labels": labels, "devices": 2, "examples_per_device": 10}
+             for name, labels in (("low", [0, 1]), ("high", [2, 3]))]  # fmt: skip
+    devices = all_devices(experiment({"kind": "tasks", "tasks": tasks, "minority_ratio": 0, "by": "user"}), dataset)
+    assert [sorted(set(device.train.columns["user"].tolist())) for device in devices] == [[0, 1]] * 2 + [[2, 3]] * 2
+    assert [sorted(set(device.test.columns["user"].tolist())) for device in devices] == [[0, 1]] * 2 + [[2, 3]] * 2
+    group = {"name": "one", "devices": 2, "examples_per_device": 5, "labels": [3]}
+    groups = all_devices(experiment({"kind": "groups", "groups": [group], "by": "user"}), dataset)
+    assert {user for device in groups for user in device.train.columns["user"].tolist()} == {3}
+    drawn = all_devices(
+        experiment({"kind": "dirichlet", "devices": 4, "examples_per_device": 10, "by": "user", "concentration": 0.1}),
+        dataset,
+    )
+    assert sorted(identities([device.train for device in drawn])) == list(range(40))
+    with pytest.raises(DataError, match="labels are asked for, and these examples have no targets; choose a method"):
+        device_data(experiment({"kind": "dirichlet", "devices": 4, "examples_per_device": 10}), dataset, 0)
+
+
+def test_public_examples_of_data_without_labels_are_any() -> None:
+    partition = {"kind": "iid", "devices": 2, "examples_per_device": 10, "public": {"examples": 5}}
+    dataset = data([0] * 25, [0] * 4)
+    plan = experiment(partition)
+    owned = identities([device.train for device in all_devices(plan, dataset)])
+    public = public_data(plan, dataset).inputs[:, 0].astype(int).tolist()
+    assert not set(public) & set(owned)
+    assert len(set(public)) == 5

@@ -1,0 +1,97 @@
+"""Map-style data sets of PyTorch: read when they are taken, and changed at random by address."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset as MapStyle
+
+from device.evaluation import evaluate
+from device.stacked.training import Stacked
+from device.training import OneByOne, TrainingJob, train
+from fedstrata.datasets import Dataset, Examples
+from fedstrata.errors import DataError, PluginError
+from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.models import build_model
+
+Item = tuple[torch.Tensor, int]
+
+
+class Noisy(MapStyle[Item]):
+    """Items whose inputs are their number, and noise from the three global generators."""
+
+    def __init__(self, size: int, noise: float = 1.0) -> None:
+        self.size, self.noise, self.reads = size, noise, 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Item:
+        if index >= self.size:
+            raise IndexError(index)
+        self.reads += 1
+        noise = torch.rand(4) + random.random() + torch.tensor(np.random.rand(), dtype=torch.float32)
+        return index + self.noise * noise, index % 2
+
+
+def job(examples: Examples, **changes: object) -> TrainingJob:
+    data = Dataset(train=examples, test=examples, num_classes=2)
+    model = build_model(ModelSettings(name="mlp", hidden=(3,)), data.info)
+    made = TrainingJob(
+        model=model, start=model.initial(0), examples=examples, seed=5, device_index=2, lps_round=1, global_round=1,
+        training=TrainingSettings.model_validate({"local_epochs": 2, "batch_size": 4}),
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_items_are_read_when_they_are_taken_and_are_the_same_each_time() -> None:
+    source = Noisy(6)
+    examples = Examples.of_items(source)
+    assert examples.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    read = source.reads
+    part = examples.part(np.array([4, 1]))
+    assert source.reads - read <= 1  # the shape is one item's
+    assert part.labels.tolist() == [0, 1]
+    state = torch.get_rng_state()
+    first = part.take(np.array([0, 1])).inputs
+    random.random(), np.random.rand()
+    assert np.array_equal(first, examples.take(np.array([4, 1])).inputs)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_training_draws_by_seed_device_round_epoch_and_example_alone() -> None:
+    local = job(Examples.of_items(Noisy(10)))
+    weights = train(local).weights
+    random.seed(9), np.random.seed(9), torch.manual_seed(9)
+    assert np.array_equal(weights, train(local).weights)
+    for change in ({"seed": 6}, {"device_index": 3}, {"lps_round": 2}, {"stream": 1}):
+        assert not np.array_equal(weights, train(replace(local, **change)).weights), change  # type: ignore[arg-type]
+    epochs = np.zeros(3, np.int64)
+    first, again, later = (
+        local.examples.drawn(np.arange(3), [5, 2, 1, 0], each).inputs for each in (epochs, epochs, epochs + 1)
+    )
+    assert np.array_equal(first, again)
+    assert not np.equal(first, later).any()
+
+
+def test_without_noise_it_is_training_on_the_arrays() -> None:
+    plain = Examples(inputs=np.repeat(np.arange(10, dtype=np.float32)[:, None], 4, axis=1), labels=np.arange(10) % 2)
+    items = Examples.of_items(Noisy(10, noise=0.0))
+    assert np.array_equal(train(job(plain)).weights, train(job(items)).weights)
+    trained = Stacked().train([job(items), job(plain)])
+    alone = OneByOne().train([job(items)])
+    assert np.array_equal(trained[0].weights, alone[0].weights)
+    measured = [evaluate(job(each).model, job(each).start, each, job(each).task) for each in (items, plain)]
+    assert measured[0] == measured[1]
+
+
+def test_items_of_several_shapes_and_items_that_fail_are_said_in_a_line() -> None:
+    ragged = [(np.ones(2, np.float32), 0), (np.ones(3, np.float32), 1)]
+    with pytest.raises(
+        DataError, match=r"items of a data set have several shapes or types, \(2,\) and others; pad them"
+    ):
+        Examples.of_items(ragged).take(np.array([0, 1]))
+    with pytest.raises(PluginError, match="data set list failed to give item 0 with ValueError: not enough values"):
+        Examples.of_items([(np.ones(2, np.float32),)])

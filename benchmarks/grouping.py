@@ -27,6 +27,7 @@ from fedstrata.models import Model, build_model
 from fedstrata.noise import ResearchNoise
 from fedstrata.partitions import device_data
 from fedstrata.record.relevance import read_relevance
+from fedstrata.tasks import CLASSIFICATION
 from fedstrata.tensors import Flat
 
 
@@ -58,6 +59,7 @@ class BeforeTraining:
     async def train(self, start: Flat, *, epochs: int) -> LocalResult:
         """Return the result of training on the device's examples."""
         job = TrainingJob(
+            task=CLASSIFICATION,
             model=self.model,
             start=start,
             examples=self.examples,

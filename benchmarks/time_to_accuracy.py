@@ -46,9 +46,9 @@ def curve_of(record: RunRecord) -> Curve:
     """Accuracy over the examples of all devices, each LPS's as it was last measured, from when all have been."""
     ready = {(row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"}
     measured = sorted(
-        (ready[row.lps_id, row.lps_round], row.lps_id, row.accuracy, row.num_examples)
+        (ready[row.lps_id, row.lps_round], row.lps_id, row.metrics["accuracy"], row.num_examples)
         for row in record.rounds
-        if row.accuracy is not None
+        if row.metrics["accuracy"] is not None
     )
     latest: dict[str, tuple[float, int]] = {}
     points: dict[float, float] = {}

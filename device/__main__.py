@@ -69,8 +69,9 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     method = make_method(experiment)
     architectures = Architectures(experiment, method)
     asked = (experiment.model, *(entry.model for entry in experiment.architectures))
+    task = make_task(experiment)
     for settings, architecture in zip(asked, architectures.all, strict=True):  # own code that fails does so now
-        try_out(settings, architecture.model, dataset, experiment.seed)
+        try_out(settings, architecture.model, dataset, experiment.seed, task)
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready
@@ -86,7 +87,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         method=method,
         bench=Bench(Stacked()),
         channels=channels,
-        task=make_task(experiment),
+        task=task,
         metrics=metrics,
         process_id=secrets.token_hex(8),
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedstrata.datasets import Examples
 from fedstrata.models import Model
-from fedstrata.tasks import CLASSIFICATION, Task
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat, Layout
 
 Tensors = dict[str, torch.Tensor]
@@ -31,11 +31,11 @@ class EvaluationJob:
     model: Model
     weights: Flat  # shape (model.layout.size,)
     examples: Examples
-    task: Task = CLASSIFICATION
+    task: Task
 
 
 @torch.no_grad()
-def evaluate(model: Model, weights: Flat, examples: Examples, task: Task = CLASSIFICATION) -> Evaluation:
+def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Evaluation:
     """Return the loss and the task's sums of these weights, shape (model.layout.size,); changes nothing and draws
     nothing.
     """

@@ -22,7 +22,7 @@ from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import TrainingSettings
 from fedstrata.experiment.sections import examples_of_steps
 from fedstrata.models import Model
-from fedstrata.tasks import CLASSIFICATION, Task
+from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
@@ -42,6 +42,7 @@ class TrainingJob:
     device_index: int
     lps_round: int
     global_round: int
+    task: Task
     held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
     correct: Correct | None = None  # what the optimiser uses in place of a gradient
     beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
@@ -49,7 +50,6 @@ class TrainingJob:
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
     optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins anew
-    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         size = self.model.layout.size

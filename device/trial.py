@@ -11,11 +11,12 @@ from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model
 from fedstrata.plugins import describe
+from fedstrata.tasks import Task
 
 EXAMPLES = 3
 
 
-def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) -> None:
+def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
     """Refuse a user's own model if its outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
@@ -27,7 +28,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     inputs = torch.tensor(examples.inputs)
     weights = named_tensors(model.layout, model.initial(seed))
-    wanted = (len(inputs), dataset.num_classes)
+    wanted = (len(inputs), *task.output_shape(dataset.info))
     before = _global_generators()
     for measures in (True, False):
         try:
@@ -41,7 +42,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int) 
         if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
             raise PluginError(
                 f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; outputs are a float tensor "
-                f"of shape {wanted}: one row an input, one column a class of data.num_classes"
+                f"of shape {wanted}: one row an input, and in it what task {task.options.name} needs"
             )
         if _global_generators() != before or not torch.equal(found.nan_to_num(), again.nan_to_num()):
             raise PluginError(

@@ -12,8 +12,9 @@ from emulator.results.output import check_unused
 from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError
 
-MEASURED = ("loss", "accuracy", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
-RESULT = ("accuracy", "adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
+# beside the metrics of the task
+MEASURED = ("loss", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
+RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
 LONGEST_PARAMETER = 500  # characters that every version of MLflow takes
 PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # what MLflow takes at once
 T = TypeVar("T")
@@ -44,7 +45,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 def points(record: Record) -> Iterator[Point]:
     """Yield everything that was measured in the LPS rounds."""
     rounds = record.rounds
-    for column in MEASURED:
+    for column in (*record.metrics, *MEASURED):
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
             if math.isfinite(value):
                 yield str(cluster), column, int(step), float(value)
@@ -115,7 +116,7 @@ def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _result(record: Record) -> dict[str, float]:
-    row = {name: float(record.summary[name][0]) for name in RESULT}
+    row = {name: float(record.summary[name][0]) for name in (*record.metrics, *RESULT)}
     return {name: value for name, value in row.items() if math.isfinite(value)}
 
 

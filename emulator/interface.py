@@ -3,7 +3,7 @@
 import html
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from emulator.console.units import decimal, human_bytes, human_seconds, percent
+from emulator.console.units import decimal, human_bytes, human_seconds, measured
 from emulator.results.output import unused_folder
 from emulator.results.record import RunRecord, load_record
 from emulator.results.tables import Matrix, Table, html_table, table_of
@@ -22,7 +22,8 @@ from emulator.shipped.examples import find_experiment
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
 from fedstrata.experiment_file import load_experiment, parse_experiment
-from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.rounds import RoundsTable
+from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
     from emulator.sweeps.file import Sweep
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
 Weights = Mapping[str, NDArray[np.float32]]
-SUMMARY_COLUMNS: Mapping[str, type] = {
+FACTS: Mapping[str, type] = {
     "run_id": str, "name": str, "seed": int, "method": str, "status": str, "devices": int, "clusters": int,
-    "rounds": int, "accuracy": float, "adjusted_rand_index": float, "seconds": float, "bytes": int,
+    "rounds": int,
 }  # fmt: skip
+COSTS: Mapping[str, type] = {"adjusted_rand_index": float, "seconds": float, "bytes": int}
 
 
 def run(
@@ -147,8 +149,19 @@ class Record:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy of the final models, mean over clusters; NaN if nobody measured it."""
-        return _number(self._record.summary.mean_accuracy)
+        """Accuracy of the final models, mean over clusters; NaN if nobody measured it, or the task has no accuracy."""
+        return self.metrics.get("accuracy", math.nan)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Each metric of the task by name, the headline first: mean over clusters, NaN if nobody measured it."""
+        summary = self._record.summary
+        return {metric.name: _number(summary.mean_of(metric)) for metric in summary.metrics}
+
+    @property
+    def headline(self) -> Metric:
+        """Metric by which devices and runs are compared, with its name, unit and direction."""
+        return self._record.headline
 
     @property
     def adjusted_rand_index(self) -> float:
@@ -173,28 +186,33 @@ class Record:
     @cached_property
     def summary(self) -> Table:
         """One row with the facts of the run. The rows of many runs make a table."""
-        return table_of([_summary_row(self._record)], SUMMARY_COLUMNS)
+        return table_of([_summary_row(self._record)], _summary_columns([self._record]))
 
     @cached_property
     def rounds(self) -> Table:
         """One row per LPS round of a cluster, with the columns of rounds.csv."""
-        rows = [dict(zip(ROUNDS.columns, ROUNDS.values(row), strict=True)) for row in self._record.rounds]
-        return table_of(rows, ROUNDS.types)
+        table = RoundsTable(self._record.summary.metrics)
+        rows = [dict(zip(table.columns, table.values(row), strict=True)) for row in self._record.rounds]
+        return table_of(rows, table.types)
 
     @cached_property
     def clusters(self) -> Table:
-        """One row per cluster: `cluster`, `devices` (their number), its final model's `accuracy` and `model_sha256`."""
+        """One row per cluster: `cluster`, `devices` (their number), and its final model's metrics, such as `accuracy`,
+        and `model_sha256`.
+        """
         summary = self._record.summary
         rows = [
             {
                 "cluster": name,
                 "devices": len(devices),
-                "accuracy": summary.accuracy.get(name),
+                **{metric.name: summary.measured[metric.name].clusters.get(name) for metric in summary.metrics},
                 "model_sha256": summary.model_sha256.get(name),
             }
             for name, devices in summary.clusters.items()
         ]
-        return table_of(rows, {"cluster": str, "devices": int, "accuracy": float, "model_sha256": str})
+        return table_of(
+            rows, {"cluster": str, "devices": int, **dict.fromkeys(self.metrics, float), "model_sha256": str}
+        )
 
     @cached_property
     def devices(self) -> Table:
@@ -227,18 +245,18 @@ class Record:
 
     def _repr_html_(self) -> str:
         """Return the result and clusters, for a notebook."""
-        summary = self._record.summary
+        summary, metric, clusters = self._record.summary, self.headline, self._record.summary.of_headline.clusters
         facts = {
-            "accuracy": percent(summary.mean_accuracy), "adjusted Rand index": decimal(summary.adjusted_rand_index),
+            metric.name: measured(summary.mean, metric), "adjusted Rand index": decimal(summary.adjusted_rand_index),
             "devices": str(summary.devices), "global rounds": str(summary.rounds),
             "bytes": human_bytes(summary.total_bytes), "time": human_seconds(summary.total_seconds),
             "report": str(self.report),
         }  # fmt: skip
         said = f" {html.escape(summary.status)}" + (f": {html.escape(summary.reason)}" if summary.reason else "")
-        rows = [(name, len(devices), percent(summary.accuracy.get(name))) for name, devices in summary.clusters.items()]
+        rows = [(name, len(ids), measured(clusters.get(name), metric)) for name, ids in summary.clusters.items()]
         return (
             f"<p><b>{html.escape(self.name)}</b>{said}</p>{html_table(list(facts), [list(facts.values())])}"
-            + html_table(["cluster", "devices", "accuracy"], rows)
+            + html_table(["cluster", "devices", metric.name], rows)
         )
 
 
@@ -268,7 +286,8 @@ class SweepRecord:
             for (place, _), record in self._results.records.items()
         ]
         axes = dict.fromkeys(self._results.sweep.axes, str)
-        return table_of(rows, {"cell": str, **axes, **SUMMARY_COLUMNS})
+        columns = _summary_columns(self._results.records.values())
+        return table_of([dict.fromkeys(columns) | row for row in rows], {"cell": str, **axes, **columns})
 
     def record(self, cell: str, seed: int, setting: Mapping[str, str] | None = None) -> Record:
         """Return the record of one run. `setting` is the choice of each axis. Raises KeyError for an unknown run."""
@@ -339,10 +358,16 @@ def _summary_row(record: RunRecord) -> Mapping[str, Any]:
     return {
         "run_id": summary.run_id, "name": record.name, "seed": summary.seed, "method": summary.method,
         "status": summary.status, "devices": summary.devices, "clusters": len(summary.clusters),
-        "rounds": summary.rounds, "accuracy": summary.mean_accuracy,
+        "rounds": summary.rounds, **{metric.name: summary.mean_of(metric) for metric in summary.metrics},
         "adjusted_rand_index": summary.adjusted_rand_index, "seconds": summary.total_seconds,
         "bytes": summary.total_bytes,
     }  # fmt: skip
+
+
+def _summary_columns(records: Iterable[RunRecord]) -> Mapping[str, type]:
+    """Return the columns of `_summary_row` over some records."""
+    metrics = dict.fromkeys((metric.name for record in records for metric in record.summary.metrics), float)
+    return {**FACTS, **metrics, **COSTS}
 
 
 def _number(value: float | None) -> float:

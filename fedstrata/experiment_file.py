@@ -3,7 +3,8 @@
 `load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -15,16 +16,22 @@ from pydantic import ValidationError
 from fedstrata.checks.combinations import check_combinations
 from fedstrata.checks.protection import check_protection
 from fedstrata.checks.values import check_values
+from fedstrata.datasets import dataset_info
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.messages import one_line, unknown_key, untagged
-from fedstrata.experiment.sections import PLUGIN
+from fedstrata.experiment.sections import MODELS, PLUGIN, Settings
 from fedstrata.experiment.trace_files import with_traces_read
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.methods import make_method, method_settings
-from fedstrata.methods.registry import DEFAULT, NAMES, method_class
+from fedstrata.methods import registry as methods_known
+from fedstrata.methods.registry import method_class
 from fedstrata.models.weights import sha256_of
+from fedstrata.record.summary import check_names
 from fedstrata.streams.architectures import Architectures
+from fedstrata.tasks import make_task
+from fedstrata.tasks import registry as tasks_known
+from fedstrata.tasks.registry import task_class, task_settings
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
@@ -72,7 +79,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     if seed is not None:
         document["seed"] = seed
     try:
-        experiment = Experiment.model_validate({**document, "method": method_settings(document.get("method"))})
+        own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
+        experiment = Experiment.model_validate({**document, **own})
         check_experiment(experiment)
     except ValidationError as error:
         schema = Experiment.model_json_schema(by_alias=True)
@@ -173,6 +181,15 @@ def check_experiment(experiment: Experiment) -> None:
     Raises:
         ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
     """
+    task, info = make_task(experiment), dataset_info(experiment.data)
+    check_names(task.metrics)
+    task.check(info)
+    for settings in (experiment.model, *(entry.model for entry in experiment.architectures)):
+        if settings.name in MODELS and info.outputs != math.prod(task.output_shape(info)):
+            raise ExperimentError(
+                f"model.name {settings.name} gives {info.outputs} numbers per example, and task {experiment.task.name} "
+                f"needs outputs of shape {task.output_shape(info)}; name a model of your own, as module:function"
+            )
     method = make_method(experiment)
     check_combinations(experiment, method)
     check_protection(experiment, method)
@@ -185,19 +202,29 @@ def experiment_schema() -> dict[str, Any]:
     schema = Experiment.model_json_schema(by_alias=True)
     schema["required"].remove("method")  # left out, it is the default method
     definitions = schema["$defs"]
-    of_methods = [_options(name, definitions) for name in NAMES]
-    short = {"enum": list(NAMES), "description": "A method with its defaults."}
-    own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
-    own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
-    definitions["MethodSettings"] = {"anyOf": [short, own_short, *of_methods, own]}
+    methods = {name: method_class(name).Options for name in methods_known.NAMES}
+    definitions["MethodSettings"] = _named("method", methods, methods_known.DEFAULT, definitions)
+    tasks = {name: task_class(name).Options for name in tasks_known.NAMES}
+    definitions["TaskSettings"] = _named("task", tasks, tasks_known.DEFAULT, definitions)
     return schema
 
 
-def _options(name: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return what a method's section may say; the section of the default method may leave out the name."""
-    found = method_class(name).Options.model_json_schema(by_alias=True)
+def _named(
+    what: str, options: Mapping[str, type[Settings]], default: str, definitions: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the schema of a section that names a method or a task, with the options of each."""
+    short = {"enum": list(options), "description": f"A {what} with its defaults."}
+    own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
+    own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
+    sections = [_options(what, name, kind, default, definitions) for name, kind in options.items()]
+    return {"anyOf": [short, own_short, *sections, own]}
+
+
+def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return what a section of this name may say; the section of the default may leave out the name."""
+    found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))
     found["title"] = name
-    found["properties"]["name"] = {"const": name, "description": "The method's name."}
-    found["required"] = [key for key in found.get("required", ()) if (key, name) != ("name", DEFAULT)]
+    found["properties"]["name"] = {"const": name, "description": f"The {what}'s name."}
+    found["required"] = [key for key in found.get("required", ()) if (key, name) != ("name", default)]
     return found

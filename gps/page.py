@@ -7,7 +7,7 @@ from typing import Any
 
 from fedstrata.page import Feed, relevance_part
 from fedstrata.process.sleeping import Changes, wait_until, wall_time
-from fedstrata.record.rounds import ROUNDS, round_row
+from fedstrata.record.rounds import page_row, round_row
 from fedstrata.record.summary import read_summary
 from fedstrata.v1 import rounds_pb2
 from gps.record import summary, wall_seconds
@@ -73,7 +73,8 @@ class LivePage:
         found = self._run.journal.rounds.rows_after(self._seen_row)
         self._seen_row = max((place for place, _ in found), default=self._seen_row)
         rows = [round_row(rounds_pb2.LpsRound.FromString(data), self._run.task) for _, data in found]
-        self.feed.publish(parts | {"relevance": self._relevance}, [(row.key, ROUNDS.values(row)) for row in rows])
+        told = [(row.key, page_row(row, self._run.task.headline)) for row in rows]
+        self.feed.publish(parts | {"relevance": self._relevance}, told)
 
 
 def parts_of(run: Run) -> dict[str, Any]:

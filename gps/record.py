@@ -19,7 +19,7 @@ from fedstrata.process.sleeping import wall_time
 from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
-from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Moved, Replanning, Summary, read_summary
+from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Measured, Moved, Replanning, Summary, read_summary
 from fedstrata.record.timing import Timing
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.tasks import Task, make_task, measured
@@ -83,8 +83,6 @@ def summary(result: RunResult) -> Summary:
     """Return summary.json without what a clock adds to it."""
     experiment = result.experiment
     task = make_task(experiment)
-    by_cluster = _by_group(result.evaluations, {d: name for name, ids in result.clusters.items() for d in ids})
-    accuracy = {name: _headline(found, task) for name, found in by_cluster.items()}
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()
     task_of = dict(zip(ids, tasks, strict=True)) if tasks else None
     return Summary(
@@ -102,11 +100,8 @@ def summary(result: RunResult) -> Summary:
         adjusted_rand_index=adjusted_rand_index(result.clusters, task_of),
         device_tasks=task_of,
         rounds=result.global_rounds,
-        accuracy={**accuracy, "mean": _mean(accuracy.values())},
-        received_accuracy=_received_headline(by_cluster, task),
-        device_accuracy={e.device_id: _headline([e], task) for e in result.evaluations},
+        measured=measured_by_metric(task, result.evaluations, result.clusters, task_of),
         newcomers=tuple(ids[index] for index in sorted(experiment.newcomer_indexes)),
-        task_accuracy=task_accuracy(result.evaluations, task_of, task) if task_of else None,
         wall_seconds={phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
         virtual=None,
         real=None,
@@ -124,6 +119,7 @@ def summary(result: RunResult) -> Summary:
         personal_sha256={e.device_id: e.personal_sha256 for e in result.evaluations if e.personal_sha256},
         model_sha256={name: result.model_sha256[name] for name in result.clusters if name in result.model_sha256},
         privacy=privacy_summary(experiment, _epsilon(result)),
+        metrics=task.metrics,
     )
 
 
@@ -132,34 +128,41 @@ def _epsilon(result: RunResult) -> float | None:
     return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
-def _headline(evaluations: Sequence[rounds_pb2.Evaluation], task: Task) -> float | None:
-    examples = sum(evaluation.num_examples for evaluation in evaluations)
-    return measured(task, _added(e.sums for e in evaluations), examples)[task.headline.name]
-
-
-def _added(sums: Iterable[Sequence[float]]) -> list[float]:
-    """Return the sums of devices together, rounded once."""
-    return [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _received_headline(
-    by_cluster: Mapping[str, Sequence[rounds_pb2.Evaluation]], task: Task
-) -> dict[str, float | None] | None:
-    """Return the headline metric of the models as they were received; None if devices use those."""
-    if not any(evaluation.has_received for found in by_cluster.values() for evaluation in found):
-        return None
-    values = {
-        name: measured(task, _added(e.received_sums for e in found), sum(e.num_examples for e in found))[
-            task.headline.name
-        ]
-        for name, found in by_cluster.items()
+def measured_by_metric(
+    task: Task,
+    evaluations: Sequence[rounds_pb2.Evaluation],
+    clusters: Mapping[str, list[str]],
+    task_of: Mapping[str, str] | None,
+) -> dict[str, Measured]:
+    """Return each metric of final models by cluster, device and true task."""
+    by_cluster = _by_group(evaluations, {device: name for name, ids in clusters.items() for device in ids})
+    by_task = _by_group(evaluations, task_of) if task_of else {}
+    uses_own = any(evaluation.has_received for found in by_cluster.values() for evaluation in found)
+    of_clusters = {name: _metrics(task, found) for name, found in by_cluster.items()}
+    received = {name: _metrics(task, found, "received_sums") for name, found in by_cluster.items() if uses_own}
+    of_devices = {evaluation.device_id: _metrics(task, [evaluation]) for evaluation in evaluations}
+    of_tasks = {name: _metrics(task, by_task.get(name, ())) for name in (task_of or {}).values()}
+    return {
+        metric.name: Measured(
+            clusters=_with_mean({name: values[metric.name] for name, values in of_clusters.items()}),
+            received=_with_mean({name: found[metric.name] for name, found in received.items()}) if uses_own else None,
+            devices={device: values[metric.name] for device, values in of_devices.items()},
+            tasks={name: values[metric.name] for name, values in of_tasks.items()} if task_of else None,
+        )
+        for metric in task.metrics
     }
-    return {**values, "mean": _mean(values.values())}
+
+
+def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:
+    """Return the metrics over all examples of some devices; their sums are rounded once."""
+    sums = (getattr(evaluation, of) for evaluation in evaluations)
+    together = [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
+    return measured(task, together, sum(evaluation.num_examples for evaluation in evaluations))
+
+
+def _with_mean(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    known = [value for value in values.values() if value is not None]
+    return {**values, "mean": sum(known) / len(known) if known else None}
 
 
 def _by_group(
@@ -169,14 +172,6 @@ def _by_group(
     for evaluation in evaluations:
         found[group_of[evaluation.device_id]].append(evaluation)
     return {group: measured for group, measured in found.items() if measured}
-
-
-def task_accuracy(
-    evaluations: Iterable[rounds_pb2.Evaluation], task_of: Mapping[str, str], task: Task
-) -> dict[str, float | None]:
-    """Return the headline metric of the devices of each true task, each with what it would use."""
-    by_task = _by_group(evaluations, task_of)
-    return {name: _headline(by_task.get(name, ()), task) for name in task_of.values()}
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:

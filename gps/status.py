@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fedstrata.privacy.report import EpsilonSpent
 from fedstrata.record.energy import EnergySoFar
 from fedstrata.rpc.messages import link_bytes_to_proto
+from fedstrata.tasks import Metric
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.waiting import to_proto
 from gps.run import Run
@@ -39,8 +40,18 @@ class Status:
             seconds=seconds_of(run.journal.phases()),
             virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
             energy_joules=self._energy.joules(),
+            headline=_metric(run.task.headline),
             epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
         )
+
+
+def _metric(metric: Metric) -> pb.Metric:
+    return pb.Metric(
+        name=metric.name,
+        title=metric.label,
+        is_percent=metric.is_percent,
+        higher_is_better=metric.higher_is_better,
+    )
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:
@@ -58,6 +69,7 @@ def _cluster(run: Run, name: str, devices: int) -> pb.ClusterStatus:
     measured = run.reports.latest_measured.get(name)
     if measured is not None:
         status.is_evaluated = True
-        status.loss, accuracy = measured
-        status.accuracy = accuracy or 0.0
+        status.loss = measured["loss"] or 0.0
+        if (value := measured[run.task.headline.name]) is not None:
+            status.headline = value
     return status

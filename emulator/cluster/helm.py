@@ -31,7 +31,7 @@ class Helm:
         self._command = shutil.which("helm")
 
     def chart(self) -> str | None:
-        """Chart and version of the release, such as fedstrata-0.1.0; None where there is no release of that name.
+        """Chart and version of the release, such as fedstrata-0.2.0; None where there is no release of that name.
 
         Raises:
             AddressError: Kubernetes does not answer, or refuses.

@@ -1,5 +1,6 @@
 """The command for many runs: sweep."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,23 +60,26 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
             "cores": cost.cores,
         })  # fmt: skip
         return
-    _print_table(console, "Mean ± sample standard deviation over seeds", results.table())
+    _print_table(console, "Mean ± sample standard deviation over seeds", results.table(), results.of.is_number)
     if results.sweep.baseline is not None:
-        _print_table(console, f"Minus {results.sweep.baseline}, seed by seed", results.differences())
+        _print_table(
+            console, f"Minus {results.sweep.baseline}, seed by seed", results.differences(), results.of.is_number
+        )
     if results.costs:
-        _print_table(console, COSTS_SAID, results.cost_table())
+        _print_table(console, COSTS_SAID, results.cost_table(), results.of.is_number)
     if cost.ratio is not None:
         busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
     console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
 
 
-def _print_table(console: "Console", title: str, given: tuple[list[str], list[list[str]]]) -> None:
+def _print_table(
+    console: "Console", title: str, given: tuple[list[str], list[list[str]]], is_number: Callable[[str], bool]
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    from emulator.results.measures import is_number
     from fedstrata.process.quoting import printable
 
     head, rows = given

@@ -1,5 +1,7 @@
 """Numbers as a person reads them: bytes, seconds and ratios with their units; a dash for no value."""
 
+from fedstrata.tasks import Metric
+
 NO_VALUE = "–"
 SPACE = "\u00a0"  # between a number and its unit; a line never breaks there
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -50,6 +52,13 @@ def percent(ratio: float | None) -> str:
 def decimal(value: float | None) -> str:
     """Return a unitless number with three decimals."""
     return NO_VALUE if value is None else f"{value:.3f}"
+
+
+def measured(value: float | None, metric: Metric) -> str:
+    """Return a value of a metric: 91.0 % of a share, and four digits of any other number."""
+    if metric.is_percent:
+        return percent(value)
+    return NO_VALUE if value is None else f"{value:.4g}"
 
 
 def grouped(count: int) -> str:

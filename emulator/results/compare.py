@@ -7,13 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.console.units import NO_VALUE, decimal, human_bytes, human_seconds
-from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of, groups_of, settings_apart
+from emulator.results.comparison import (
+    MEAN,
+    Comparison,
+    Form,
+    Group,
+    Spread,
+    groups_of,
+    headlines_of,
+    measured_of,
+    settings_apart,
+)
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.comparison import draw_comparison
-from emulator.results.report.virtual_time import accuracy_over_time, write_accuracy_over_time
+from emulator.results.report.virtual_time import metric_over_time, write_metric_over_time
 from fedstrata.errors import DataError, OutputError
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
+from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +45,7 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
     if not places:
         raise DataError("nothing to compare; give the folders of at least one run")
     runs = tuple(load_record(place) for place in places)
-    tasks = tuple(dict.fromkeys(task for run in runs for task in run.summary.task_accuracy or ()))
+    tasks = tuple(dict.fromkeys(task for run in runs for task in run.summary.of_headline.tasks or ()))
     comparison = Comparison(runs=runs, groups=groups_of(runs), tasks=tasks)
     if output is not None:
         _write(comparison, output)
@@ -86,9 +97,10 @@ def _who(run: RunRecord) -> Cells:
 
 def _results(run: RunRecord, tasks: Sequence[str]) -> Cells:
     summary = run.summary
-    accuracies = {f"{task} %": str(Spread.over([accuracy_of(run, task)])) for task in (MEAN, *tasks)}
+    form = Form.of(run.headline)
+    measured = {f"{task} {form.unit}": Spread.over([measured_of(run, task)]).said(form) for task in (MEAN, *tasks)}
     ari = decimal(summary.adjusted_rand_index)
-    return {"clusters": str(len(summary.clusters)), "ARI": ari, **accuracies}
+    return {"clusters": str(len(summary.clusters)), "ARI": ari, **measured}
 
 
 def _costs(run: RunRecord) -> Cells:
@@ -105,9 +117,10 @@ def _costs(run: RunRecord) -> Cells:
 def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
     who = {"experiment": group.name, "method": group.method}
     what = {"settings": group.variant} if group.variant else {}
-    accuracies = {f"{task} %": str(group.accuracy(task)) for task in (MEAN, *tasks)}
+    form = Form.of(group.headline)
+    measured = {f"{task} {form.unit}": group.measured(task).said(form) for task in (MEAN, *tasks)}
     ari = decimal(group.adjusted_rand_index().mean)
-    return {**who, **what, "seeds": str(len(group.seeds)), "ARI": ari, **accuracies}
+    return {**who, **what, "seeds": str(len(group.seeds)), "ARI": ari, **measured}
 
 
 def _table(title: str, rows: Sequence[Cells]) -> "Table":
@@ -153,14 +166,17 @@ def _write(comparison: Comparison, output: Path) -> None:
         draw_comparison(comparison, output)
         curves = _curves(comparison.runs)
         if curves:
-            write_accuracy_over_time(curves, output)
+            write_metric_over_time(curves, headlines_of(comparison.runs)[0], output)
     except OSError as error:
         raise OutputError(f"cannot write the comparison to {output}: {error.strerror}") from None
 
 
 def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
-    """Return the accuracy over virtual time of the runs that have it, by what sets them apart."""
-    timed = [(run, curve) for run in runs if (curve := accuracy_over_time(run))]
+    """Return the headline metric over virtual time of the runs that have it, by what sets them apart; of runs with
+    several headline metrics, those that have the first run's.
+    """
+    first = headlines_of(runs)[0]
+    timed = [(run, curve) for run in runs if run.headline == first and (curve := metric_over_time(run))]
     names = [f"{run.name}, {run.summary.method}, seed {run.summary.seed}" for run, _ in timed]
     own = names if len(set(names)) == len(names) else _parts_apart([run.folder for run, _ in timed])
     return {printable(label): curve for label, (_, curve) in zip(own, timed, strict=True)}
@@ -178,17 +194,18 @@ def _parts_apart(folders: Sequence[Path]) -> list[str]:
 
 def _csv_text(comparison: Comparison) -> str:
     """Return a `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
-    tasks = (MEAN, *comparison.tasks)
+    measures = [(metric, task) for metric in headlines_of(comparison.runs) for task in (MEAN, *comparison.tasks)]
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    columns = ["mean_accuracy", *(f"accuracy_{task}" for task in comparison.tasks)]
+    columns = [f"mean_{metric.name}" if task == MEAN else f"{metric.name}_{task}" for metric, task in measures]
     links = [f"{link}_{direction}_bytes" for link in LINKS for direction in ("up", "down")]
     head = ("row", "experiment", "variant", "method", "status", "seed", "runs", "clusters", "adjusted_rand_index")
     writer.writerow([*head, *columns, *links, "seconds", "virtual_seconds"])
     for run in comparison.runs:
-        writer.writerow(_run_row(run, tasks))
+        writer.writerow(_run_row(run, measures))
     for group in comparison.groups:
-        spreads = [group.adjusted_rand_index(), *map(group.accuracy, tasks)]
+        own = [group.measured(task) if metric == group.headline else Spread.over([]) for metric, task in measures]
+        spreads = [group.adjusted_rand_index(), *own]
         start = (group.name, group.variant, group.method, "completed", "", len(group.seeds), "")
         rest = [""] * (len(links) + 2)
         writer.writerow(["mean", *start, *(spread.mean for spread in spreads), *rest])
@@ -196,11 +213,11 @@ def _csv_text(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def _run_row(run: RunRecord, tasks: Sequence[str]) -> list[object]:
+def _run_row(run: RunRecord, measures: Sequence[tuple[Metric, str]]) -> list[object]:
     summary = run.summary
     links = [summary.bytes.get(link) for link in LINKS]
     head = ("run", run.name, "", summary.method, summary.status, summary.seed, 1, len(summary.clusters))
     counts = [count for link in links for count in ((link.up, link.down) if link else (None, None))]
-    accuracy = [accuracy_of(run, task) for task in tasks]
+    measured = [measured_of(run, task) if metric == run.headline else None for metric, task in measures]
     virtual_s = summary.virtual.seconds if summary.virtual is not None else None
-    return [*head, summary.adjusted_rand_index, *accuracy, *counts, summary.total_seconds, virtual_s]
+    return [*head, summary.adjusted_rand_index, *measured, *counts, summary.total_seconds, virtual_s]

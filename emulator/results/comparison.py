@@ -1,16 +1,37 @@
 """Finished runs in groups that differ in their seed only, with mean and spread over the seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from emulator.console.units import NO_VALUE
 from emulator.results.record import RunRecord
+from fedstrata.tasks import CLASSIFICATION, Metric
 
 # what two runs of one group may differ in: the seed, and where data lies on a machine
 FREE_KEYS = ("seed", "data.folder", "data.download")
 MEAN = "Mean"  # no task is called so: their names are in small letters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The way to write a number: its factor, digits and unit. Without digits, four significant ones are written."""
+
+    factor: float = 1.0
+    digits: int | None = None
+    unit: str = ""
+
+    @classmethod
+    def of(cls, metric: Metric) -> "Form":
+        """Return the form of a metric's values."""
+        return cls(factor=100, digits=1, unit="%") if metric.is_percent else cls(unit=metric.label)
+
+    def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
+        """Return the value as 73.5 ± 1.2, with a true minus sign."""
+        kind = ".4g" if self.digits is None else f".{self.digits}f"
+        spread = "" if deviation is None else f" ± {self.factor * deviation:{kind}}"
+        return f"{self.factor * mean:{sign}{kind}}{spread}".replace("-", "−")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +49,9 @@ class Spread:
         mean = fmean(known) if known else None
         return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
 
-    def __str__(self) -> str:
-        """Return the value in percent, without the sign: 91.0 ± 1.2."""
-        if self.mean is None:
-            return NO_VALUE
-        deviation = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
-        return f"{100 * self.mean:.1f}{deviation}"
+    def said(self, form: Form) -> str:
+        """Return the value without its unit: 91.0 ± 1.2."""
+        return NO_VALUE if self.mean is None else form.said(self.mean, self.deviation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +67,14 @@ class Group:
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.summary.seed for run in self.runs)
 
-    def accuracy(self, task: str) -> Spread:
-        """Return the accuracy of a task, or of `MEAN`, over the seeds."""
-        return Spread.over([accuracy_of(run, task) for run in self.runs])
+    @property
+    def headline(self) -> Metric:
+        """The metric by which its runs are compared."""
+        return self.runs[0].headline
+
+    def measured(self, task: str) -> Spread:
+        """Return the headline metric on a task, or of `MEAN`, over the seeds."""
+        return Spread.over([measured_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
         return Spread.over([run.summary.adjusted_rand_index for run in self.runs])
@@ -66,11 +89,16 @@ class Comparison:
     tasks: tuple[str, ...]
 
 
-def accuracy_of(run: RunRecord, task: str) -> float | None:
-    """Return a run's accuracy on a true task, or its mean."""
+def measured_of(run: RunRecord, task: str) -> float | None:
+    """Return a run's headline metric on a true task, or its mean."""
     if task == MEAN:
-        return run.summary.mean_accuracy
-    return (run.summary.task_accuracy or {}).get(task)
+        return run.summary.mean
+    return (run.summary.of_headline.tasks or {}).get(task)
+
+
+def headlines_of(runs: Iterable[RunRecord]) -> tuple[Metric, ...]:
+    """Return the headline metrics of some runs, each once; a classification's if there is no run."""
+    return tuple(dict.fromkeys(run.headline for run in runs)) or CLASSIFICATION.metrics
 
 
 def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:

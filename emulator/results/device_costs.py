@@ -7,7 +7,7 @@ from statistics import fmean
 
 from emulator.results.record import RunRecord
 
-NEARLY = 0.95  # of the final accuracy
+NEARLY = 0.95  # of the final value; of an error that falls, 1 / 0.95
 
 
 def bytes_in_all(run: RunRecord) -> float | None:
@@ -34,23 +34,23 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the accuracy first reached 95 % of the final accuracy; None if training did not measure
-    it.
+    """Return the bytes until the headline metric first reached 95 % of its final value; None if training did not
+    measure it.
     """
-    curve = dict(accuracy_by_round(run))
+    curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds:
         return None
-    enough = NEARLY * curve[max(curve)]
-    return _bytes_until(run, next(number for number, accuracy in curve.items() if accuracy >= enough))
+    final, metric = curve[max(curve)], run.headline
+    return _bytes_until(run, next(n for n, value in curve.items() if metric.is_reached(value, final, NEARLY)))
 
 
-def accuracy_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield the global rounds with the mean accuracy of what they produced over its LPSs, each counted by its
+def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
+    """Yield the global rounds with the mean headline metric of what they produced over its LPSs, each counted by its
     devices then.
     """
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
-        last = {row.lps_id: row.accuracy for row in rows}
+        last = {row.lps_id: row.metrics[run.headline.name] for row in rows}
         if None not in last.values():
             away = newcomers if number < joined_from else set()
             weighted = [

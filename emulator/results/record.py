@@ -10,11 +10,12 @@ from fedstrata.errors import DataError
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.record.links import LINK_ROWS, LinkRow
 from fedstrata.record.relevance import Relevance, read_relevance
-from fedstrata.record.rounds import ROUNDS, RoundRow
+from fedstrata.record.rounds import RoundRow, RoundsTable
 from fedstrata.record.summary import Summary, read_summary
 from fedstrata.record.tables import read_text
 from fedstrata.record.timeline import TIMELINE, TimelineRow
 from fedstrata.record.waits import WAITS, WaitRow
+from fedstrata.tasks import Metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,11 @@ class RunRecord:
         """The experiment's."""
         return self.summary.name
 
+    @property
+    def headline(self) -> Metric:
+        """The metric by which devices and runs are compared."""
+        return self.summary.headline
+
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
         """The rows of waits.csv; none without a clock. Raises DataError."""
@@ -61,7 +67,7 @@ def load_record(folder: Path) -> RunRecord:
         experiment=_parse_experiment(text, folder / "experiment.yaml"),
         experiment_yaml=text,
         summary=summary,
-        rounds=ROUNDS.read(folder / "rounds.csv"),
+        rounds=RoundsTable(summary.metrics).read(folder / "rounds.csv"),
         relevance=read_relevance(folder / "relevance.csv"),
         timeline=TIMELINE.read_if_there(folder / "timeline.csv"),
         links=LINK_ROWS.read_if_there(folder / "links.csv"),

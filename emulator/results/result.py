@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
+from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, measured
 from emulator.results.record import RunRecord
 from fedstrata.clock.timeline import PARTS as SPENT
 from fedstrata.experiment.links import LINKS
@@ -19,14 +19,16 @@ CLUSTERS_SHOWN = 20
 
 
 def print_result(record: RunRecord, report: Path, console: Console) -> None:
-    """Accuracy, clustering, bytes and time of a run, and where the rest is."""
+    """Headline metric, clustering, bytes and time of a run, and where the rest is."""
     summary = record.summary
     took = f" in {human_seconds(summary.total_seconds)}" if summary.total_seconds is not None else ""
     console.print(Text(f"{printable(record.name)} {summary.status}{took}", style="bold"))
-    if summary.mean_accuracy is not None:
-        console.print(accuracy_table(summary))
-        if summary.task_accuracy:
-            console.print(_pairs("task", "accuracy", {name: percent(a) for name, a in summary.task_accuracy.items()}))
+    metric, found = summary.headline, summary.of_headline
+    if summary.mean is not None:
+        console.print(metric_table(summary))
+        if found.tasks:
+            shown = {name: measured(value, metric) for name, value in found.tasks.items()}
+            console.print(_pairs("task", metric.name, shown))
     console.print(traffic_table(summary))
     print_timing(summary, console)
     if summary.adjusted_rand_index is not None:
@@ -49,18 +51,19 @@ def print_timing(summary: Summary, console: Console) -> None:
         console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
 
 
-def accuracy_table(summary: Summary) -> Table:
-    """Devices and final accuracy of each LPS, and their mean."""
+def metric_table(summary: Summary) -> Table:
+    """Devices and final headline metric of each LPS, and their mean."""
+    metric = summary.headline
     table = Table("LPS", box=None, header_style="dim", pad_edge=False)
     table.add_column("devices", justify="right")
-    table.add_column("accuracy", justify="right")
+    table.add_column(metric.name, justify="right")
     shown = list(summary.clusters)[:CLUSTERS_SHOWN]
     for lps_id in shown:
         devices = str(len(summary.clusters[lps_id]))
-        table.add_row(Text(printable(lps_id)), devices, percent(summary.accuracy.get(lps_id)))
+        table.add_row(Text(printable(lps_id)), devices, measured(summary.of_headline.clusters.get(lps_id), metric))
     if len(shown) < len(summary.clusters):
         table.add_row(f"and {len(summary.clusters) - len(shown)} more")
-    table.add_row("mean", str(summary.devices), percent(summary.mean_accuracy), style="bold")
+    table.add_row("mean", str(summary.devices), measured(summary.mean, metric), style="bold")
     return table
 
 

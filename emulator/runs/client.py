@@ -6,11 +6,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from emulator.runs.incoming import IncomingRecord
-from fedstrata.errors import AddressError
+from emulator.runs.progress import headline_of
+from fedstrata.errors import AddressError, PayloadError, PluginError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
 from fedstrata.rpc.client import CallError, is_passing, plain_or_secure, until_reached
 from fedstrata.rpc.messages import checked_number
+from fedstrata.tasks.base import LARGEST_METRIC
 from fedstrata.trust.files import GPS, TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -19,7 +21,6 @@ WATCH_DEADLINE_S = 3600.0  # of one stream; a longer run is watched over several
 RECORD_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 5.0
 EMPTY_STREAMS_MAX = 20
-LARGEST_TOLD = 1e40  # of the numbers in a status; a loss may be 1e39
 T = TypeVar("T")
 log = EventLog("client")
 
@@ -27,9 +28,13 @@ log = EventLog("client")
 def checked_status(status: pb.RunStatus) -> pb.RunStatus:
     """Return a status that a GPS has sent. Raises PayloadError for a number that is none, or larger than any is."""
     told = [status.seconds, status.energy_joules, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
-    told += [number for cluster in status.clusters for number in (cluster.loss, cluster.accuracy)]
+    told += [number for cluster in status.clusters for number in (cluster.loss, cluster.headline)]
     for number in told:
-        checked_number(number, -LARGEST_TOLD, LARGEST_TOLD, "the GPS tells a state with")
+        checked_number(number, -LARGEST_METRIC, LARGEST_METRIC, "the GPS tells a state with")
+    try:
+        headline_of(status)
+    except PluginError as error:
+        raise PayloadError(f"the GPS tells a state with {error}") from None
     return status
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,12 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, percent
+from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, measured
 from emulator.local.processes import Restart
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import LinkBytes
+from fedstrata.tasks import CLASSIFICATION, Metric
 from fedstrata.v1 import gps_service_pb2 as pb
 
 CLUSTERS_SHOWN = 20
@@ -51,9 +52,18 @@ def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
     return {link: LinkBytes(up=totals[link, "up"], down=totals[link, "down"]) for link in LINKS}
 
 
-def mean_accuracy(status: pb.RunStatus) -> float | None:
-    """Return the plain mean over the clusters that have been evaluated; None before any has."""
-    values = [cluster.accuracy for cluster in status.clusters if cluster.is_evaluated]
+def headline_of(status: pb.RunStatus) -> Metric:
+    """Return the headline metric of a run's task; a classification's while no GPS has said it."""
+    said = status.headline
+    if not said.name:
+        return CLASSIFICATION.headline
+    unit: Literal["percent", "plain"] = "percent" if said.is_percent else "plain"
+    return Metric(name=said.name, title=said.title, unit=unit, higher_is_better=said.higher_is_better)
+
+
+def mean_of(status: pb.RunStatus) -> float | None:
+    """Return the plain mean of the headline metric over the clusters that have it; None before any has."""
+    values = [value for cluster in status.clusters if (value := _headline(cluster)) is not None]
     return sum(values) / len(values) if values else None
 
 
@@ -152,9 +162,9 @@ def progress_line(status: pb.RunStatus) -> str:
     parts = [printable(status.phase)]
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
-        accuracy = mean_accuracy(status)
-        if accuracy is not None and status.global_round:
-            parts.append(f"mean accuracy {percent(accuracy)}")
+        metric, mean = headline_of(status), mean_of(status)
+        if mean is not None and status.global_round:
+            parts.append(f"mean {metric.name} {measured(mean, metric)}")
         parts += _so_far(status)
     if status.reason:
         parts.append(printable(status.reason))
@@ -217,16 +227,16 @@ def _head(status: pb.RunStatus, seconds: float) -> RenderableType:
 
 def _cluster_table(status: pb.RunStatus) -> Table:
     table = Table("cluster", box=None, header_style="dim", pad_edge=False)
-    for column in ("devices", "LPS round", "loss", "accuracy"):
+    metric = headline_of(status)
+    for column in ("devices", "LPS round", "loss", metric.name):
         table.add_column(column, justify="right")
     for cluster in status.clusters[:CLUSTERS_SHOWN]:
-        measured = cluster.is_evaluated
         table.add_row(
             Text(printable(cluster.home_id)),
             str(cluster.devices),
             str(cluster.lps_round),
-            decimal(cluster.loss if measured else None),
-            percent(cluster.accuracy if measured else None),
+            decimal(cluster.loss if cluster.is_evaluated else None),
+            measured(_headline(cluster), metric),
         )
     if len(status.clusters) > CLUSTERS_SHOWN:
         table.add_row(f"and {counted(len(status.clusters) - CLUSTERS_SHOWN, 'cluster')} more")
@@ -244,6 +254,7 @@ def _traffic_table(status: pb.RunStatus) -> Table:
 
 def status_fields(status: pb.RunStatus) -> dict[str, Any]:
     """Return a status as JSON has it; null stands for what is not measured yet."""
+    metric = headline_of(status)
     return {
         "run_id": status.run_id,
         "phase": status.phase,
@@ -256,20 +267,24 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
         "epsilon_spent": status.epsilon_spent if status.HasField("epsilon_spent") else None,
         "lps_wanted": status.lps_wanted,
         "devices": {entry.state: entry.devices for entry in status.devices},
-        "clusters": [_cluster_fields(cluster) for cluster in status.clusters],
+        "metric": {"name": metric.name, "unit": metric.unit, "higher_is_better": metric.higher_is_better},
+        "clusters": [_cluster_fields(cluster, metric) for cluster in status.clusters],
         "waits": [{"name": w.name, "what": w.what, "seconds": round(w.seconds, 3)} for w in status.waits],
         "bytes": {link: {"up": bytes_.up, "down": bytes_.down} for link, bytes_ in traffic(status).items()},
     }
 
 
-def _cluster_fields(cluster: pb.ClusterStatus) -> dict[str, Any]:
-    measured = cluster.is_evaluated
+def _headline(cluster: pb.ClusterStatus) -> float | None:
+    return cluster.headline if cluster.is_evaluated and cluster.HasField("headline") else None
+
+
+def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]:
     return {
         "cluster_id": cluster.home_id,
         "devices": cluster.devices,
         "lps_round": cluster.lps_round,
-        "loss": cluster.loss if measured else None,
-        "accuracy": cluster.accuracy if measured else None,
+        "loss": cluster.loss if cluster.is_evaluated else None,
+        metric.name: _headline(cluster),
     }
 
 

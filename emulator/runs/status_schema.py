@@ -41,6 +41,14 @@ def status_schema() -> dict[str, Any]:
                 "additionalProperties": _count("the number of devices in this state"),
                 "description": "the number of devices by state: absent, enrolled, answered, assigned or refused",
             },
+            "metric": {
+                **_object({
+                    "name": _text("the key of its values in `clusters`"),
+                    "unit": {"enum": ["percent", "plain"], "description": "percent: a share in [0, 1]"},
+                    "higher_is_better": {"type": "boolean", "description": "whether a higher value is better"},
+                }),
+                "description": "the headline metric of the task",
+            },
             "clusters": {
                 "type": "array",
                 "items": _cluster(),
@@ -67,15 +75,15 @@ def _cluster() -> dict[str, Any]:
         "loss": {
             "type": ["number", "null"],
             "minimum": 0,
-            "description": "the mean cross-entropy on held-out examples; null until it is measured",
+            "description": "the mean loss on held-out examples; null until it is measured",
         },
-        "accuracy": {
+    }) | {
+        "additionalProperties": {
             "type": ["number", "null"],
-            "minimum": 0,
-            "maximum": 1,
-            "description": "the share of hits on held-out examples; null until it is measured",
+            "description": "the headline metric of the task on held-out examples, by the name that `metric` has, such "
+            "as accuracy; null until it is measured",
         },
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _wait() -> dict[str, Any]:

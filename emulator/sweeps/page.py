@@ -1,18 +1,19 @@
 """What a sweep writes beside its runs: its tables, its figure, and a page that leads to every run's report."""
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
-from emulator.console.units import NO_VALUE, counted, percent
-from emulator.results.comparison import MEAN
-from emulator.results.measures import ACCURACIES, DEVICES, LOWEST, is_number
-from emulator.results.report.comparison import Columns, Series
+from emulator.console.units import NO_VALUE, counted, measured
+from emulator.results.comparison import MEAN, Form
+from emulator.results.measures import DEVICES
+from emulator.results.report.comparison import Columns, Series, title_of
 from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
-from emulator.results.report.virtual_time import Curve, accuracy_over_time, write_panels
+from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import COSTS_SAID, SweepResults
 from emulator.sweeps.results import Table as TextTable
@@ -35,18 +36,18 @@ def write_results(results: SweepResults, out: Path) -> None:
         (out / "table.md").write_text(results.markdown(), encoding="utf-8")
         figure.write(out, "figure")
         if panels:
-            write_panels(panels, out, "time")
+            write_panels(panels, results.of.metric, out, "time")
     except OSError as error:
         raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
     write_page(out / PAGE, render_page(results, figure))
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return accuracy over virtual time by setting and cell, a curve a run; empty where no run was on that clock."""
+    """Return the headline metric over virtual time by setting and cell, a curve a run; empty without that clock."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
         records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
-        curves = [curve for record in records if record is not None and (curve := accuracy_over_time(record))]
+        curves = [curve for record in records if record is not None and (curve := metric_over_time(record))]
         if curves:
             panels.setdefault(_heading(place), {})[place.cell] = list[Curve](curves)
     return panels
@@ -57,7 +58,8 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Return accuracy of the cells: by true task where there is one setting, else the mean over devices by setting."""
+    """Return the headline metric of the cells: by true task if there is one setting, else the mean over devices."""
+    metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
     settings = list(dict.fromkeys(place.setting for place in results.sweep.places))
@@ -67,19 +69,20 @@ def figure_of(results: SweepResults) -> Columns:
             Series(label=place.cell, values={m: [*results.values(place, m).values()] for m in names})
             for place in places
         ]
-        return Columns(title="Accuracy, %", names=names, series=series)
+        return Columns(title=title_of(metric), names=names, series=series, factor=factor)
     series = [
         Series(label=cell, values={_heading(p): [*results.values(p, mean).values()] for p in places if p.cell == cell})
         for cell in dict.fromkeys(place.cell for place in places)
     ]
     names = list(dict.fromkeys(_heading(place) for place in results.sweep.places))
-    return Columns(title=f"Mean accuracy by {', '.join(results.sweep.axes)}, %", names=names, series=series)
+    title = title_of(replace(metric, title=f"Mean {metric.name}"), f"by {', '.join(results.sweep.axes)}")
+    return Columns(title=title, names=names, series=series, factor=factor)
 
 
 def _shown(results: SweepResults) -> list[str]:
     """Return the measures in a figure: true tasks and their mean, or the mean over devices and the worst of them."""
-    tasks = [name for name in results.measures if name not in ACCURACIES]
-    devices = [name for name in (DEVICES, LOWEST) if name in results.measures]
+    tasks = [name for name in results.measures if name not in results.of.results]
+    devices = [name for name in (DEVICES, results.of.worst) if name in results.measures]
     return [*tasks, MEAN] if tasks else devices or [MEAN]
 
 
@@ -96,7 +99,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
             + (f", {missing} not" if missing else "")
         ),
         figure=_figure(figure),
-        table=_table("Mean ± sample standard deviation over seeds", results.table()),
+        table=_table(results, "Mean ± sample standard deviation over seeds", results.table()),
         differences=Markup(f"{_differences(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
@@ -115,14 +118,14 @@ def _figure(figure: Columns) -> Markup:
         figure.draw(canvas)  # type: ignore[arg-type]  # a matplotlib figure
         return ", ".join(series.label for series in figure.series)
 
-    return Markup(f"<figure>{inline_svg('accuracy', figure.title, figure.size, draw)}</figure>")
+    return Markup(f"<figure>{inline_svg('measured', figure.title, figure.size, draw)}</figure>")
 
 
 def _differences(results: SweepResults) -> Markup:
     if results.sweep.baseline is None:
         return Markup("")
     caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is above"
-    return Markup(f"<section><h2>Differences</h2>{_table(caption, results.differences())}</section>")
+    return Markup(f"<section><h2>Differences</h2>{_table(results, caption, results.differences())}</section>")
 
 
 def _costs(results: SweepResults) -> Markup:
@@ -131,17 +134,17 @@ def _costs(results: SweepResults) -> Markup:
     caption = (
         "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
     )
-    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(caption, results.cost_table())}</section>")
+    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(results, caption, results.cost_table())}</section>")
 
 
-def _table(caption: str, given: TextTable) -> Markup:
+def _table(results: SweepResults, caption: str, given: TextTable) -> Markup:
     head, rows = given
-    numeric = "".join("1" if is_number(name) else "." for name in head)
+    numeric = "".join("1" if results.of.is_number(name) else "." for name in head)
     return table(caption, head, rows, numeric)
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """Return a row a place, a column a seed: the mean accuracy, which leads to the run's report."""
+    """Return a row a place, a column a seed: the mean of the headline metric, which leads to the run's report."""
     sweep = results.sweep
     by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
     for run in sweep.runs:
@@ -151,7 +154,9 @@ def _run_table(results: SweepResults) -> Markup:
         for place, runs in by_place.items()
     ]
     head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
-    return table("Mean accuracy of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds))
+    return table(
+        f"Mean {results.of.metric.name} of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds)
+    )
 
 
 def _link(results: SweepResults, run: SweepRun) -> Markup:
@@ -159,4 +164,4 @@ def _link(results: SweepResults, run: SweepRun) -> Markup:
     if record is None:
         return html(NO_VALUE)
     href = quote(f"{run.path.as_posix()}/report.html")
-    return Markup(f'<a href="{href}">{html(percent(record.summary.mean_accuracy))}</a>')
+    return Markup(f'<a href="{href}">{html(measured(record.summary.mean, record.headline))}</a>')

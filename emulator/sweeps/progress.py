@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import human_seconds, percent
+from emulator.console.units import NO_VALUE, human_seconds, measured
 from emulator.local.processes import Restart
+from emulator.results.comparison import headlines_of
 from emulator.results.record import RunRecord
 from emulator.runs.progress import can_draw_over, print_json, progress_line, restart_line
 from emulator.sweeps.file import Place, SweepRun
@@ -73,12 +74,9 @@ class RunEnd:
     record: RunRecord | None
     failure: FedstrataError | None
 
-    @property
-    def accuracy(self) -> float | None:
-        return self.record.summary.mean_accuracy if self.record else None
-
     def __str__(self) -> str:
-        said = f"failed: {printable(str(self.failure))}" if self.failure else percent(self.accuracy)
+        said = NO_VALUE if self.record is None else measured(self.record.summary.mean, self.record.headline)
+        said = f"failed: {printable(str(self.failure))}" if self.failure else said
         return f"{said}, {human_seconds(self.seconds)}"
 
 
@@ -125,9 +123,15 @@ class SweepJson(QuietSweep):
         print_json({
             "event": "run", "cell": run.place.cell, "setting": dict(run.place.setting), "seed": run.seed,
             "status": "failed" if end.failure else "completed", "reason": str(end.failure) if end.failure else None,
-            "folder": str(end.folder), "accuracy": end.accuracy, "seconds": round(end.seconds, 3),
+            "folder": str(end.folder), **_headline(end.record), "seconds": round(end.seconds, 3),
             "done": self.pace.done, "runs": self.pace.runs, "seconds_left": None if left is None else round(left, 1),
         })  # fmt: skip
+
+
+def _headline(record: RunRecord | None) -> dict[str, float | None]:
+    """Return the mean of a run's headline metric by its name; a classification's name for a run without a record."""
+    metric = headlines_of([record] if record else [])[0]
+    return {metric.name: record.summary.mean if record else None}
 
 
 class SweepLines(QuietSweep):

@@ -2,14 +2,14 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from emulator.console.units import NO_VALUE
-from emulator.results.comparison import Spread
-from emulator.results.measures import ACCURACIES, COSTS, heading, is_number, measure
+from emulator.results.comparison import Spread, headlines_of
+from emulator.results.measures import COSTS, Measures
 from emulator.results.record import RunRecord
 from emulator.sweeps.file import Place, Sweep
 
@@ -37,10 +37,15 @@ class SweepResults:
     records: Mapping[tuple[Place, int], RunRecord]
 
     @cached_property
+    def of(self) -> Measures:
+        """The measures by name, of the metric by which the first run is compared."""
+        return Measures(headlines_of(self.records.values())[0])
+
+    @cached_property
     def measures(self) -> tuple[str, ...]:
-        """The measures of every run: agreement with the truth, accuracies, and the accuracy on each true task."""
-        tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.task_accuracy or ())
-        return (*self._there(ACCURACIES), *tasks)
+        """The measures of every run: agreement with the truth, the headline metric, and the same on each true task."""
+        tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.of_headline.tasks or ())
+        return (*self._there(self.of.results), *tasks)
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
@@ -48,9 +53,9 @@ class SweepResults:
         return self._there(COSTS)
 
     def values(self, place: Place, name: str) -> dict[int, float]:
-        """Return a measure by seed, of the runs that have it; accuracies are ratios."""
+        """Return a measure by seed, of the runs that have it; percents are ratios."""
         runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
-        found = {seed: measure(name).of(run) for seed, run in runs if run is not None}
+        found = {seed: self.of.named(name).of(run) for seed, run in runs if run is not None}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def spread(self, place: Place, name: str) -> Spread:
@@ -66,7 +71,7 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), above=sum(pair > 0 for pair in pairs))
 
     def table(self) -> Table:
-        """Return a row a place: mean ± standard deviation of each measure, accuracies in percent."""
+        """Return a row a place: mean ± standard deviation of each measure, shares in percent."""
         return self._table_of(self.measures)
 
     def cost_table(self) -> Table:
@@ -76,11 +81,11 @@ class SweepResults:
     def differences(self) -> Table:
         """Return a row a place that is not the baseline's: paired differences, and in how many pairs it is above."""
         rows = [
-            [*_where(place), *(_said_difference(self.difference(place, m), m) for m in self.measures)]
+            [*_where(place), *(self._said_difference(self.difference(place, m), m) for m in self.measures)]
             for place in self.sweep.places
             if self.sweep.baseline is not None and place.cell != self.sweep.baseline
         ]
-        return [*self._head(), *map(heading, self.measures)], rows
+        return [*self._head(), *map(self._heading, self.measures)], rows
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a place and measure, with the columns of `columns`; None where there is no number."""
@@ -101,10 +106,10 @@ class SweepResults:
 
     def markdown(self) -> str:
         """Both tables, to be put into a document."""
-        text = _markdown(*self.table())
+        text = self._markdown(self.table())
         if self.sweep.baseline is not None:
-            text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{_markdown(*self.differences())}"
-        return text + (f"\n{COSTS_SAID}:\n\n{_markdown(*self.cost_table())}" if self.costs else "")
+            text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{self._markdown(self.differences())}"
+        return text + (f"\n{COSTS_SAID}:\n\n{self._markdown(self.cost_table())}" if self.costs else "")
 
     @property
     def _measured(self) -> tuple[str, ...]:
@@ -112,24 +117,42 @@ class SweepResults:
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the measures that any run has."""
-        return tuple(name for name in names if any(measure(name).of(run) is not None for run in self.records.values()))
+        return tuple(
+            name for name in names if any(self.of.named(name).of(run) is not None for run in self.records.values())
+        )
 
     def _table_of(self, names: Sequence[str]) -> Table:
         rows = [
-            [*_where(place), str(self._count(place)), *(_said(self.spread(place, name), name) for name in names)]
+            [*_where(place), str(self._count(place)), *(self._said(self.spread(place, name), name) for name in names)]
             for place in self.sweep.places
         ]
-        return [*self._head(), "seeds", *map(heading, names)], rows
+        return [*self._head(), "seeds", *map(self._heading, names)], rows
 
     def _row(self, place: Place, name: str) -> dict[str, Any]:
         own, difference = self.spread(place, name), self.difference(place, name)
         paired = difference.spread if difference else None
         values = (
-            measure(name).column, own.count, own.mean, own.deviation, self.sweep.baseline if difference else None,
+            self.of.named(name).column, own.count, own.mean, own.deviation, self.sweep.baseline if difference else None,
             paired and paired.count, paired and paired.mean, paired and paired.deviation,
             difference and difference.above,
         )  # fmt: skip
         return dict(zip(self.columns, (*_where(place), *values), strict=True))
+
+    def _heading(self, name: str) -> str:
+        return self.of.named(name).heading(name)
+
+    def _said(self, spread: Spread, name: str, *, sign: str = "") -> str:
+        form = self.of.named(name).form
+        return NO_VALUE if spread.mean is None else form.said(spread.mean, spread.deviation, sign=sign)
+
+    def _said_difference(self, difference: Difference | None, name: str) -> str:
+        """Return the difference as +9.9 ± 2.0 (6/6): above the baseline in six pairs of six."""
+        if difference is None or not difference.spread.count:
+            return NO_VALUE
+        return f"{self._said(difference.spread, name, sign='+')} ({difference.above}/{difference.spread.count})"
+
+    def _markdown(self, given: Table) -> str:
+        return _markdown(*given, self.of.is_number)
 
     def _head(self) -> list[str]:
         return ["cell", *self.sweep.axes]
@@ -142,17 +165,6 @@ def _where(place: Place) -> list[str]:
     return [place.cell, *(choice for _, choice in place.setting)]
 
 
-def _said(spread: Spread, name: str, *, sign: str = "") -> str:
-    return NO_VALUE if spread.mean is None else measure(name).said(spread.mean, spread.deviation, sign=sign)
-
-
-def _said_difference(difference: Difference | None, name: str) -> str:
-    """Return the difference as +9.9 ± 2.0 (6/6): above the baseline in six pairs of six."""
-    if difference is None or not difference.spread.count:
-        return NO_VALUE
-    return f"{_said(difference.spread, name, sign='+')} ({difference.above}/{difference.spread.count})"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], is_number: Callable[[str], bool]) -> str:
     rule = ["---:" if is_number(name) else "---" for name in head]
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))

@@ -172,6 +172,11 @@ FEATURES: Mapping[str, Feature] = {
     "plans mix updates": _method_that(lambda method: method.mixes),
     "asks in each round": _method_that(lambda method: asks_in_training(method) is not None),
     "asks after training": _method_that(lambda method: asks_in_training(method) is Moment.TRAINED),
+    "needs labels": _method_that(lambda method: method.needs_labels),
+    "task without labels": Feature(
+        said=lambda experiment, method: _if(not method.facts.task.labelled, f"task {experiment.task.name}"),
+        without="choose task classification",
+    ),
     "answers without noise": Feature(said=_unnoised_answers, without="say privacy.profiles", is_missing=True),
     "profiles without noise": _method_that(
         lambda method: not method.noises_profiles, "choose method one_shot or label_means"
@@ -189,6 +194,7 @@ REFUSALS = (
         ("links.lps-gps.up", "partial sums"),
         "if clusters span LPSs and LPSs have no rounds of their own, partial sums travel, which are exact",
     ),
+    Refusal(("task without labels", "needs labels"), "the method reads labels, or one output per label"),
     Refusal(("training.lps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
     Refusal(("training.gps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
     Refusal(("links.device-lps.up", "averaged statistics"), f"rounding of an update {VARIANCE}"),

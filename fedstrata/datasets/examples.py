@@ -1,5 +1,6 @@
 """Examples in memory or in a file that is mapped, checked when made."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -182,6 +183,11 @@ class DatasetInfo:
     """Number of labels, or of values of a whole-number target; 0 if targets are no whole numbers."""
     target_shape: tuple[int, ...] = ()
     """Shape of one target: () for labels."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs that a built-in model has: one per class or, without classes, per number of a target."""
+        return self.num_classes or math.prod(self.target_shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -33,6 +33,7 @@ from fedstrata.experiment.sections import (
     ModelSettings,
     SecureAggregation,
     Settings,
+    TaskSettings,
     TopologySettings,
     TrainingSettings,
 )
@@ -55,6 +56,8 @@ class Experiment(Settings):
     """Examples that each device owns; each kind of partition has keys of its own."""
     model: ModelSettings = ModelSettings()
     """The model and its shared layers."""
+    task: SerializeAsAny[TaskSettings] = TaskSettings()
+    """The loss and the metrics: a name, or a mapping with a name and the task's options."""
     architectures: tuple[ArchitectureSettings, ...] = ()
     """Devices with another model than `model`; the entry that began last holds."""
     method: SerializeAsAny[MethodSettings]

@@ -36,6 +36,7 @@ from fedstrata.errors import PluginError
 from fedstrata.experiment.privacy import PrivacySettings
 from fedstrata.experiment.sections import MethodSettings, TrainingSettings
 from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Trained, Work
+from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors.layout import Flat, Layout
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ class Facts:
     """Shape of one example."""
     num_classes: int = 0
     """Number of labels."""
+    task: Task = CLASSIFICATION
+    """Task that devices learn."""
     public_examples: int = 0
     """Number of public examples."""
     public_labelled: bool = False
@@ -294,6 +297,11 @@ class Method:
 
     def check(self) -> None:
         """Raise ExperimentError if options and facts do not go together."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """True if the method reads a label of each example, or one output per label. Other tasks are refused then."""
+        return False
 
     @property
     def clusters_known(self) -> int:

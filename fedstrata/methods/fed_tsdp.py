@@ -75,6 +75,11 @@ class FedTsdp(Method):
     withdraws = True
     has_personal_state = True  # layers that are shared now are a device's own later
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: devices compare outputs per label."""
+        return True
+
     def check(self) -> None:
         """Require a public set that is large enough."""
         batch, there = self.options.batch, self.facts.public_examples

@@ -56,6 +56,11 @@ class Flux(Method):
         sketch: int = Field(default=64, ge=1, le=4096)
         """Number m that stands for an input; the inputs' dimension if that is less."""
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: devices describe each label."""
+        return True
+
     def check(self) -> None:
         """Raise ExperimentError for data without labels, or more clusters than devices."""
         check_clusters(self.options.clusters, self.facts)

@@ -75,6 +75,11 @@ class LabelMeans(Method):
 
     noises_profiles = True
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: profiles are means of labels."""
+        return True
+
     def check(self) -> None:
         """Labels are classes, and there are no more clusters than devices."""
         check_clusters(self.options.clusters, self.facts)

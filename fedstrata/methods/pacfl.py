@@ -69,6 +69,11 @@ class Pacfl(Method):
         """The number that the options give; 0 if the dendrogram decides."""
         return self.options.given or 0
 
+    @property
+    def needs_labels(self) -> bool:
+        """True if the vectors are taken label by label."""
+        return bool(self.options.by_label)
+
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return the whole model, in each cluster."""
         return all_layers(model, Reach.CLUSTER)

@@ -13,6 +13,7 @@ from fedstrata.experiment.messages import nearest, one_line
 from fedstrata.experiment.sections import PLUGIN, MethodSettings
 from fedstrata.methods.base import Facts, Method
 from fedstrata.plugins import describe, load_plugin
+from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
 # By name the module and the class; a module is loaded when it is asked for.
@@ -123,6 +124,7 @@ def facts_of(experiment: Experiment) -> Facts:
         seed=experiment.seed,
         input_shape=info.input_shape,
         num_classes=info.num_classes,
+        task=make_task(experiment),
         public_examples=public.examples if public is not None else 0,
         public_labelled=public is not None and public.labelled,
         public_tests=public is not None and public.tests,

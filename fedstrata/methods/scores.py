@@ -92,6 +92,11 @@ class Scores(Method):
 
     mixes = True
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: tables have a score per label."""
+        return True
+
     def check(self) -> None:
         """Public examples, and their labels where they are used."""
         options, facts = self.options, self.facts

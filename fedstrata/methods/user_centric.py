@@ -62,6 +62,11 @@ class UserCentric(Method):
 
     mixes = True
 
+    @property
+    def needs_labels(self) -> bool:
+        """True: gradients are of the cross-entropy."""
+        return True
+
     def check(self) -> None:
         """No more streams than devices."""
         streams = self.options.streams

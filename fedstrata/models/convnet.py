@@ -38,7 +38,7 @@ def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
     ]
     halvings = min(len(convolutions), min(height, width).bit_length() - 1)
     features = widths[-1] * (height >> halvings) * (width >> halvings)
-    dense_part = dense_layers((features, *(settings.hidden or ()), info.num_classes))
+    dense_part = dense_layers((features, *(settings.hidden or ()), info.outputs))
     names = [layer.name for layer in dense_part]
 
     def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":

@@ -40,7 +40,7 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
         Layer(name=name, shape=(out, into, KERNEL, KERNEL))
         for name, into, out in zip(CONVOLUTIONS, (image[0], CHANNELS[0]), CHANNELS, strict=True)
     ]
-    dense_part = dense_layers((CHANNELS[1] * height * width, *hidden, info.num_classes))
+    dense_part = dense_layers((CHANNELS[1] * height * width, *hidden, info.outputs))
     names = [layer.name for layer in dense_part]
 
     def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", drop: "Drop") -> "torch.Tensor":

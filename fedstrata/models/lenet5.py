@@ -32,7 +32,7 @@ def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
     padding = 0 if min(sides) >= UNPADDED_FROM else KERNEL // 2
     height, width = (((side + 2 * padding - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in sides)
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    dense_part = dense_layers((CHANNELS[1] * height * width, *hidden, info.num_classes))
+    dense_part = dense_layers((CHANNELS[1] * height * width, *hidden, info.outputs))
     convolutions = [
         Layer(name="conv1", shape=(CHANNELS[0], channels, KERNEL, KERNEL)),
         Layer(name="conv2", shape=(CHANNELS[1], CHANNELS[0], KERNEL, KERNEL)),

@@ -18,7 +18,7 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
     """Dense layers `fc1`, `fc2`, … with ReLU, of one hidden layer of 32 by default; the first hidden one is shared."""
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    widths = (math.prod(info.input_shape), *hidden, info.num_classes)
+    widths = (math.prod(info.input_shape), *hidden, info.outputs)
     layers = dense_layers(widths)
     names = [layer.name for layer in layers]
 

@@ -66,7 +66,7 @@ def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
     the dense layers are shared."""
     image = image_shape(info, "resnet18", smallest=4)
     blocks = list(_blocks())
-    dense_part = dense_layers((STAGES[-1], *(settings.hidden or ()), info.num_classes))
+    dense_part = dense_layers((STAGES[-1], *(settings.hidden or ()), info.outputs))
     names = [layer.name for layer in dense_part]
     stem = _convolution("conv1", "norm1", image[0], STAGES[0], 3)
 

@@ -154,7 +154,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """Where each buffer stands in its submodule."""
+        """The place of each buffer in its submodule."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")

@@ -33,7 +33,7 @@ class WeightsFile:
     sha256: str
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
-        """Refuse a file that is not the experiment's, or whose tensors are not the module's.
+        """Refuse a file that is not the experiment's, or has other tensors than the module.
 
         Raises:
             ExperimentError: that; `shapes` are the module's, and the tensors of `needed` have to be there.

@@ -111,15 +111,10 @@ class ProcessMetrics:
             registry=self.registry,
         )
         self._devices = Gauge("fedstrata_devices", "At the GPS: devices by state.", ["state"], registry=self.registry)
-        self._accuracy = Gauge(
-            "fedstrata_accuracy_ratio",
-            "At the GPS: accuracy of a cluster's last measured model on held-out examples.",
-            ["lps_id"],
-            registry=self.registry,
-        )
+        self._measured: dict[str, Gauge] = {}  # by metric of the task
         self._loss = Gauge(
             "fedstrata_loss",
-            "At the GPS: mean cross-entropy of the same model on the same examples.",
+            "At the GPS: mean loss of the same model on the same examples.",
             ["lps_id"],
             registry=self.registry,
         )
@@ -168,10 +163,16 @@ class ProcessMetrics:
         for state, count in states.items():
             self._devices.labels(state).set(count)
 
-    def evaluated(self, lps_id: str, *, loss: float, accuracy: float) -> None:
-        """Show what the devices of a cluster measured."""
-        self._accuracy.labels(lps_id).set(accuracy)
-        self._loss.labels(lps_id).set(loss)
+    def evaluated(self, lps_id: str, gauges: Mapping[str, str], measured: Mapping[str, float | None]) -> None:
+        """Show the loss and the metrics that devices of a cluster measured; `gauges` names each metric's gauge."""
+        for name, gauge in gauges.items():
+            if name not in self._measured:
+                about = f"At the GPS: {name} of a cluster's last measured model on held-out examples."
+                self._measured[name] = Gauge(f"fedstrata_{gauge}", about, ["lps_id"], registry=self.registry)
+            if (value := measured[name]) is not None:
+                self._measured[name].labels(lps_id).set(value)
+        if (loss := measured["loss"]) is not None:
+            self._loss.labels(lps_id).set(loss)
 
 
 class _RunMetrics:

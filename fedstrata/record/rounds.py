@@ -1,18 +1,21 @@
-"""rounds.csv: what each LPS round came to, with loss and accuracy of the model that the round produced."""
+"""rounds.csv: what each LPS round came to, with loss and metrics of the model that the round produced."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Annotated, Any
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedstrata.record.tables import Amount, Ratio, Table
-from fedstrata.tasks import Task, measured
+from fedstrata.errors import DataError
+from fedstrata.record.tables import Amount, Table
+from fedstrata.tasks import Metric, Task, measured
 from fedstrata.v1 import rounds_pb2 as pb
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """Hold one LPS round. `loss` and all accuracies are None if nobody measured the model."""
+    """Hold one LPS round. `loss` and all metrics are None if nobody measured the model."""
 
     global_round: PositiveInt
     """Global round, counted from 1."""
@@ -25,21 +28,21 @@ class RoundRow:
     num_examples: NonNegativeInt
     """Number of examples that these devices trained on; they are the weights of the mean."""
     loss: float | None
-    """Mean cross-entropy, over held-out examples, of the model that this round produced. Devices measure it when they
-    receive it for the next round. Empty if nobody measured it."""
-    accuracy: Ratio | None
-    """Share of hits on the same examples. After the last LPS round of a global round, the measured model has the
-    average of the shared layers."""
+    """Mean loss of the task (cross-entropy for a classification), over held-out examples, of the model that this round
+    produced. Devices measure it when they receive it for the next round. Empty if nobody measured it."""
+    metrics: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
+    """A column for each metric of the task, over the same examples: for a classification `accuracy`, the share of hits.
+    After the last LPS round of a global round, the measured model has the average of the shared layers."""
     seconds: Amount
     """Seconds from the opening of the round until its last update."""
     bytes_up: NonNegativeInt
     """Bytes from devices to the LPS, counted at the LPS during the round."""
     bytes_down: NonNegativeInt
     """Bytes from the LPS to devices, counted at the LPS during the round."""
-    lowest_accuracy: Ratio | None
-    """Accuracy of the least accurate device that measured the model; empty if `accuracy` is."""
-    highest_accuracy: Ratio | None
-    """Accuracy of the most accurate device that measured the model; empty if `accuracy` is."""
+    lowest: Annotated[float | None, Field(serialization_alias="lowest_METRIC")]
+    """Lowest value of the task's first metric among the devices that measured the model; empty if nobody did."""
+    highest: Annotated[float | None, Field(serialization_alias="highest_METRIC")]
+    """Highest value of the same metric."""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -47,41 +50,86 @@ class RoundRow:
         return self.lps_round, self.lps_id
 
 
-ROUNDS = Table(RoundRow)
+class RoundsTable(Table[RoundRow]):
+    """rounds.csv, which has a column for each metric of the run's task."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        """The first of `metrics` is the headline."""
+        super().__init__(RoundRow)
+        self._ranges = {metric.name: metric.range for metric in metrics}
+        names = {
+            "metrics": tuple(self._ranges),
+            **{end: (f"{end}_{metrics[0].name}",) for end in ("lowest", "highest")},
+        }
+        self._columns_of = {field: names.get(field, (field,)) for field in self.columns}
+        self._ranges |= {f"{end}_{metrics[0].name}": metrics[0].range for end in ("lowest", "highest")}
+        self.columns = tuple(column for columns in self._columns_of.values() for column in columns)
+
+    @property
+    def types(self) -> Mapping[str, type]:
+        known = super()._types_of(RoundRow)
+        return {column: known.get(column, float) for column in self.columns}
+
+    def values(self, row: RoundRow) -> list[Any]:
+        found = ((field, getattr(row, field)) for field in self._columns_of)
+        return [each for field, value in found for each in (value.values() if field == "metrics" else (value,))]
+
+    def _parsed(self, header: list[str], row: list[str], where: str) -> RoundRow:
+        cells = self._cells(header, row, where)
+        for column, (least, most) in self._ranges.items():
+            _check_in_range(cells[column], least, most, f"{where}: {column}")
+        fields = {field: cells[columns[0]] for field, columns in self._columns_of.items() if field != "metrics"}
+        return self._checked(fields | {"metrics": {name: cells[name] for name in self._columns_of["metrics"]}}, where)
 
 
-def loss_and_headline(row: pb.LpsRound, task: Task) -> tuple[float, float | None] | None:
-    """Return the mean loss and the headline metric over held-out examples; None if devices have not measured that
+def _check_in_range(cell: str | None, least: float, most: float, said: str) -> None:
+    """Raise DataError for a cell that is no number in a range; an empty one is fine."""
+    try:
+        is_in_range = cell is None or least <= float(cell) <= most
+    except ValueError:
+        is_in_range = False
+    if not is_in_range:
+        raise DataError(f"{said}: {cell!r:.40} is no number from {least:g} to {most:g}")
+
+
+def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
+    """Return the mean loss as `loss` and the metrics, over held-out examples; None if devices have not measured that
     model.
     """
     if not row.evaluated_examples:
         return None
-    found = measured(task, row.sums, row.evaluated_examples)
-    return row.loss_sum / row.evaluated_examples, found[task.headline.name]
+    return {"loss": row.loss_sum / row.evaluated_examples, **measured(task, row.sums, row.evaluated_examples)}
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
     """Return the row of what an LPS reported."""
-    loss, accuracy = loss_and_headline(row, task) or (None, None)
+    found = metrics_of(row, task) or {}
     return RoundRow(
         global_round=row.global_round + 1,
         lps_round=row.lps_round + 1,
         lps_id=row.home_id,
         devices=row.devices,
         num_examples=row.num_examples,
-        loss=loss,
-        accuracy=accuracy,
+        loss=found.get("loss"),
+        metrics={metric.name: found.get(metric.name) for metric in task.metrics},
         seconds=row.seconds,
         bytes_up=row.bytes_up,
         bytes_down=row.bytes_down,
-        lowest_accuracy=row.lowest if row.HasField("lowest") else None,
-        highest_accuracy=row.highest if row.HasField("highest") else None,
+        lowest=row.lowest if row.HasField("lowest") else None,
+        highest=row.highest if row.HasField("highest") else None,
     )
+
+
+def page_row(row: RoundRow, headline: Metric) -> list[Any]:
+    """Return the cells of a row in the order of the page's columns, with the headline alone of the metrics."""
+    found = ((each.name, getattr(row, each.name)) for each in fields(row))
+    return [value.get(headline.name) if name == "metrics" else value for name, value in found]
 
 
 def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
     """Return the lines of rounds.csv."""
-    return ROUNDS.lines(map(_text_of, ROUNDS.columns, ROUNDS.values(round_row(row, task))) for row in rows)
+    table = RoundsTable(task.metrics)
+    return table.lines(map(_text_of, table.columns, table.values(round_row(row, task))) for row in rows)
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:

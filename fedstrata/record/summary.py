@@ -1,6 +1,8 @@
 """summary.json: what a run came to."""
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,14 +10,16 @@ from pydantic import AliasChoices, Field, NonNegativeInt, PositiveInt, TypeAdapt
 from pydantic import model_validator as pydantic_check
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedstrata.errors import DataError
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment.links import Link
 from fedstrata.process.json_text import json_text
 from fedstrata.record.energy import EnergySummary
 from fedstrata.record.links import Real
 from fedstrata.record.privacy import Privacy
-from fedstrata.record.tables import Amount, Ratio, checked, read_text
+from fedstrata.record.rounds import RoundRow
+from fedstrata.record.tables import Amount, checked, read_text
 from fedstrata.record.timeline import Virtual
+from fedstrata.tasks import CLASSIFICATION, Metric
 
 From = Annotated[str, Field(validation_alias=AliasChoices("from", "stage", "came_from"), serialization_alias="from")]
 
@@ -85,6 +89,30 @@ class Moved:
 
 
 @checked_dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Hold the values of one metric. Each device measures what it would use, on its held-out examples: the final model
+    with its own layers in it, or a model of its own.
+    """
+
+    clusters: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
+    """The metric by cluster, over all examples of its devices. `mean` is the plain mean over clusters."""
+    received: Annotated[dict[str, float | None] | None, Field(serialization_alias="received_METRIC")]
+    """The same for models as devices received them, if devices use models of their own (ditto)."""
+    devices: Annotated[dict[str, float | None], Field(serialization_alias="device_METRIC")]
+    """The same by device."""
+    tasks: Annotated[dict[str, float | None] | None, Field(serialization_alias="task_METRIC")]
+    """The same by true task, each device with what it would use; null if the partition has no tasks."""
+
+    def all_values(self, metric: str) -> Iterator[tuple[str, float | None]]:
+        """Yield each value of a metric with its key in the file."""
+        for part, prefix in PREFIXES.items():
+            yield from ((f"{prefix}{metric}.{name}", value) for name, value in (getattr(self, part) or {}).items())
+
+
+PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "tasks": "task_"}
+
+
+@checked_dataclass(frozen=True, kw_only=True)
 class Summary:
     """Hold the result of a run. Unknown keys in a file are ignored.
 
@@ -121,17 +149,10 @@ class Summary:
     """True task of each device; null if the partition has no tasks."""
     rounds: NonNegativeInt
     """Number of global rounds done."""
-    accuracy: dict[str, Ratio | None]
-    """Share of hits by cluster. Each device measures, on its held-out examples, what it would use: the final model with
-    its own layers in it, or a model of its own. `mean` is the plain mean over clusters."""
-    received_accuracy: dict[str, Ratio | None] | None
-    """The same for models as devices received them, if devices use models of their own (ditto)."""
-    device_accuracy: dict[str, Ratio | None]
-    """The same by device."""
+    measured: dict[str, Measured]
+    """Metrics by name; in the file, each has the keys of `Measured` with its name."""
     newcomers: tuple[str, ...]
     """Devices that joined once the others were grouped."""
-    task_accuracy: dict[str, Ratio | None] | None
-    """Share of hits by true task, each device with what it would use; null if the partition has no tasks."""
     wall_seconds: dict[str, Amount]
     """Seconds of the GPS's clock by phase: `enrol` (data loading and the first question included), `relevance` (the
     other questions), `group`, `train` (the final measurement included), and `total`."""
@@ -164,6 +185,8 @@ class Summary:
     """By cluster, the digest of its model in `models/`. It covers the weights alone, so runs can be compared by it."""
     privacy: Privacy | None = None
     """Noise of the run; absent unless the experiment has that section."""
+    metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
+    """Metrics of the task with name, unit, direction and title, the headline first; absent for a classification."""
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
@@ -172,14 +195,33 @@ class Summary:
         members = [device for ids in self.clusters.values() for device in ids]
         if len(set(members)) != len(members):
             raise ValueError("a device is in one cluster only, and here one stands in two")
-        unknown = set(self.accuracy) - set(self.clusters) - {"mean"}
-        if unknown:
-            raise ValueError(f"accuracy names {sorted(unknown)[0]!r}, which is not a cluster")
+        for metric in self.metrics:
+            found = self.measured[metric.name]
+            if unknown := set(found.clusters) - set(self.clusters) - {"mean"}:
+                raise ValueError(f"{metric.name} names {sorted(unknown)[0]!r}, which is not a cluster")
+            for key, value in found.all_values(metric.name):
+                if value is not None and not metric.range[0] <= value <= metric.range[1]:
+                    raise ValueError(f"{key} has {value}, expected {metric.range[0]:g} to {metric.range[1]:g}")
         return self
 
     @property
-    def mean_accuracy(self) -> float | None:
-        return self.accuracy.get("mean")
+    def headline(self) -> Metric:
+        """The metric by which devices and runs are compared."""
+        return self.metrics[0]
+
+    @property
+    def of_headline(self) -> Measured:
+        """The values of the headline metric."""
+        return self.measured[self.headline.name]
+
+    def mean_of(self, metric: Metric) -> float | None:
+        """Return the mean of a metric over clusters; None if the task has it not, or nobody measured it."""
+        return self.measured[metric.name].clusters.get("mean") if metric.name in self.measured else None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the headline metric over clusters."""
+        return self.mean_of(self.headline)
 
     @property
     def cluster_of_device(self) -> dict[str, str]:
@@ -204,8 +246,13 @@ class Summary:
 
     def document(self) -> dict[str, Any]:
         """Return the summary as JSON has it."""
-        document: dict[str, Any] = SUMMARY.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
-        return document
+        document = SUMMARY.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
+        measured = document.pop("measured")
+        flat = {key.replace("METRIC", name): part for name, parts in measured.items() for key, part in parts.items()}
+        if "metrics" in document:
+            document["metrics"] = [asdict(metric) for metric in self.metrics]
+        before = list(document)[: list(document).index("newcomers")]
+        return {**{key: document.pop(key) for key in before}, **flat, **document}
 
     def text(self) -> str:
         """Return the text of summary.json."""
@@ -223,4 +270,28 @@ def read_summary(path: Path) -> Summary:
         raise DataError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise DataError(f"{path} must be an object of keys and values, not {type(document).__name__}")
-    return checked(SUMMARY, document, str(path))
+    return checked(SUMMARY, _nested(document, path), str(path))
+
+
+def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the keys of a file with those of each metric together."""
+    rest = dict(document)
+    listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
+    if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):
+        raise DataError(f"{path}: metrics must be a list of objects, each with a name")
+    measured = {}
+    for name in (str(each.get("name")) for each in listed):
+        keys = {part: f"{prefix}{name}" for part, prefix in PREFIXES.items()}
+        missing = next((key for key in keys.values() if key not in rest), None)
+        if missing is not None:
+            raise DataError(f"{path}: {missing}: Field required")
+        measured[name] = {part: rest.pop(key) for part, key in keys.items()}
+    return {**rest, "measured": measured}
+
+
+def check_names(metrics: Sequence[Metric]) -> None:
+    """Refuse metrics with the name of another key or column of the record. Raises ExperimentError."""
+    taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
+    for metric in metrics:
+        if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:
+            raise ExperimentError(f"task: the record has a key {metric.name} already; call this metric otherwise")

@@ -39,9 +39,12 @@ class Table(Generic[R]):
     @property
     def types(self) -> Mapping[str, type]:
         """The type of each column: int, float or str, whether or not its cells may be empty."""
-        hints = get_type_hints(self._row)
-        kinds = {name: get_args(hints[name]) or (hints[name],) for name in self.columns}
-        return {name: next(each for each in kinds[name] if each is not NoneType) for name in self.columns}
+        return self._types_of(self._row)
+
+    def _types_of(self, row: type[R]) -> Mapping[str, type]:
+        hints = get_type_hints(row)
+        kinds = {name: get_args(hint) or (hint,) for name, hint in hints.items()}
+        return {name: next(each for each in kinds[name] if each is not NoneType) for name in hints}
 
     def values(self, row: R) -> list[Any]:
         """Return the values of a row in the order of the columns."""
@@ -71,9 +74,16 @@ class Table(Generic[R]):
         return self.read(path) if path.exists() else ()
 
     def _parsed(self, header: list[str], row: list[str], where: str) -> R:
+        return self._checked(self._cells(header, row, where), where)
+
+    def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
+        """Return the cells of a row by column; None for an empty one."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
-        return checked(self._adapter, {name: cell or None for name, cell in zip(header, row, strict=True)}, where)
+        return {name: cell or None for name, cell in zip(header, row, strict=True)}
+
+    def _checked(self, values: Mapping[str, Any], where: str) -> R:
+        return checked(self._adapter, values, where)
 
 
 @checked_dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,14 @@ for one device as for all. Only `loss`, `mean_loss` and `measure` need torch.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
 from fedstrata.datasets import DatasetInfo, Examples
-from fedstrata.errors import PluginError
+from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment.sections import TaskSettings
 from fedstrata.plugins import describe
 
@@ -39,15 +39,37 @@ class Metric:
     """`percent`: a share in [0, 1], shown in percent. `plain`: any number."""
     higher_is_better: bool = True
     """Whether a higher value is better."""
+    title: str = ""
+    """Name for people; by default, the name with a capital letter."""
     about: str = ""
     """What it is, in a few words."""
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"}:
+        if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"} or len(self.title) > 40:
             raise PluginError(
                 f"metric {self.name!r:.80} in {self.unit!r:.20}: a name of small letters, digits and underscores, and "
                 "the unit percent or plain"
             )
+
+    @property
+    def label(self) -> str:
+        """The name for people."""
+        return self.title or self.name.replace("_", " ").capitalize()
+
+    @property
+    def is_percent(self) -> bool:
+        """True if values are shares, shown in percent."""
+        return self.unit == "percent"
+
+    def worst(self, values: Iterable[float]) -> float | None:
+        """Return the worst of some values; None of none."""
+        return (min if self.higher_is_better else max)(values, default=None)
+
+    def is_reached(self, value: float, final: float, share: float) -> bool:
+        """Return whether a value is as good as a share of the final one: 0.95 of it, or the 1 / 0.95 of an error."""
+        grows = self.higher_is_better == (final >= 0)
+        enough = final * share if grows else final / share
+        return value >= enough if self.higher_is_better else value <= enough
 
     @property
     def range(self) -> tuple[float, float]:
@@ -104,8 +126,12 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
-        """Return the targets of examples, shape (n, …): by default, those of the data."""
-        return examples.labels
+        """Return the targets of examples, shape (n, …): by default, those of the data. Raises DataError without any."""
+        if examples.targets is None:
+            raise DataError(
+                f"task {self.options.name} needs targets, and the data have none; choose task reconstruction"
+            )
+        return examples.targets
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the loss of each example, shape (n,)."""

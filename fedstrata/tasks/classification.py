@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo, Examples
+from fedstrata.errors import ExperimentError
 from fedstrata.tasks.base import Metric, Sum, Task, TaskSettings
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ class Classification(Task):
 
     def __init__(self, options: TaskSettings | None = None) -> None:
         super().__init__(options or TaskSettings())
+
+    def check(self, info: DatasetInfo) -> None:
+        if not info.num_classes:
+            raise ExperimentError(
+                "task classification needs data.num_classes, the number of labels; say it, or choose another task"
+            )
+        if info.target_shape:
+            raise ExperimentError(
+                f"task classification needs one label per example, and targets have shape {info.target_shape}; leave "
+                "data.target_shape out, or choose task next_token"
+            )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
         return (info.num_classes,)

@@ -238,7 +238,7 @@ class WatchRunRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns", "energy_joules", "epsilon_spent")
+    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns", "energy_joules", "epsilon_spent", "headline")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class RunStatus(_message.Message):
     VIRTUAL_NS_FIELD_NUMBER: _ClassVar[int]
     ENERGY_JOULES_FIELD_NUMBER: _ClassVar[int]
     EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
+    HEADLINE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     phase: str
     reason: str
@@ -269,23 +270,36 @@ class RunStatus(_message.Message):
     virtual_ns: int
     energy_joules: float
     epsilon_spent: float
-    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., energy_joules: _Optional[float] = ..., epsilon_spent: _Optional[float] = ...) -> None: ...
+    headline: Metric
+    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., energy_joules: _Optional[float] = ..., epsilon_spent: _Optional[float] = ..., headline: _Optional[_Union[Metric, _Mapping]] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "title", "is_percent", "higher_is_better")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    IS_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    HIGHER_IS_BETTER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    title: str
+    is_percent: bool
+    higher_is_better: bool
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., is_percent: _Optional[bool] = ..., higher_is_better: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("home_id", "devices", "lps_round", "loss", "accuracy", "is_evaluated")
+    __slots__ = ("home_id", "devices", "lps_round", "loss", "headline", "is_evaluated")
     HOME_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LPS_ROUND_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
-    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    HEADLINE_FIELD_NUMBER: _ClassVar[int]
     IS_EVALUATED_FIELD_NUMBER: _ClassVar[int]
     home_id: str
     devices: int
     lps_round: int
     loss: float
-    accuracy: float
+    headline: float
     is_evaluated: bool
-    def __init__(self, home_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, home_id: _Optional[str] = ..., devices: _Optional[int] = ..., lps_round: _Optional[int] = ..., loss: _Optional[float] = ..., headline: _Optional[float] = ..., is_evaluated: _Optional[bool] = ...) -> None: ...
 
 class StateCount(_message.Message):
     __slots__ = ("state", "devices")

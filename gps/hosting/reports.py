@@ -11,7 +11,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import HOLD_S, Changes
-from fedstrata.record.rounds import loss_and_headline
+from fedstrata.record.rounds import metrics_of
 from fedstrata.rounds.notes import HeldOut, check_evaluation, check_link_bytes, check_lps_rounds
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.rpc.stream import Supersedable
@@ -45,6 +45,7 @@ class Reports:
         self._device_count = experiment.device_count
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._task = make_task(experiment)
+        self._gauges = {m.name: f"{m.name}_ratio" if m.is_percent else m.name for m in self._task.metrics}
         self._places = places
         self._serving = serving
         self._journal = journal
@@ -58,9 +59,7 @@ class Reports:
         self._under_way = 0
         self._changes = Changes()
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
-        self.latest_measured: dict[
-            str, tuple[float, float | None]
-        ] = {}  # loss and headline; not every model is measured
+        self.latest_measured: dict[str, dict[str, float | None]] = {}  # loss and metrics; not every model is measured
         self._exclude = exclude
         clear_asides(models)
 
@@ -102,11 +101,10 @@ class Reports:
                 self._exclude(exclusion.device_id, exclusion.stage, brief(exclusion.reason))
         for row in rows:
             self.latest_rounds[row.home_id] = row
-            measured = loss_and_headline(row, self._task)
+            measured = metrics_of(row, self._task)
             if measured is not None:
                 self.latest_measured[row.home_id] = measured
-                loss, headline = measured
-                self._metrics.evaluated(row.home_id, loss=loss, accuracy=headline or 0.0)
+                self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
         """Refuse what no LPS of this run says. Raises UnknownChildError, PayloadError."""

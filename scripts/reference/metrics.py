@@ -74,7 +74,7 @@ def exposed() -> list[Metric]:
     metrics.update("late")
     metrics.refused("role")
     metrics.devices({"absent": 1})
-    metrics.evaluated("lps-0", loss=1, accuracy=1)
+    metrics.evaluated("lps-0", {"accuracy": "accuracy_ratio"}, {"loss": 1, "accuracy": 1})
     metrics.run("digits-1", experiment="digits", method="one_shot", global_rounds=8)
     metrics.phase("training")
     metrics.waits({"device-000": 7.0}, 1)

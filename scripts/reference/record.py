@@ -10,7 +10,7 @@ from fedstrata.experiment.descriptions import descriptions
 from fedstrata.record.energy import EnergyRow
 from fedstrata.record.links import LinkRow
 from fedstrata.record.rounds import RoundRow
-from fedstrata.record.summary import Summary
+from fedstrata.record.summary import Measured, Summary
 from fedstrata.record.timeline import FlowRow, TimelineRow
 from fedstrata.record.waits import WaitRow
 from scripts.reference.markdown import cell, code, table
@@ -40,8 +40,15 @@ Give `experiment.yaml` to `fedstrata run` to repeat the run. On the same kind of
 summary) it gives the same `clusters`, `relevance.csv` and `model_sha256`. Times differ, and so do the bytes of
 repeated calls.
 """
+METRIC = """
+METRIC stands for each metric of the [task](../own-task.md), such as `accuracy` for a classification, `rmse` for a
+regression.
+"""
 ABOUT: Mapping[type, tuple[str, str]] = {
-    RoundRow: ("rounds.csv", "One row per LPS round of each cluster."),
+    RoundRow: (
+        "rounds.csv",
+        "One row per LPS round of each cluster. METRIC stands for the metrics of the task, such as `accuracy`.",
+    ),
     TimelineRow: (
         "timeline.csv",
         "With `clock: virtual`, one row for the questions before training, one per LPS round, one per global round.\n"
@@ -111,7 +118,7 @@ KINDS: Mapping[object, str] = {int: "integer", float: "number", str: "text", boo
 
 def page() -> str:
     """Return the page: the summary and its parts, then each table, then what is no table."""
-    text = TOP + "\n## summary.json\n" + keys(Summary, "key", "null")
+    text = TOP + "\n## summary.json\n" + METRIC + keys(Summary, "key", "null")
     paths: dict[type, list[str]] = {}
     for name, kind in parts(Summary):
         paths.setdefault(kind, []).append(code(name))
@@ -124,17 +131,25 @@ def page() -> str:
 
 def keys(kind: type, head: str, absent: str) -> str:
     """Return the table of a dataclass: name, type and meaning; `absent` says how a missing value is written."""
+    return table([head, "type", "meaning"], _rows(kind, absent))
+
+
+def _rows(kind: type, absent: str) -> list[list[str]]:
     said, hints = descriptions(kind), get_type_hints(kind, include_extras=True)
-    rows = [
-        [code(_alias(name, hints[name])), _kind(hints[name], absent), cell(said[name])]
-        for name in (field.name for field in fields(kind))
-    ]
-    return table([head, "type", "meaning"], rows)
+    rows = []
+    for name in (field.name for field in fields(kind)):
+        if hints[name] == dict[str, Measured]:  # each has its keys beside the others
+            rows += _rows(Measured, absent)
+        else:
+            rows.append([code(_alias(name, hints[name])), _kind(hints[name], absent), cell(said[name])])
+    return rows
 
 
 def parts(kind: type, prefix: str = "") -> Iterator[tuple[str, type]]:
     """Return the dataclasses inside of a dataclass, each with its path once; LINK, NAME and N stand for one each."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
+        if hint == dict[str, Measured]:
+            continue
         for path, inner in _inside(hint, prefix + name):
             yield path, inner
             yield from parts(inner, f"{path}.")

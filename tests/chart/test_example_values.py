@@ -63,7 +63,7 @@ def test_a_gpu_is_asked_for_beside_what_devices_have_in_any_case() -> None:
     assert limits["nvidia.com/gpu"] == 1
     assert "memory" in limits
     assert spec["runtimeClassName"] == "nvidia"
-    assert spec["containers"][0]["image"].endswith("/device:0.1.0-cuda")
+    assert spec["containers"][0]["image"].endswith("/device:0.2.0-cuda")
 
 
 def test_argo_cd_leaves_the_number_of_lpss_to_the_gps_and_renders_its_own_values() -> None:

@@ -108,10 +108,10 @@ def test_all_three_are_built_with_the_first_builder_that_works_and_saved(machine
     install(machine, "podman")
     result = images(machine, "--arch", "amd64", "--save", str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [f"localhost/fedstrata/{service}:0.1.0" for service in SERVICES]
+    assert result.stdout.splitlines() == [f"localhost/fedstrata/{service}:0.2.0" for service in SERVICES]
     calls = (machine / "calls").read_text().splitlines()
     assert [call.split()[:3] for call in calls[::2]] == [["docker", "buildx", "build"]] * 3
-    assert calls[5] == f"docker save --output {tmp_path}/out/device-amd64.tar localhost/fedstrata/device:0.1.0"
+    assert calls[5] == f"docker save --output {tmp_path}/out/device-amd64.tar localhost/fedstrata/device:0.2.0"
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ def test_the_schema_names_no_key_that_the_values_file_does_not_explain() -> None
 @pytest.mark.parametrize(
     ("values", "image"),
     [
-        ({}, "localhost/fedstrata/gps:0.1.0"),
+        ({}, "localhost/fedstrata/gps:0.2.0"),
         ({"image": {"registry": "ghcr.io/us", "tag": "1.2"}}, "ghcr.io/us/fedstrata/gps:1.2"),
         ({"image": {"tag": "1.2"}, "gps": {"image": {"tag": "1.3-arm"}}}, "localhost/fedstrata/gps:1.3-arm"),
         ({"gps": {"image": {"digest": "sha256:" + "a" * 64}}}, "localhost/fedstrata/gps@sha256:" + "a" * 64),
         ({"global": {"imageRegistry": "mirror.lab"}, "image": {"tag": "1.2"}}, "mirror.lab/fedstrata/gps:1.2"),
-        ({"image": {"registry": ""}, "gps": {"image": {"repository": "gps"}}}, "gps:0.1.0"),
+        ({"image": {"registry": ""}, "gps": {"image": {"repository": "gps"}}}, "gps:0.2.0"),
     ],
 )
 def test_an_image_is_registry_repository_and_tag_or_digest(values: dict[str, Any], image: str) -> None:

@@ -1,7 +1,7 @@
 """A device on another architecture: an arm64 pod among amd64 ones, on an ARM node or by emulation.
 
-scripts/images --arch arm64 --tag 0.1.0-arm64 --save images device     # and load it into the nodes
-FEDSTRATA_ARM64_IMAGE=localhost/fedstrata/device:0.1.0-arm64 make test-cluster
+scripts/images --arch arm64 --tag 0.2.0-arm64 --save images device     # and load it into the nodes
+FEDSTRATA_ARM64_IMAGE=localhost/fedstrata/device:0.2.0-arm64 make test-cluster
 """
 
 import os

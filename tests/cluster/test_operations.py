@@ -127,7 +127,7 @@ def _wait(holds: Any) -> None:
 def test_a_wrong_tag_is_named_and_the_right_one_after_it_is_not_blamed_for_it(lab: Lab) -> None:
     wrong = lab.here("up", "experiments/digits.yaml", "--values", _values(lab), "--set-value", "image.tag=9.10", code=4)
     assert "9.10" in wrong
-    said = lab.here("up", "experiments/digits.yaml", "--set-value", "image.tag=0.1.0")
+    said = lab.here("up", "experiments/digits.yaml", "--set-value", "image.tag=0.2.0")
     assert "all pods are ready" in said
     found = lab.apps.read_namespaced_stateful_set("lab-fedstrata-gps", lab.namespace)
     assert {entry.manager for entry in found.metadata.managed_fields if entry.operation == "Apply"} <= {"helm"}

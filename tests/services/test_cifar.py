@@ -74,4 +74,4 @@ def test_cifar_devices_are_grouped_by_the_features_of_a_resnet18(
     assert summary.status == "completed"
     assert summary.adjusted_rand_index == 1.0
     assert len(summary.clusters) == 2
-    assert summary.mean_accuracy is not None
+    assert summary.mean is not None

@@ -49,14 +49,14 @@ def test_a_model_that_is_not_measured_is_the_same_model(tmp_path: Path) -> None:
     always, seldom = (
         run_in_process(small(rounds, f"training.evaluate_every={every}"), tmp_path / str(every)) for every in (1, 3)
     )
-    assert all(row.accuracy is not None for row in always.rounds)
+    assert all(row.metrics["accuracy"] is not None for row in always.rounds)
     # Received in global round g is what the LPS rounds before it produced: of 8, those that end in round 1 and 4,
     # and the final one.
-    measured = {row.lps_round for row in seldom.rounds if row.accuracy is not None}
+    measured = {row.lps_round for row in seldom.rounds if row.metrics["accuracy"] is not None}
     assert measured == {1, 6, 7, 8}
-    same = [row.accuracy for row in always.rounds if row.lps_round in measured]
-    assert [row.accuracy for row in seldom.rounds if row.accuracy is not None] == same
-    assert seldom.summary.accuracy == always.summary.accuracy
+    same = [row.metrics["accuracy"] for row in always.rounds if row.lps_round in measured]
+    assert [row.metrics["accuracy"] for row in seldom.rounds if row.metrics["accuracy"] is not None] == same
+    assert seldom.summary.of_headline.clusters == always.summary.of_headline.clusters
     for home_id in always.summary.clusters:
         models = [load_file(record.folder / "models" / f"{home_id}.safetensors") for record in (always, seldom)]
         for name, tensor in models[0].items():

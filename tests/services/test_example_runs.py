@@ -44,7 +44,7 @@ def test_an_example_runs_to_a_completed_record(path: Path, tmp_path: Path) -> No
     assert sum(len(devices) for devices in summary.clusters.values()) == experiment.device_count
     assert not summary.excluded
     assert set(summary.model_sha256) >= set(summary.clusters)  # a cluster may have nobody in it
-    assert summary.mean_accuracy is not None
+    assert summary.mean is not None
 
 
 # --- own code in the documents ------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ def test_own_data_model_features_and_method_find_the_tasks(own_code: str, tmp_pa
     summary = run_in_process(parse_experiment(text), tmp_path / "run").summary
     assert summary.adjusted_rand_index == 1.0
     assert summary.clusters_rule == "2 by relevance above 0.5"
-    assert summary.mean_accuracy is not None
-    assert summary.mean_accuracy > 0.95
+    assert summary.mean is not None
+    assert summary.mean > 0.95
 
 
 def test_a_method_in_fifty_lines_finds_the_tasks(own_code: str, tmp_path: Path) -> None:

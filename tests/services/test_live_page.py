@@ -73,7 +73,7 @@ async def test_a_page_of_a_run_that_is_over_says_what_its_record_says_and_ends(t
         reader = Reader(page)
         assert await asyncio.to_thread(reader.take)
         assert reader.parts["live/has_record"]
-        assert reader.parts["summary/accuracy"] == dict(record.summary.accuracy)
+        assert reader.parts["summary/accuracy"] == dict(record.summary.of_headline.clusters)
         assert len(reader.rounds) == len(record.rounds)
         await page.close()
 

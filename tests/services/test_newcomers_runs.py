@@ -34,7 +34,7 @@ def test_newcomers_are_placed_by_relevance_and_train_from_their_round_on(plain: 
     assert devices_by_round(plain) == {"lps-0": [3, 3, 3, 3, 4, 4], "lps-1": [2, 2, 2, 2, 3, 3]}
     assert plain.relevance is not None
     assert not set(NEWCOMERS) & set(plain.relevance.ids)
-    assert all(summary.device_accuracy[device] is not None for device in NEWCOMERS)
+    assert all(summary.of_headline.devices[device] is not None for device in NEWCOMERS)
     assert summary.excluded == ()
 
 
@@ -87,8 +87,8 @@ async def test_who_comes_when_training_is_over_uses_what_others_have_trained(tmp
 
 def test_a_newcomer_of_local_training_begins_with_what_nobody_has_trained(tmp_path: Path) -> None:
     record = run_in_process(small(*ONLY_USE, "method=local"), tmp_path / "run")
+    measured = record.summary.of_headline.devices
     joined, founders = (
-        [accuracy or 0.0 for device, accuracy in record.summary.device_accuracy.items() if (device in NEWCOMERS) is new]
-        for new in (True, False)
+        [value or 0.0 for device, value in measured.items() if (device in NEWCOMERS) is new] for new in (True, False)
     )
     assert max(joined) < min(founders)

@@ -179,4 +179,4 @@ def test_from_the_laptop_to_boards(tmp_path: Path) -> None:
         chosen = {"experiment": experiment, "tls": {"mode": "generated"}}  # as fedstrata up has it
         rendered = chart.render({**values, **chosen}, name="fedstrata", namespace="default")
     assert "kind: DaemonSet" in str(rendered)
-    assert "registry.example/lab/fedstrata/device:0.1.0" in str(rendered)
+    assert "registry.example/lab/fedstrata/device:0.2.0" in str(rendered)

@@ -38,7 +38,7 @@ def experiment(*overrides: str) -> Experiment:
 
 def models(record: RunRecord) -> Any:
     summary = record.summary
-    return summary.clusters, summary.model_sha256, summary.accuracy
+    return summary.clusters, summary.model_sha256, summary.of_headline.clusters
 
 
 @pytest.mark.parametrize(

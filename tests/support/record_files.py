@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedstrata.record.rounds import ROUNDS as TABLE
+from fedstrata.record.rounds import RoundsTable
+from fedstrata.tasks import CLASSIFICATION
+
+TABLE = RoundsTable(CLASSIFICATION.metrics)
 
 ROUNDS = (
     (1, 1, "lps-0", 3, 300, 1.5, "", 0.5, 300, 330),

@@ -8,6 +8,7 @@ from device.training import LocalResult, TrainingJob
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 
 INFO = DatasetInfo(input_shape=(3, 5), num_classes=7)  # widths that fill no vector register
 MODEL = build_model(ModelSettings(hidden=(30, 9)), INFO)
@@ -41,6 +42,7 @@ def job(size: int, device: int, training: TrainingSettings, **changes: Any) -> T
         "examples": examples(size, device),
         "training": training,
         "seed": 5,
+        "task": CLASSIFICATION,
         "device_index": device,
         "lps_round": 2,
         "global_round": 1,

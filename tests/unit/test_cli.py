@@ -256,8 +256,8 @@ def status() -> pb.RunStatus:
         rounds_pb2.LinkBytes(link="lps-gps", direction="down", kind="shared", end="parent", bytes=7),
     ]
     clusters = [
-        pb.ClusterStatus(home_id="lps-0", devices=3, lps_round=4, loss=0.5, accuracy=0.75, is_evaluated=True),
-        pb.ClusterStatus(home_id="lps-1", devices=1, lps_round=4, loss=float("nan"), accuracy=float("nan")),
+        pb.ClusterStatus(home_id="lps-0", devices=3, lps_round=4, loss=0.5, headline=0.75, is_evaluated=True),
+        pb.ClusterStatus(home_id="lps-1", devices=1, lps_round=4, loss=float("nan"), headline=float("nan")),
     ]
     return pb.RunStatus(
         run_id="r", phase="training", global_round=2, global_rounds=8, clusters=clusters, link_bytes=counted

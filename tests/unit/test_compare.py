@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from emulator.results.compare import compare, show
-from emulator.results.comparison import MEAN, Comparison, Spread
+from emulator.results.comparison import MEAN, Comparison, Form, Spread
 from fedstrata.errors import DataError, OutputError
 from tests.support.record_files import write_record
 
@@ -44,12 +44,12 @@ def test_mean_and_sample_deviation_over_seeds() -> None:
     assert spread.mean == pytest.approx(0.9)
     assert spread.deviation == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / (3 − 1))
     assert spread.count == 3
-    assert str(spread) == "90.0 ± 10.0"
+    assert spread.said(Form(factor=100, digits=1)) == "90.0 ± 10.0"
 
 
 def test_one_seed_has_a_mean_and_no_deviation() -> None:
     assert Spread.over([0.8]) == Spread(mean=0.8, deviation=None, count=1)
-    assert str(Spread.over([None])) == "–"
+    assert Spread.over([None]).said(Form()) == "–"
 
 
 def test_runs_of_a_method_make_a_group_over_seeds(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_runs_of_a_method_make_a_group_over_seeds(tmp_path: Path) -> None:
         ("one_shot", (0, 1), ""),
         ("random", (0,), ""),
     ]
-    clothes = comparison.groups[0].accuracy("clothes")
+    clothes = comparison.groups[0].measured("clothes")
     assert clothes.mean == pytest.approx(0.85)
     assert clothes.deviation == pytest.approx(math.sqrt(0.005))
-    assert comparison.groups[0].accuracy(MEAN).mean == pytest.approx(0.86)
+    assert comparison.groups[0].measured(MEAN).mean == pytest.approx(0.86)
 
 
 def test_the_tables_say_the_numbers(tmp_path: Path) -> None:

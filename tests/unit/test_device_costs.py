@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from emulator.results.comparison import MEAN
 from emulator.results.device_costs import (
-    accuracy_by_round,
     bytes_in_all,
     bytes_until_grouped,
     bytes_until_nearly_final,
+    metric_by_round,
 )
-from emulator.results.measures import device_mean_accuracy, lowest_accuracy, measure, received_accuracy
+from emulator.results.measures import DEVICES, RECEIVED, Measures
 from emulator.results.record import RunRecord, load_record
-from tests.support.record_files import write_record
+from fedstrata.record.rounds import RoundsTable
+from fedstrata.tasks import CLASSIFICATION, Metric
+from tests.support.record_files import IDS, write_csv, write_record
 
 # three devices at lps-0 and two at lps-1, whose rounds cost 30 and 20 bytes; 6,000 went before training
 ACCURACIES = ((0.2, 0.4), (0.76, 0.76), (0.5, 0.9), (0.8, 0.8))
@@ -46,7 +49,7 @@ def plan(global_round: int, moved: int) -> dict[str, int]:
 
 
 def test_an_lps_counts_by_its_devices(tmp_path: Path) -> None:
-    found = dict(accuracy_by_round(run(tmp_path)))
+    found = dict(metric_by_round(run(tmp_path)))
     assert found == {1: pytest.approx(0.28), 2: pytest.approx(0.76), 3: pytest.approx(0.66), 4: pytest.approx(0.8)}
 
 
@@ -54,7 +57,7 @@ def test_newcomers_count_from_the_round_on_that_has_them(tmp_path: Path) -> None
     whole = run(tmp_path)
     summary = replace(whole.summary, newcomers=whole.summary.by_lps["lps-0"][1:])
     found = dict(
-        accuracy_by_round(
+        metric_by_round(
             replace(whole, summary=summary, experiment={**whole.experiment, "newcomers": {"from_global_round": 3}})
         )
     )
@@ -109,13 +112,53 @@ def test_the_mean_over_devices_and_the_device_that_is_worst_off(tmp_path: Path) 
     found = run(
         tmp_path, device_accuracy={"a": 0.5, "b": 0.9, "c": None}, received_accuracy={"lps-0": 0.4, "mean": 0.4}
     )
-    assert device_mean_accuracy(found) == pytest.approx(0.7)
-    assert (lowest_accuracy(found), received_accuracy(found)) == (0.5, 0.4)
+    of = Measures(found.headline).named
+    assert of(DEVICES).of(found) == pytest.approx(0.7)
+    assert (of("Lowest").of(found), of(RECEIVED).of(found), of("bags").of(found)) == (0.5, 0.4, 0.8)
+    assert [of(name).column for name in (MEAN, DEVICES, "Lowest", "bags")] == [
+        "mean_accuracy", "device_mean_accuracy", "lowest_accuracy", "accuracy_bags",
+    ]  # fmt: skip
+
+
+def test_where_lower_is_better_the_worst_device_has_the_highest_value(tmp_path: Path) -> None:
+    found = errors_of(tmp_path, (8.0, 3.0, 2.0))
+    of = Measures(found.headline).named
+    assert (of("Highest").column, of("Highest").of(found)) == ("highest_rmse", 9.0)
+    assert (of(MEAN).column, of(MEAN).heading(MEAN)) == ("mean_rmse", "Mean RMSE")
+    assert of(MEAN).form.said(1.98765, 0.01234) == "1.988 ± 0.01234"
+    assert of("Lowest").of(found) is None
+
+
+def test_an_error_is_nearly_final_once_it_is_little_above_its_end(tmp_path: Path) -> None:
+    # 2.0 at the end: 2.1 is below 2.0 / 0.95 = 2.105
+    assert bytes_until_nearly_final(errors_of(tmp_path / "late", (8.0, 2.2, 2.0))) == 4500 + 1500 + 3 * 50
+    assert bytes_until_nearly_final(errors_of(tmp_path / "soon", (8.0, 2.1, 2.0))) == 4500 + 1500 + 2 * 50
+
+
+def test_a_run_of_another_task_has_nothing_that_is_compared_by_accuracy(tmp_path: Path) -> None:
+    found = errors_of(tmp_path, (2.0,))
+    of = Measures(CLASSIFICATION.headline).named
+    assert {of(name).of(found) for name in (MEAN, DEVICES, "Lowest", "bags")} == {None}
+
+
+def errors_of(folder: Path, errors: tuple[float, ...]) -> RunRecord:
+    """A run of a regression with one cluster, whose RMSE over the global rounds is given."""
+    rows = [(n + 1, n + 1, "lps-0", 5, 100, 1.0, error, 0.5, 25, 25, 1.0, 9.0) for n, error in enumerate(errors)]
+    metric = {"name": "rmse", "title": "RMSE", "unit": "plain", "higher_is_better": False}
+    written = write_record(
+        folder / "run", clusters={"lps-0": list(IDS)}, rounds=(), metrics=[metric],
+        rmse={"lps-0": 2.0, "mean": 2.0}, received_rmse=None, device_rmse={"a": 1.0, "b": 9.0}, task_rmse=None,
+    )  # fmt: skip
+    summary = json.loads((written / "summary.json").read_text())
+    (written / "summary.json").write_text(json.dumps({**summary, "rounds": len(errors)}))
+    write_csv(written / "rounds.csv", [RoundsTable((Metric(name="rmse"),)).columns, *rows])
+    return load_record(written)
 
 
 def test_what_a_record_does_not_say_is_not_measured(tmp_path: Path) -> None:
     found = run(tmp_path)
-    assert device_mean_accuracy(found) is lowest_accuracy(found) is received_accuracy(found) is None
+    of = Measures(found.headline).named
+    assert of(DEVICES).of(found) is of("Lowest").of(found) is of(RECEIVED).of(found) is None
 
 
 @pytest.mark.parametrize(
@@ -123,4 +166,5 @@ def test_what_a_record_does_not_say_is_not_measured(tmp_path: Path) -> None:
     [("Devices", "75.0 ± 1.2"), ("ARI", "0.75 ± 0.01"), ("until 95 %", "0.00 ± 0.00"), ("bags", "75.0")],
 )
 def test_a_measure_is_said_in_its_own_unit(name: str, said: str) -> None:
-    assert measure(name).said(0.75, 0.0123 if "±" in said else None) == said
+    form = Measures(CLASSIFICATION.headline).named(name).form
+    assert form.said(0.75, 0.0123 if "±" in said else None) == said

@@ -382,5 +382,5 @@ def test_the_example_of_own_code_runs_and_finds_the_tasks(tmp_path: Path) -> Non
     found = load_record(tmp_path / "out").summary
     assert found.adjusted_rand_index == 1.0
     assert found.clusters_rule == "2 by relevance above 0.5"
-    assert found.mean_accuracy is not None
-    assert found.mean_accuracy > 0.95
+    assert found.mean is not None
+    assert found.mean > 0.95

@@ -11,6 +11,7 @@ from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Model, build_model
 from fedstrata.models.dropout_cnn import dropped
+from fedstrata.tasks import CLASSIFICATION
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 FASHION = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
@@ -104,7 +105,14 @@ def job(model: Model, **changes: int) -> TrainingJob:
     examples = Examples(inputs=rng.random((20, 1, 8, 8), np.float32), labels=rng.integers(0, 10, 20))
     place = {"seed": 1, "device_index": 2, "lps_round": 3, "global_round": 0, **changes}
     start = model.initial(0)
-    return TrainingJob(model=model, start=start, examples=examples, training=TrainingSettings(batch_size=20), **place)
+    return TrainingJob(
+        task=CLASSIFICATION,
+        model=model,
+        start=start,
+        examples=examples,
+        training=TrainingSettings(batch_size=20),
+        **place,
+    )
 
 
 def test_the_same_job_gives_the_same_bits_and_another_device_other_masks() -> None:

@@ -17,7 +17,7 @@ from fedstrata.process.metrics import LinkKey
 from fedstrata.record import timing
 from fedstrata.record.energy import Spent, spent_by
 from fedstrata.record.relevance import relevance_csv
-from fedstrata.record.rounds import ROUNDS, rounds_csv
+from fedstrata.record.rounds import RoundsTable, rounds_csv
 from fedstrata.record.timing import Timing
 from fedstrata.tasks import CLASSIFICATION
 from fedstrata.v1 import rounds_pb2
@@ -200,7 +200,7 @@ def test_the_adjusted_rand_index_is_scikit_learns() -> None:
 
 def test_rounds_are_counted_from_one_and_unmeasured_ones_left_empty(result: RunResult) -> None:
     rows = list(csv.DictReader(io.StringIO("".join(rounds_csv(ROWS, CLASSIFICATION)))))
-    assert tuple(rows[0]) == ROUNDS.columns
+    assert tuple(rows[0]) == RoundsTable(CLASSIFICATION.metrics).columns
     assert list(rows[0].values())[:7] == ["1", "1", "lps-0", "2", "20", "0.250000", "0.500000"]
     assert list(rows[0].values())[7:] == ["0.1235", "1000", "2000", "0.250000", "0.750000"]
     assert list(rows[1].values())[:3] == ["1", "2", "lps-0"]

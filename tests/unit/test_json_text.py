@@ -36,7 +36,7 @@ def test_every_document_is_read_back_by_a_strict_reader(document: object) -> Non
 
 def test_a_state_with_a_number_that_is_none_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     waits = [pb.Wait(name="device-000", what="its update", seconds=math.inf)]
-    clusters = [pb.ClusterStatus(home_id="lps-0", is_evaluated=True, loss=math.nan, accuracy=0.5)]
+    clusters = [pb.ClusterStatus(home_id="lps-0", is_evaluated=True, loss=math.nan, headline=0.5)]
     JsonLines().show(pb.RunStatus(waits=waits, clusters=clusters, seconds=2))
     said = json.loads(capsys.readouterr().out, parse_constant=_refuse)
     assert said["waits"] == [{"name": "device-000", "what": "its update", "seconds": None}]

@@ -1,13 +1,14 @@
 """What the live page is told of a run, by numbers to redo by hand."""
 
 import re
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from fedstrata.methods import Plan
-from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.rounds import RoundRow
 from gps.journal.answers import BEFORE
 from gps.page import seconds_left
 from tests.support.gps_parts import IDS, GpsParts
@@ -56,4 +57,6 @@ def test_plans_made_in_training_say_how_many_devices_they_moved(tmp_path: Path) 
 def test_the_page_reads_rows_of_rounds_by_the_columns_of_the_record() -> None:
     script = (files("fedstrata.page") / "static" / "document.js").read_text(encoding="utf-8")
     said = script.partition("const COLUMNS = [")[2].partition("]")[0]
-    assert tuple(re.findall(r'"(\w+)"', said)) == tuple(ROUNDS.columns)
+    assert tuple(re.findall(r'"(\w+)"', said)) == tuple(
+        field.name.replace("metrics", "metric") for field in fields(RoundRow)
+    )

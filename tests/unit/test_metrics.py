@@ -70,11 +70,13 @@ def test_rounds_updates_and_devices_are_exposed() -> None:
 
 def test_a_clusters_accuracy_and_loss_are_the_last_measured() -> None:
     metrics = ProcessMetrics("gps")
-    metrics.evaluated("lps-0", loss=2.0, accuracy=0.5)
-    metrics.evaluated("lps-0", loss=0.7, accuracy=0.9)
-    metrics.evaluated("lps-1", loss=1.0, accuracy=0.8)
+    gauges = {"accuracy": "accuracy_ratio", "rmse": "rmse"}
+    metrics.evaluated("lps-0", gauges, {"loss": 2.0, "accuracy": 0.5, "rmse": 3.0})
+    metrics.evaluated("lps-0", gauges, {"loss": 0.7, "accuracy": 0.9, "rmse": 2.5})
+    metrics.evaluated("lps-1", gauges, {"loss": 1.0, "accuracy": 0.8, "rmse": None})
     found = samples(metrics)
     assert found["fedstrata_accuracy_ratio"] == {(("lps_id", "lps-0"),): 0.9, (("lps_id", "lps-1"),): 0.8}
+    assert found["fedstrata_rmse"] == {(("lps_id", "lps-0"),): 2.5}
     assert found["fedstrata_loss"] == {(("lps_id", "lps-0"),): 0.7, (("lps_id", "lps-1"),): 1.0}
 
 

@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[Path, float], object]] = {
     "RunStatus.energy_joules": lambda _, x: checked_status(pb.RunStatus(energy_joules=x)),
     "RunStatus.epsilon_spent": lambda _, x: checked_status(pb.RunStatus(epsilon_spent=x)),
     "ClusterStatus.loss": lambda _, x: checked_status(pb.RunStatus(clusters=[pb.ClusterStatus(loss=x)])),
-    "ClusterStatus.accuracy": lambda _, x: checked_status(pb.RunStatus(clusters=[pb.ClusterStatus(accuracy=x)])),
+    "ClusterStatus.headline": lambda _, x: checked_status(pb.RunStatus(clusters=[pb.ClusterStatus(headline=x)])),
 }
 
 

@@ -17,6 +17,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 MODEL = build_model(ModelSettings(name="mlp"), DIGITS)
@@ -62,6 +63,7 @@ def job(options: Options, lps_round: int = 0, before: LocalResult | None = None,
     """Two epochs of four batches, from the initial weights or after an earlier training."""
     training = {"local_epochs": 2, "batch_size": 16, "optimiser": options, **changes}
     return TrainingJob(
+        task=CLASSIFICATION,
         model=MODEL,
         start=MODEL.initial(3) if before is None else before.weights,
         examples=examples(),

@@ -12,11 +12,10 @@ from emulator.results.report import write_report
 from fedstrata.errors import DataError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.record.relevance import Relevance
-from fedstrata.record.rounds import ROUNDS
 from fedstrata.record.timing import Timing
 from fedstrata.v1 import rounds_pb2
 from gps import record as gps_record
-from tests.support.record_files import IDS, SUMMARY, relevance_rows, write_csv, write_record
+from tests.support.record_files import IDS, SUMMARY, TABLE, relevance_rows, write_csv, write_record
 
 
 def refusal(folder: Path) -> str:
@@ -32,7 +31,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.name == "two-tasks"
     assert record.summary.clusters["lps-1"] == ("device-002", "device-004")
     assert record.summary.cluster_of_device["device-003"] == "lps-0"
-    assert record.summary.mean_accuracy == 0.86
+    assert record.summary.mean == 0.86
     assert record.summary.link("device-gps").total == 6000
     assert record.summary.total_bytes == 6000 + 2100 + 1000
     assert record.summary.total_seconds == 62.0
@@ -46,7 +45,7 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     experiment = parse_experiment("""{name: two-devices, seed: 3, method: {name: one_shot, clusters: 1},
         partition: {kind: iid, devices: 2, examples_per_device: 10}}""")
     row = rounds_pb2.LpsRound(home_id="lps-0", devices=2, num_examples=20, bytes_up=7, bytes_down=9, seconds=0.5)
-    evaluations = [rounds_pb2.Evaluation(device_id="device-000", correct=3, num_examples=4, loss_sum=2.0)]
+    evaluations = [rounds_pb2.Evaluation(device_id="device-000", sums=[3], num_examples=4, loss_sum=2.0)]
     result = gps_record.RunResult(
         experiment=experiment, status="completed", reason=None, clusters={"lps-0": ["device-000", "device-001"]},
         evaluations=evaluations, model_sha256={"lps-0": "ab"},
@@ -57,9 +56,13 @@ def test_what_the_gps_writes_is_read_back(tmp_path: Path) -> None:
     gps_record.write_record(tmp_path, result, Timing(experiment=experiment, rows=[row]))
     record = load_record(tmp_path)
     assert (record.name, record.summary.run_id) == ("two-devices", experiment.run_id)
-    assert record.summary.mean_accuracy == 0.75
+    assert record.summary.mean == 0.75
     assert record.summary.excluded[0].stage == "round 1"
-    assert (record.rounds[0].lps_round, record.rounds[0].bytes_up, record.rounds[0].accuracy) == (1, 7, None)
+    assert (record.rounds[0].lps_round, record.rounds[0].bytes_up, record.rounds[0].metrics) == (
+        1,
+        7,
+        {"accuracy": None},
+    )
     assert record.relevance is not None
     assert record.relevance.matrix[0, 1] == 0.25
     assert write_report(tmp_path).exists()
@@ -82,8 +85,8 @@ def test_where_clusters_span_lpss_rounds_are_those_of_lpss(tmp_path: Path) -> No
 
 def test_a_round_without_evaluation_has_no_accuracy(tmp_path: Path) -> None:
     record = load_record(write_record(tmp_path / "run"))
-    assert record.rounds[0].accuracy is None
-    assert record.rounds[1].accuracy == 0.5
+    assert record.rounds[0].metrics == {"accuracy": None}
+    assert record.rounds[1].metrics == {"accuracy": 0.5}
 
 
 def test_a_record_without_relevance_has_none(tmp_path: Path) -> None:
@@ -171,11 +174,11 @@ def test_a_round_of_an_unknown_cluster_is_refused(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ([], "empty"),
-        ([ROUNDS.columns[:-1]], "no column 'highest_accuracy'"),
-        ([ROUNDS.columns, (1, 1, "lps-0")], "row 2: 3 fields"),
-        ([ROUNDS.columns, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1, "", "")], "row 2: lps_round"),
-        ([ROUNDS.columns, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1, "", "")], "row 2: loss"),
-        ([ROUNDS.columns, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1, "", "")], "row 2: bytes_up"),
+        ([TABLE.columns[:-1]], "no column 'highest_accuracy'"),
+        ([TABLE.columns, (1, 1, "lps-0")], "row 2: 3 fields"),
+        ([TABLE.columns, (1, 0, "lps-0", 3, 300, 1, 1, 1, 1, 1, "", "")], "row 2: lps_round"),
+        ([TABLE.columns, (1, 1, "lps-0", 3, 300, "high", 1, 1, 1, 1, "", "")], "row 2: loss"),
+        ([TABLE.columns, (1, 1, "lps-0", 3, 300, 1, 1, 1, "", 1, "", "")], "row 2: bytes_up"),
     ],
 )
 def test_rounds_that_are_malformed_are_refused_with_their_row(tmp_path: Path, rows: Any, said: str) -> None:

@@ -130,7 +130,7 @@ def test_what_was_measured_last_is_known_after_rounds_that_were_not_measured(set
         setting.reports.note(rounds_pb2.UpdateHeader(home_id="lps-0", lps_id="lps-0", lps_rounds=[row]))
         assert ("lps-0" in setting.reports.latest_measured) == (lps_round > 0)
     assert setting.reports.latest_rounds["lps-0"].lps_round == 2
-    assert setting.reports.latest_measured["lps-0"] == (2.5, 0.4)
+    assert setting.reports.latest_measured["lps-0"] == {"loss": 2.5, "accuracy": 0.4}
 
 
 def test_an_lps_that_serves_two_clusters_counts_its_bytes_once(setting: Setting) -> None:

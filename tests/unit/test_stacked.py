@@ -13,6 +13,7 @@ from device.training import limit_threads, train
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.experiment import ModelSettings, SgdSettings, TrainingSettings
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 from tests.support.stacked_jobs import INFO, MODEL, RAGGED, SETTINGS, bits, examples, job, jobs
 
 limit_threads()
@@ -145,13 +146,13 @@ def test_what_was_received_and_the_examples_stay_as_they_were() -> None:
 
 def test_evaluation_has_the_same_bits_alone_and_together_and_agrees_with_autograds() -> None:
     measured = [
-        EvaluationJob(model=MODEL, weights=MODEL.initial(device), examples=examples(size, device))
+        EvaluationJob(task=CLASSIFICATION, model=MODEL, weights=MODEL.initial(device), examples=examples(size, device))
         for device, size in enumerate((200, 64, 1, 65, 130))
     ]
     together = Stacked().evaluate(measured)
     assert together == [Stacked().evaluate([each])[0] for each in measured]
     for result, each in zip(together, measured, strict=True):
-        expected = evaluate(each.model, each.weights, each.examples)
+        expected = evaluate(each.model, each.weights, each.examples, CLASSIFICATION)
         assert (result.sums, result.num_examples) == (expected.sums, expected.num_examples)
         assert result.loss_sum == pytest.approx(expected.loss_sum, rel=1e-5)
 
@@ -162,7 +163,10 @@ def test_devices_that_measure_several_models_on_their_own_data_have_the_same_bit
 ) -> None:
     own = [examples(size, device) for device, size in enumerate((200, 64, 65, 7))]
     streams = [MODEL.initial(seed) for seed in range(4)]
-    by_device = [[EvaluationJob(model=MODEL, weights=each, examples=data) for each in streams] for data in own]
+    by_device = [
+        [EvaluationJob(task=CLASSIFICATION, model=MODEL, weights=each, examples=data) for each in streams]
+        for data in own
+    ]
     alone = [[Stacked().evaluate([each])[0] for each in measured] for measured in by_device]
     assert all(len({result.loss_sum for result in results}) == len(streams) for results in alone)
     in_a_row = [each for measured in by_device for each in measured]

@@ -16,6 +16,7 @@ from fedstrata.datasets import Examples
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import SgdSettings, TrainingSettings
 from fedstrata.models import Model, from_module
+from fedstrata.tasks import CLASSIFICATION
 
 SEED, DEVICE, LPS_ROUND = 7, 2, 3
 RATE, MOMENTUM = 0.2, 0.5
@@ -94,6 +95,7 @@ def job(model: Model, **changes: object) -> TrainingJob:
         "examples": examples(),
         "training": TrainingSettings(local_epochs=2, batch_size=16, optimiser=optimiser),
         "seed": SEED,
+        "task": CLASSIFICATION,
         "device_index": DEVICE,
         "lps_round": LPS_ROUND,
         "global_round": 0,
@@ -137,7 +139,7 @@ def test_a_module_trains_and_is_measured_as_by_plain_pytorch(make: Callable[[], 
     assert found.train_loss == pytest.approx(loss, abs=1e-6)
     with torch.no_grad():
         logits = module.eval()(torch.tensor(examples().inputs))
-    measured = evaluate(model, found.weights, examples())
+    measured = evaluate(model, found.weights, examples(), CLASSIFICATION)
     assert measured.sums == (int((logits.argmax(1) == torch.tensor(examples().labels)).sum()),)
     assert measured.loss_sum == pytest.approx(
         float(cross_entropy(logits, torch.tensor(examples().labels), reduction="sum")), abs=1e-4
@@ -183,16 +185,16 @@ def test_a_module_that_draws_where_it_is_measured_is_measured_by_the_same_draws_
 
     model = from_module(Always, shared=[])
     weights = model.initial(SEED)
-    assert evaluate(model, weights, examples()) == evaluate(model, weights, examples())
+    assert evaluate(model, weights, examples(), CLASSIFICATION) == evaluate(model, weights, examples(), CLASSIFICATION)
 
 
 def test_threads_that_train_and_measure_with_one_module_get_what_each_gets_alone() -> None:
     model = from_module(Functional, shared=[])
     jobs = [job(model, device_index=device, start=model.initial(device)) for device in range(4)]
-    alone = [(train(each).weights.tobytes(), evaluate(model, each.start, examples())) for each in jobs]
+    alone = [(train(each).weights.tobytes(), evaluate(model, each.start, examples(), CLASSIFICATION)) for each in jobs]
 
     def together(each: TrainingJob) -> tuple[bytes, object]:
-        return train(each).weights.tobytes(), evaluate(model, each.start, examples())
+        return train(each).weights.tobytes(), evaluate(model, each.start, examples(), CLASSIFICATION)
 
     with ThreadPoolExecutor(4) as threads:
         for _ in range(5):

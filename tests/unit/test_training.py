@@ -22,6 +22,7 @@ from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import Layer, Model, build_model, from_module
+from fedstrata.tasks import CLASSIFICATION
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 Tensors = Mapping[str, torch.Tensor]
@@ -45,6 +46,7 @@ def training(**values: Any) -> TrainingSettings:
 def job(name: str = "mlp", count: int = 70, **values: Any) -> TrainingJob:
     model = build_model(ModelSettings(name=name), DIGITS)
     return TrainingJob(
+        task=CLASSIFICATION,
         model=model,
         start=model.initial(3),
         examples=examples(count),
@@ -225,7 +227,9 @@ def test_the_bits_do_not_depend_on_where_arrays_lie_in_memory(name: str) -> None
     inputs[...] = local.examples.inputs
     moved = replace(local, start=shifted, examples=Examples(inputs=inputs, labels=local.examples.labels))
     assert sha256(moved) == sha256(local)
-    assert evaluate(local.model, shifted, moved.examples) == evaluate(local.model, local.start, local.examples)
+    assert evaluate(local.model, shifted, moved.examples, CLASSIFICATION) == evaluate(
+        local.model, local.start, local.examples, CLASSIFICATION
+    )
 
 
 def test_another_process_gives_the_same_bits() -> None:
@@ -317,7 +321,7 @@ def identity_model() -> Model:
 def test_evaluation_can_be_redone_by_hand() -> None:
     inputs = np.log(np.float32([[1, 3], [1, 1], [4, 1], [1, 9]]))  # logits: label probabilities up to a factor
     batch = Examples(inputs=inputs, labels=np.int64([1, 1, 1, 1]))
-    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch)
+    loss_sum, (correct,), num_examples = evaluate(identity_model(), np.ones(1, np.float32), batch, CLASSIFICATION)
     # probabilities of label 1: 3/4, 1/2, 1/5, 9/10; among equals the first label wins
     assert loss_sum == pytest.approx(-np.log(3 / 4 * 1 / 2 * 1 / 5 * 9 / 10), abs=1e-6)
     assert (correct, num_examples) == (2, 4)
@@ -328,16 +332,16 @@ def test_evaluation_in_batches_counts_every_example_once() -> None:
     many = examples(2 * BATCH_EXAMPLES + 3)
     weights = model.initial(0)
     parts = [many.take(np.arange(start, min(start + 100, len(many)))) for start in range(0, len(many), 100)]
-    by_parts = [evaluate(model, weights, part) for part in parts]
-    whole = evaluate(model, weights, many)
+    by_parts = [evaluate(model, weights, part, CLASSIFICATION) for part in parts]
+    whole = evaluate(model, weights, many, CLASSIFICATION)
     assert whole.num_examples == sum(part.num_examples for part in by_parts) == 2 * BATCH_EXAMPLES + 3
     assert whole.sums == (sum(part.sums[0] for part in by_parts),)
     assert whole.loss_sum == pytest.approx(sum(part.loss_sum for part in by_parts), rel=1e-6)
-    assert evaluate(model, weights, many) == whole
+    assert evaluate(model, weights, many, CLASSIFICATION) == whole
 
 
 def test_no_examples_evaluate_to_zeros() -> None:
-    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0)) == (0.0, (0.0,), 0)
+    assert evaluate(identity_model(), np.ones(1, np.float32), examples(0), CLASSIFICATION) == (0.0, (0.0,), 0)
 
 
 def test_limiting_threads_twice_leaves_one() -> None:

@@ -18,6 +18,7 @@ from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model, from_module
+from fedstrata.tasks import CLASSIFICATION
 
 
 def examples(number: int = 50) -> Examples:
@@ -69,7 +70,7 @@ def test_an_own_model_with_other_outputs_than_wanted_is_refused_in_one_line(
     make: Callable[[], nn.Module], message: str
 ) -> None:
     with pytest.raises(PluginError, match=message) as refused:
-        try_out(OWN, from_module(make, shared=[]), DATASET, seed=1)
+        try_out(OWN, from_module(make, shared=[]), DATASET, seed=1, task=CLASSIFICATION)
     assert "\n" not in str(refused.value)
 
 
@@ -83,8 +84,14 @@ class Dropping(nn.Module):
 
 
 def test_a_model_that_draws_from_torchs_generator_passes_as_does_one_on_two_examples() -> None:
-    try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1)
-    try_out(OWN, from_module(Dropping, shared=[]), Dataset(train=examples(2), test=examples(), num_classes=10), seed=1)
+    try_out(OWN, from_module(Dropping, shared=[]), DATASET, seed=1, task=CLASSIFICATION)
+    try_out(
+        OWN,
+        from_module(Dropping, shared=[]),
+        Dataset(train=examples(2), test=examples(), num_classes=10),
+        seed=1,
+        task=CLASSIFICATION,
+    )
 
 
 def test_a_built_in_model_takes_one_input_of_float32() -> None:
@@ -93,7 +100,7 @@ def test_a_built_in_model_takes_one_input_of_float32() -> None:
     )
     data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
     with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
-        try_out(settings, build_model(settings, data.info), data, seed=1)
+        try_out(settings, build_model(settings, data.info), data, seed=1, task=CLASSIFICATION)
 
 
 TWICE = """

@@ -10,7 +10,7 @@ from emulator.estimates.check_times import Payloads, expected_times, print_times
 from emulator.results.compare import compare
 from emulator.results.record import RunRecord, load_record
 from emulator.results.report.page import document_of
-from emulator.results.report.virtual_time import accuracy_over_time
+from emulator.results.report.virtual_time import metric_over_time
 from emulator.runs.progress import progress_line, status_fields
 from emulator.sweeps.file import sweep_of
 from emulator.sweeps.folder import records_of
@@ -77,7 +77,7 @@ def timed_record(folder: Path, **changes: object) -> RunRecord:
 
 def test_accuracy_stands_at_the_time_at_which_the_model_is_there_once_all_are_measured(tmp_path: Path) -> None:
     # lps-1 is measured at 4 and 8 s with 0.5 and 0.8, lps-0 at 9 s alone, with 0.9
-    assert accuracy_over_time(timed_record(tmp_path / "run")) == [(9.0, pytest.approx(0.85))]
+    assert metric_over_time(timed_record(tmp_path / "run")) == [(9.0, pytest.approx(0.85))]
 
 
 def test_the_report_has_the_parts_and_the_curve(tmp_path: Path) -> None:

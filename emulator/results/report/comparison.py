@@ -1,12 +1,13 @@
-"""The figure of a comparison: accuracy by task and method, each seed a dot, with mean and spread."""
+"""The figure of a comparison: a metric by task and method, each seed a dot, with mean and spread."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.results.comparison import MEAN, Comparison, Group, Spread, accuracy_of
+from emulator.results.comparison import MEAN, Comparison, Form, Group, Spread, headlines_of, measured_of
 from emulator.results.report.style import COLOURS, MARKERS, MUTED, drawing, save, shorten
+from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The values of one colour: ratios, one per seed, by column."""
+    """The values of one colour, one per seed, by column."""
 
     label: str
     values: Mapping[str, Sequence[float]]
@@ -28,6 +29,7 @@ class Columns:
     title: str
     names: Sequence[str]
     series: Sequence[Series]
+    factor: float = 100.0  # of what is drawn to the values
 
     @property
     def size(self) -> tuple[float, float]:
@@ -44,7 +46,7 @@ class Columns:
         width, height = self.size
         axes = figure.add_axes((0.62 / width, (0.55 + self._legend_height) / height, 1 - 0.8 / width, 3.2 / height))
         for i, series in enumerate(self.series):
-            _draw_series(axes, series, self.names, (i, len(self.series)))
+            _draw_series(axes, series, self, (i, len(self.series)))
         _finish(axes, self)
 
     def write(self, folder: Path, name: str) -> None:
@@ -60,16 +62,23 @@ class Columns:
 def draw_comparison(comparison: "Comparison", output: Path) -> None:
     """Write compare.png and compare.svg into the folder `output`."""
 
-    groups, topics = comparison.groups, (*comparison.tasks, MEAN)
+    metric, topics = headlines_of(comparison.runs)[0], (*comparison.tasks, MEAN)
+    groups = [group for group in comparison.groups if group.headline == metric]
     is_one_name = len({group.name for group in groups}) == 1
     series = [
         Series(
             label=_label_of(group, named=not is_one_name),
-            values={topic: known([accuracy_of(run, topic) for run in group.runs]) for topic in topics},
+            values={topic: known([measured_of(run, topic) for run in group.runs]) for topic in topics},
         )
         for group in groups
     ]
-    Columns(title="Accuracy by task, %", names=topics, series=series).write(output, "compare")
+    title, factor = title_of(metric, "by task"), Form.of(metric).factor
+    Columns(title=title, names=topics, series=series, factor=factor).write(output, "compare")
+
+
+def title_of(metric: Metric, of: str = "") -> str:
+    """Return a figure's title: Accuracy by task, %."""
+    return " ".join(part for part in (metric.label, of) if part) + (", %" if metric.is_percent else "")
 
 
 def known(values: Iterable[float | None]) -> list[float]:
@@ -77,7 +86,7 @@ def known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _draw_series(axes: "Axes", series: Series, columns: Sequence[str], place: tuple[int, int]) -> None:
+def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[int, int]) -> None:
     """Draw, in each column, the seeds of a series as dots, and beside them the mean and the spread."""
 
     index, count = place
@@ -86,18 +95,18 @@ def _draw_series(axes: "Axes", series: Series, columns: Sequence[str], place: tu
         "marker": MARKERS[index % len(MARKERS)],
         "linestyle": "none",
     }
-    width, label = 0.86 / count, series.label
-    for column, name in enumerate(columns):
+    width, label, factor = 0.86 / count, series.label, columns.factor
+    for column, name in enumerate(columns.names):
         values = series.values.get(name, ())
         spread = Spread.over(values)
         if spread.mean is None:
             continue
         left = column - 0.43 + index * width
         xs = [left + width * (0.12 + 0.4 * (i + 0.5) / len(values)) for i in range(len(values))]
-        axes.plot(xs, [100 * value for value in values], **style, markersize=4.5, alpha=0.5, markeredgewidth=0)
-        deviation = None if spread.deviation is None else 100 * spread.deviation
+        axes.plot(xs, [factor * value for value in values], **style, markersize=4.5, alpha=0.5, markeredgewidth=0)
+        deviation = None if spread.deviation is None else factor * spread.deviation
         axes.errorbar(
-            left + 0.75 * width, 100 * spread.mean, deviation, **style, markersize=7.5, markeredgecolor="white",
+            left + 0.75 * width, factor * spread.mean, deviation, **style, markersize=7.5, markeredgecolor="white",
             capsize=4, linewidth=1.6, label=label, zorder=3,
         )  # fmt: skip
         label = ""  # once in the legend

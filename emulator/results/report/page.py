@@ -7,11 +7,11 @@ from typing import Any
 
 from emulator.results.labels import label_picture
 from emulator.results.record import RunRecord, load_record
-from emulator.results.report.virtual_time import accuracy_over_time
+from emulator.results.report.virtual_time import metric_over_time
 from emulator.results.waits import parts_by_tier, picture
 from fedstrata.errors import OutputError
 from fedstrata.page import page_with, relevance_part
-from fedstrata.record.rounds import ROUNDS
+from fedstrata.record.rounds import page_row
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
@@ -40,12 +40,12 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
             if relevance is not None
             else None,
             "label_picture": label_picture(record),
-            "virtual_curve": accuracy_over_time(record) or None,
+            "virtual_curve": metric_over_time(record) or None,
             "round_picture": picture(record, waits, global_round),
             "real_parts": parts_by_tier(waits) if waits and not record.timeline else None,
             "real_links": [dataclasses.asdict(row) for row in record.links] or None,
         },
-        "rounds": [ROUNDS.values(row) for row in record.rounds],
+        "rounds": [page_row(row, record.headline) for row in record.rounds],
     }
 
 

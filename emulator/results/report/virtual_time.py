@@ -1,11 +1,13 @@
-"""What comparisons and sweeps show of the virtual clock: accuracy over time."""
+"""What comparisons and sweeps show of the virtual clock: the headline metric over time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.results.record import RunRecord
+from emulator.results.report.comparison import title_of
 from emulator.results.report.style import COLOURS, drawing, save, shorten
+from fedstrata.tasks import Metric
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -16,7 +18,7 @@ PANELS_IN_A_ROW = 3
 Curve = Sequence[tuple[float, float]]
 
 
-def write_accuracy_over_time(curves: Mapping[str, Curve], folder: Path) -> None:
+def write_metric_over_time(curves: Mapping[str, Curve], metric: Metric, folder: Path) -> None:
     """Write compare-time.png and compare-time.svg: a curve a run."""
     from matplotlib.figure import Figure
 
@@ -24,12 +26,12 @@ def write_accuracy_over_time(curves: Mapping[str, Curve], folder: Path) -> None:
         figure = Figure(figsize=(8.0, 4.4), facecolor="white")
         axes = figure.subplots()
         figure.subplots_adjust(left=0.08, right=0.97, bottom=0.17, top=0.9)
-        _draw(axes, {name: [curve] for name, curve in curves.items()}, "Accuracy, %", list(curves))
+        _draw(axes, {name: [curve] for name, curve in curves.items()}, metric, list(curves), "")
         axes.legend(frameon=False, fontsize=8.5)
         save(figure, folder, "compare-time")
 
 
-def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Path, name: str) -> None:
+def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Metric, folder: Path, name: str) -> None:
     """Write `name`.png and `name`.svg: a panel a setting, in it a colour a cell, and a curve a run of it."""
     from matplotlib.figure import Figure
 
@@ -41,11 +43,11 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], folder: Pa
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
         places = [axes for row in grid for axes in row]
         for axes, (setting, panel) in zip(places, panels.items(), strict=False):
-            _draw(axes, panel, shorten(setting, 60) or "Accuracy, %", cells)
+            _draw(axes, panel, metric, cells, shorten(setting, 60))
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         for row in grid:
-            row[0].set_ylabel("accuracy, %")
+            row[0].set_ylabel(f"{metric.name}{', %' if metric.is_percent else ''}")
         handles, labels = _legend(places)
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(cells)), frameon=False)
         save(figure, folder, name)
@@ -60,36 +62,41 @@ def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
     return list(found.values()), list(found)
 
 
-def _draw(axes: "Axes", curves: Mapping[str, Sequence[Curve]], title: str, names: Sequence[str]) -> None:
+def _draw(
+    axes: "Axes", curves: Mapping[str, Sequence[Curve]], metric: Metric, names: Sequence[str], title: str
+) -> None:
     """A step for each time at which a better or worse model is there; a colour a name, its place among `names`."""
     longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
     for name, each in curves.items():
         for number, curve in enumerate(each):
-            xs, ys = [at_s / unit_s for at_s, _ in curve], [100 * accuracy for _, accuracy in curve]
+            xs, ys = (
+                [at_s / unit_s for at_s, _ in curve],
+                [(100 if metric.is_percent else 1) * value for _, value in curve],
+            )
             colour, label = COLOURS[names.index(name) % len(COLOURS)], "" if number else name
             axes.plot(xs, ys, color=colour, linewidth=1.7, drawstyle="steps-post", label=label)
     axes.grid(axis="y")
-    axes.set_title(title)
+    axes.set_title(title or title_of(metric))
     axes.set_xlabel(f"virtual time, {unit}")
 
 
-def accuracy_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Return the virtual seconds and mean accuracy over the LPSs' models, each as it was last measured, once all
-    have been.
+def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
+    """Return the virtual seconds and the mean headline metric over the LPSs' models, each as it was last measured,
+    once all have been.
     """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"
     }
     measured = sorted(
-        (ready[row.lps_id, row.lps_round], row.lps_id, row.accuracy)
+        (ready[row.lps_id, row.lps_round], row.lps_id, value)
         for row in record.rounds
-        if row.accuracy is not None and (row.lps_id, row.lps_round) in ready
+        if (value := row.metrics[record.headline.name]) is not None and (row.lps_id, row.lps_round) in ready
     )
     latest: dict[str, float] = {}
     points: dict[float, float] = {}
-    for at_s, lps_id, accuracy in measured:
-        latest[lps_id] = accuracy
+    for at_s, lps_id, value in measured:
+        latest[lps_id] = value
         if len(latest) == len(record.summary.by_lps):
             points[at_s] = sum(latest.values()) / len(latest)
     return list(points.items())

@@ -1,12 +1,12 @@
-// The figures over rounds: accuracy and loss by cluster, devices' accuracy at the end, and how long a round takes whom.
+// The figures over rounds: metric and loss by cluster, devices' metric at the end, and how long a round takes whom.
 "use strict";
 
 (() => {
-  const { COUNT, DASHES, isNumber, percent, seconds, shorten, spread } = fedstrata;
+  const { COUNT, DASHES, isNumber, seconds, shorten, spread } = fedstrata;
   const MOST_BARS = 40;
   const MOST_BANDS = 4; // of devices' spread behind lines; more would hide each other
 
-  /** Accuracy or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
+  /** Headline metric or loss of each cluster's model over LPS rounds: lines with names, or of many their spread and median. */
   function curve(view, look, width, { key, title, scale = 1, low, high }) {
     const rows = view.rounds.filter((row) => isNumber(row[key])).map((row) => ({
       ...row, value: scale * row[key], low: isNumber(row[low]) ? scale * row[low] : null, high: scale * row[high],
@@ -25,19 +25,19 @@
     return fedstrata.plot(options, title, ends);
   }
 
-  /** Mean accuracy of the LPSs' models at the virtual time at which they have them. */
+  /** Mean headline metric of the LPSs' models at the virtual time at which they have them. */
   function virtualCurve(view, look, width) {
     const curve = view.virtualCurve ?? [];
     if (!curve.length) return null;
     const [factor, unit] = [[86_400, "days"], [3_600, "hours"], [60, "minutes"], [1, "seconds"]].find(([each]) => curve.at(-1)[0] >= 2 * each || each === 1);
-    const points = curve.map(([at, accuracy]) => ({ at: at / factor, accuracy: 100 * accuracy }));
+    const points = curve.map(([at, value]) => ({ at: at / factor, value: view.metric.scale * value }));
     const options = {
       width, height: Math.min(320, 160 + width / 5), marginLeft: 52, marginTop: 24, insetTop: 12,
       x: { label: `Virtual time, ${unit}`, domain: [0, points.at(-1).at] },
-      y: { label: "Accuracy, %", labelAnchor: "center", labelArrow: "none", grid: true, nice: true },
-      marks: [Plot.line(points, { x: "at", y: "accuracy", curve: "step-after", stroke: "var(--ink)", strokeWidth: 2 })],
+      y: { label: view.metric.inUnit(view.metric.label), labelAnchor: "center", labelArrow: "none", grid: true, nice: true },
+      marks: [Plot.line(points, { x: "at", y: "value", curve: "step-after", stroke: "var(--ink)", strokeWidth: 2 })],
     };
-    return fedstrata.plot(options, "Accuracy over virtual time", `It ends at ${percent(curve.at(-1)[1])}`);
+    return fedstrata.plot(options, `${view.metric.label} over virtual time`, `It ends at ${view.metric.said(curve.at(-1)[1])}`);
   }
 
   const ticksOf = (last) => d3.ticks(1, Math.max(1, last), Math.min(10, last)).filter(Number.isInteger);
@@ -117,55 +117,58 @@
   /** How far the devices of each cluster lie apart: of the newest round that was measured, from which to which device;
    * at the end each device. */
   function deviceSpread(view, look, width) {
-    const measured = view.devices.filter((device) => isNumber(device.accuracy) && device.cluster);
+    const { inUnit, label, said, scale } = view.metric;
+    const measured = view.devices.filter((device) => isNumber(device.metric) && device.cluster);
     if (!measured.length) return deviceRanges(view, look, width);
     const names = Object.keys(view.clusters).filter((name) => measured.some((device) => device.cluster === name));
-    if (names.length > MOST_BARS) return histogram(measured, width);
+    if (names.length > MOST_BARS) return histogram(view, measured, width);
     const options = {
       width, height: 72 + 26 * names.length, marginLeft: 84, marginRight: 16, marginBottom: 42,
-      x: { label: "Accuracy of each device, %", grid: true, nice: true },
+      x: { label: inUnit(`${label} of each device`), grid: true, nice: true },
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [
         ...names.map((name) => Plot.dot(measured.filter((device) => device.cluster === name), {
-          x: (device) => 100 * device.accuracy, y: "cluster", r: measured.length > 200 ? 3 : 5, fillOpacity: 0.5,
-          fill: look.cluster(name), stroke: look.cluster(name), tip: true, title: (device) => `${device.id}: ${percent(device.accuracy)}`,
+          x: (device) => scale * device.metric, y: "cluster", r: measured.length > 200 ? 3 : 5, fillOpacity: 0.5,
+          fill: look.cluster(name), stroke: look.cluster(name), tip: true, title: (device) => `${device.id}: ${said(device.metric)}`,
         })),
         Plot.tickX(measured, Plot.groupY({ x: "median" }, {
-          x: (device) => 100 * device.accuracy, y: "cluster", stroke: "var(--ink)", strokeWidth: 2,
+          x: (device) => scale * device.metric, y: "cluster", stroke: "var(--ink)", strokeWidth: 2,
         })),
       ],
     };
-    const [low, high] = d3.extent(measured, (device) => device.accuracy);
-    return fedstrata.plot(options, "Accuracy by device", `From ${percent(low)} to ${percent(high)} over ${measured.length} devices`);
+    const [low, high] = d3.extent(measured, (device) => device.metric);
+    return fedstrata.plot(options, `${label} by device`, `From ${said(low)} to ${said(high)} over ${measured.length} devices`);
   }
 
   function deviceRanges(view, look, width) {
+    const { inUnit, label, said: inWords, scale } = view.metric;
     const names = Object.keys(view.byLps).slice(0, MOST_BARS);
-    const newest = (name) => view.rounds.findLast((row) => row.lps_id === name && isNumber(row.lowest_accuracy));
+    const newest = (name) => view.rounds.findLast((row) => row.lps_id === name && isNumber(row.lowest));
     const rows = names.map(newest).filter(Boolean);
     if (!rows.length) return null;
     const options = {
       width, height: 72 + 26 * names.length, marginLeft: 84, marginRight: 16, marginBottom: 42,
-      x: { label: "Accuracy of the least and the most accurate device, %", grid: true, nice: true },
+      x: { label: inUnit(`${label} of the lowest and the highest device`), grid: true, nice: true },
       y: { domain: names, label: null, tickFormat: (name) => shorten(name, 11), tickSize: 0 },
       marks: [
         ...rows.map((row) => Plot.ruleY([row], {
-          x1: 100 * row.lowest_accuracy, x2: 100 * row.highest_accuracy, y: "lps_id", stroke: look.cluster(row.lps_id),
+          x1: scale * row.lowest, x2: scale * row.highest, y: "lps_id", stroke: look.cluster(row.lps_id),
           strokeWidth: 5, strokeLinecap: "round",
         })),
-        Plot.tickX(rows, { x: (row) => 100 * row.accuracy, y: "lps_id", stroke: "var(--ink)", strokeWidth: 2 }),
+        Plot.tickX(rows, { x: (row) => scale * row.metric, y: "lps_id", stroke: "var(--ink)", strokeWidth: 2 }),
       ],
     };
-    const said = rows.map((row) => `${row.lps_id} from ${percent(row.lowest_accuracy)} to ${percent(row.highest_accuracy)}`);
+    const said = rows.map((row) => `${row.lps_id} from ${inWords(row.lowest)} to ${inWords(row.highest)}`);
     return fedstrata.plot(options, "Devices in the newest round", said.join(", "));
   }
 
-  function histogram(measured, width) {
+  function histogram(view, measured, width) {
+    const { inUnit, label, scale } = view.metric;
     const options = {
-      width, height: 240, x: { label: "Accuracy of each device, %" }, y: { label: "devices", grid: true },
-      marks: [Plot.rectY(measured, Plot.binX({ y: "count" }, { x: (device) => 100 * device.accuracy, fill: "var(--accent)" }))],
+      width, height: 240, x: { label: inUnit(`${label} of each device`) }, y: { label: "devices", grid: true },
+      marks: [Plot.rectY(measured, Plot.binX({ y: "count" }, { x: (device) => scale * device.metric, fill: "var(--accent)" }))],
     };
-    return fedstrata.plot(options, "Accuracy by device", `Of ${measured.length} devices`);
+    return fedstrata.plot(options, `${label} by device`, `Of ${measured.length} devices`);
   }
 
   /** The newest global round that is told of: how long each of its LPS rounds took each LPS, one after the other. */

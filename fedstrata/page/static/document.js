@@ -4,8 +4,8 @@
 (() => {
   const LINKS = ["device-gps", "device-lps", "lps-gps"];
   const COLUMNS = [
-    "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "accuracy", "seconds", "bytes_up",
-    "bytes_down", "lowest_accuracy", "highest_accuracy",
+    "global_round", "lps_round", "lps_id", "devices", "num_examples", "loss", "metric", "seconds", "bytes_up",
+    "bytes_down", "lowest", "highest",
   ];
   const STATES = { a: "absent", e: "enrolled", w: "answered", g: "assigned", r: "refused" };
   const RATE_S = 10; // over how long a link's rate is taken
@@ -57,6 +57,7 @@
       const { toldAt } = this;
       return {
         summary, live, clusters, byLps,
+        metric: fedstrata.metricOf(summary.metrics?.[0]),
         name: summary.name ?? summary.run_id ?? "",
         isOver: !live || live.has_record,
         spans: Boolean(summary.homes),
@@ -82,6 +83,7 @@
 
   function devicesOf(summary, live, clusters, byLps) {
     const [clusterOf, homeOf] = [placeOf(clusters), placeOf(byLps)];
+    const { name } = fedstrata.metricOf(summary.metrics?.[0]);
     const ids = live?.device_ids ?? [...new Set([...Object.keys(summary.device_tasks ?? {}), ...clusterOf.keys()])];
     const waits = new Map((live?.waits ?? []).map((wait) => [wait.name, wait]));
     const excluded = new Map((summary.excluded ?? []).map((exclusion) => [exclusion.device, exclusion]));
@@ -93,7 +95,7 @@
       home: homeOf.get(id) ?? null,
       wait: waits.get(id) ?? null,
       exclusion: excluded.get(id) ?? null,
-      accuracy: summary.device_accuracy?.[id] ?? null,
+      metric: summary[`device_${name}`]?.[id] ?? null,
     }));
   }
 

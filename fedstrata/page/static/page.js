@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { bytes, counted, decimal, element, grouped, joules, percent, seconds, tables } = fedstrata;
+  const { bytes, counted, decimal, element, grouped, joules, seconds, tables } = fedstrata;
   const DRAW_MS = 400; // between two drawings
   const MOST_NAMED = 5; // of those that the run waits for; the table of devices has all
   const run = new fedstrata.RunDocument();
@@ -12,22 +12,25 @@
 
   /** A part of the page that is drawn anew only when what it shows has changed. */
   class Section {
+    /** `title` is a text, or a function of the view. */
     constructor(title, { figures = [], texts = [], tables: shown = [], isWhole = false }) {
-      this.title = title;
+      this.titleOf = typeof title === "function" ? title : () => title;
+      this.heading = element("h2");
       this.figures = figures.map((draw) => ({ draw, node: element("figure") }));
       this.texts = texts.map((write) => ({ write, node: element("p", { class: "said" }) }));
       this.tables = shown.map((draw) => ({ draw, node: element("div", { class: "wide long", tabindex: "0", role: "region" }) }));
       this.save = element("button", { type: "button" }, "Save as SVG");
-      this.save.setAttribute("aria-label", `Save as SVG: ${title}`);
       this.save.addEventListener("click", () => this.saveFigures());
       this.node = element(
         "section", isWhole ? { class: "whole" } : {},
-        element("div", { class: "head" }, element("h2", {}, title), this.save),
+        element("div", { class: "head" }, this.heading, this.save),
         ...[...this.figures, ...this.texts, ...this.tables].map((part) => part.node),
       );
     }
 
     show(view, look) {
+      this.heading.textContent = this.titleOf(view);
+      this.save.setAttribute("aria-label", `Save as SVG: ${this.heading.textContent}`);
       for (const node of [this.node, ...this.figures.map((figure) => figure.node)]) node.hidden = false; // to have a width
       for (const figure of this.figures) {
         const svg = figure.draw(view, look, Math.max(280, Math.floor(figure.node.clientWidth)));
@@ -54,18 +57,20 @@
       const shown = this.figures.map(({ node }) => node.querySelector("svg")).filter(Boolean);
       shown.forEach((svg, i) => {
         const url = URL.createObjectURL(new Blob([fedstrata.svgFile(svg)], { type: "image/svg+xml" }));
-        const name = this.title.toLowerCase().replaceAll(" ", "-") + (shown.length > 1 ? `-${i + 1}` : "");
+        const name = this.heading.textContent.toLowerCase().replaceAll(" ", "-") + (shown.length > 1 ? `-${i + 1}` : "");
         element("a", { href: url, download: `${name}.svg` }).click();
         setTimeout(() => URL.revokeObjectURL(url), 10_000);
       });
     }
   }
 
-  const accuracy = { key: "accuracy", title: "Accuracy, %", scale: 100, low: "lowest_accuracy", high: "highest_accuracy" };
+  const metric = (view) => ({
+    key: "metric", title: view.metric.inUnit(view.metric.label), scale: view.metric.scale, low: "lowest", high: "highest",
+  });
   const loss = { key: "loss", title: "Loss" };
   const SECTIONS = [
     new Section("Topology", { figures: [fedstrata.topology], texts: [clusterRule], isWhole: true }),
-    new Section("Accuracy", { figures: [(view, look, width) => fedstrata.curve(view, look, width, accuracy)], texts: [notMeasured] }),
+    new Section((view) => view.metric.label, { figures: [(view, look, width) => fedstrata.curve(view, look, width, metric(view))], texts: [notMeasured] }),
     new Section("Loss", { figures: [(view, look, width) => fedstrata.curve(view, look, width, loss)] }),
     new Section("Devices", { figures: [fedstrata.deviceSpread], texts: [spreadSaid] }),
     new Section("Newest round by wall time", { figures: [(view, _, width) => fedstrata.timeline(view, width)] }),
@@ -91,13 +96,13 @@
 
   function notMeasured(view) {
     if (!view.rounds.length) return view.isOver ? "No LPS round was completed." : "";
-    return view.rounds.some((row) => fedstrata.isNumber(row.accuracy))
+    return view.rounds.some((row) => fedstrata.isNumber(row.metric))
       ? `Of the model that each LPS round produced; G1, G2, … are the global rounds.${view.spans ? " By LPS, since clusters span them." : ""}`
       : "Not measured.";
   }
 
   function spreadSaid(view) {
-    if (view.devices.some((device) => fedstrata.isNumber(device.accuracy))) return "Each device at the end, with what it would use; the line is a cluster's median.";
+    if (view.devices.some((device) => fedstrata.isNumber(device.metric))) return "Each device at the end, with what it would use; the line is a cluster's median.";
     return view.rounds.length ? "In the newest round that was measured; the line is all of a cluster's examples together." : "";
   }
 
@@ -183,11 +188,11 @@
     head.waits.hidden = !head.waits.textContent;
     const left = view.live?.seconds_left;
     write(head.left, fedstrata.isNumber(left) ? `about ${seconds(Math.max(1, Math.round(left - since)))} left` : "");
-    const means = Object.keys(view.byLps).map((name) => fedstrata.lastAccuracy(view, name)).filter(fedstrata.isNumber);
-    const mean = view.summary.accuracy?.mean ?? (means.length ? d3.mean(means) : null);
+    const means = Object.keys(view.byLps).map((name) => fedstrata.lastMetric(view, name)).filter(fedstrata.isNumber);
+    const mean = view.summary[view.metric.name]?.mean ?? (means.length ? d3.mean(means) : null);
     const total = d3.sum(view.links, (link) => link.up + link.down);
     const facts = [
-      ["Mean accuracy", percent(mean)],
+      [`Mean ${view.metric.isPercent ? view.metric.label.toLowerCase() : view.metric.label}`, view.metric.said(mean)],
       ["Adjusted Rand index", decimal(view.summary.adjusted_rand_index)],
       ...(view.isOver && view.summary.virtual ? [["Virtual time", seconds(view.summary.virtual.seconds)]] : []),
       ["Wall time", seconds(view.live && !view.isOver ? Math.round(view.live.seconds + since) : view.summary.wall_seconds?.total)],

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { NO_VALUE, bytes, counted, decimal, grouped, isNumber, joules, percent, seconds } = fedstrata;
+  const { NO_VALUE, bytes, counted, decimal, grouped, isNumber, joules, seconds } = fedstrata;
   const PHASES = { enrol: "enrolment", relevance: "questions", group: "grouping", train: "training" };
   const MOST_ROWS = 300;
 
@@ -48,14 +48,14 @@
       const sha = view.summary.model_sha256?.[name] ?? "";
       return [
         name, grouped(ids.length), look.tasks.size ? taskList(look, tasks) : NO_VALUE,
-        percent(fedstrata.lastAccuracy(view, name)), decimal(losses.at(-1)?.loss),
+        view.metric.said(fedstrata.lastMetric(view, name)), decimal(losses.at(-1)?.loss),
         own.length ? seconds(d3.sum(own, (row) => row.seconds)) : NO_VALUE,
         own.length ? bytes(d3.sum(own, (row) => row.bytes_down)) : NO_VALUE,
         own.length ? bytes(d3.sum(own, (row) => row.bytes_up)) : NO_VALUE,
         sha ? element("code", { title: sha }, sha.slice(0, 12)) : NO_VALUE,
       ];
     });
-    const heads = ["Cluster", "Devices#", "True tasks", "Accuracy#", "Last loss#", "Wall time in rounds#", "Bytes down#", "Bytes up#", "Model SHA-256"];
+    const heads = ["Cluster", "Devices#", "True tasks", `${view.metric.label}#`, "Last loss#", "Wall time in rounds#", "Bytes down#", "Bytes up#", "Model SHA-256"];
     return table("Clusters", heads, rows.slice(0, MOST_ROWS));
   }
 
@@ -67,13 +67,15 @@
     const rows = [...look.tasks.keys()].map((task) => {
       const own = view.devices.filter((device) => device.task === task);
       const where = d3.rollups(own, (same) => same.length, (device) => device.cluster ?? "none").sort((a, b) => b[1] - a[1]);
-      const accuracy = view.summary.task_accuracy?.[task];
+      const value = view.summary[`task_${view.metric.name}`]?.[task];
       return [
         element("span", { class: "mark" }, swatch(look, task), task), grouped(own.length),
-        where.map(([name, count]) => `${name} (${grouped(count)})`).join(", "), percent(accuracy), bar(accuracy),
+        where.map(([name, count]) => `${name} (${grouped(count)})`).join(", "), view.metric.said(value),
+        ...(view.metric.isPercent ? [bar(value)] : []),
       ];
     });
-    return table("True tasks", ["Task", "Devices#", "In clusters", "Accuracy#", "Share"], rows);
+    const share = view.metric.isPercent ? ["Share"] : [];
+    return table("True tasks", ["Task", "Devices#", "In clusters", `${view.metric.label}#`, ...share], rows);
   }
 
   function times(view) {
@@ -152,10 +154,10 @@
     const found = view.devices.filter((device) => `${device.id} ${fedstrata.stateOf(device)}`.toLowerCase().includes(word.toLowerCase()));
     const rows = found.slice(0, MOST_ROWS).map((device) => [
       device.id, fedstrata.stateOf({ ...device, cluster: null, task: null }), device.task ?? NO_VALUE, device.cluster ?? NO_VALUE,
-      device.home ?? NO_VALUE, percent(device.accuracy),
+      device.home ?? NO_VALUE, view.metric.said(device.metric),
     ]);
     const caption = found.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${grouped(found.length)} devices` : counted(found.length, "device");
-    return table(caption, ["Device", "State", "True task", "Cluster", "LPS", "Accuracy#"], rows);
+    return table(caption, ["Device", "State", "True task", "Cluster", "LPS", `${view.metric.label}#`], rows);
   }
 
   Object.assign(fedstrata, { element, tables: { clusters, tasks, times, virtualTimes, energy, realParts, realLinks, links, events, devices } });

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { bytes, counted, percent, shorten } = fedstrata;
+  const { bytes, counted, shorten } = fedstrata;
   const GPS = { width: 52, height: 28 };
   const NARROWEST = 132; // of an LPS beside others
   const MOST_LPS = 60; // drawn each by itself
@@ -105,9 +105,9 @@
 
   /** An LPS with its devices below it. */
   function drawGroup(body, view, look, group, place, scale) {
-    const accuracy = lastAccuracy(view, group.name);
+    const metric = lastMetric(view, group.name);
     const name = group.name === null ? (view.isOver ? "left out" : "not grouped yet") : shorten(group.name, 14);
-    const facts = [counted(group.devices.length, "device"), ...(accuracy === null ? [] : [percent(accuracy)])];
+    const facts = [counted(group.devices.length, "device"), ...(metric === null ? [] : [view.metric.said(metric)])];
     let y = place.top;
     if (place.middle !== undefined) {
       const box = Math.min(place.width, 124);
@@ -165,10 +165,10 @@
     return said.join(", ");
   }
 
-  function lastAccuracy(view, name) {
-    const measured = view.summary.accuracy?.[name];
+  function lastMetric(view, name) {
+    const measured = view.summary[view.metric.name]?.[name];
     if (fedstrata.isNumber(measured)) return measured;
-    return view.rounds.findLast((row) => row.lps_id === name && fedstrata.isNumber(row.accuracy))?.accuracy ?? null;
+    return view.rounds.findLast((row) => row.lps_id === name && fedstrata.isNumber(row.metric))?.metric ?? null;
   }
 
   function drawLinkBytes(svg, view, width) {
@@ -222,5 +222,5 @@
     return `${said.join(". ")}.`;
   }
 
-  Object.assign(fedstrata, { topology, stateOf, lastAccuracy });
+  Object.assign(fedstrata, { topology, stateOf, lastMetric });
 })();

@@ -45,6 +45,14 @@ const fedstrata = {};
   const percent = (ratio) => (isNumber(ratio) ? `${(100 * ratio).toFixed(1)}${SPACE}%` : NO_VALUE);
   const decimal = (value) => (isNumber(value) ? value.toFixed(3) : NO_VALUE);
 
+  /** The headline metric of a run's task: how it is called, how its values are said, and what they are drawn as. */
+  function metricOf({ name, unit, title } = { name: "accuracy", unit: "percent", title: "" }) {
+    const label = title || name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
+    const isPercent = unit === "percent";
+    const said = isPercent ? percent : (value) => (isNumber(value) ? String(Number(value.toPrecision(4))) : NO_VALUE);
+    return { name, label, isPercent, said, scale: isPercent ? 100 : 1, inUnit: (words) => (isPercent ? `${words}, %` : words) };
+  }
+
   /** A count with its thousands apart: 12 300. */
   const grouped = (count) => (isNumber(count) ? String(count).replace(/\B(?=(\d{3})+$)/g, "\u202f") : NO_VALUE);
   const counted = (count, noun) => `${grouped(count)}${SPACE}${noun}${count === 1 ? "" : "s"}`;
@@ -80,6 +88,6 @@ const fedstrata = {};
   }
 
   Object.assign(fedstrata, {
-    NO_VALUE, isNumber, byteUnit, bytes, seconds, joules, percent, decimal, grouped, counted, shorten, labels, spread,
+    NO_VALUE, isNumber, byteUnit, bytes, seconds, joules, percent, decimal, metricOf, grouped, counted, shorten, labels, spread,
   });
 })();

@@ -1,0 +1,38 @@
+"""The area under the ROC curve from counts of scores by bin, which add up over devices as single scores do not."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedstrata.tasks.base import Sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def histogram_sums(bins: int) -> tuple[Sum, ...]:
+    """Return the sums of a histogram: the negatives in each bin, then the positives."""
+    return tuple(
+        Sum(name=f"{kind}_{number}", is_count=True) for kind in ("negatives", "positives") for number in range(bins)
+    )
+
+
+def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
+    """Return the counts of scores in [0, 1] by bin, those of negatives first; all tensors have one shape."""
+    import torch
+
+    places = (scores * bins).long().clamp(0, bins - 1)
+    both = torch.bincount((places + bins * is_positive).flatten(), minlength=2 * bins)
+    return [float(count) for count in both.tolist()]
+
+
+def ranking(counts: Sequence[float]) -> float | None:
+    """Return the share of pairs in which the positive has the higher score; None without a pair.
+
+    A pair in one bin counts half. The true share differs by at most half the share of such pairs.
+    """
+    negatives, positives = np.asarray(counts, np.float64).reshape(2, -1)
+    pairs = negatives.sum() * positives.sum()
+    lower = np.cumsum(negatives) - negatives / 2
+    return float((positives * lower).sum() / pairs) if pairs else None

@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.base import places_late
 from fedstrata.methods.ditto import Ditto
@@ -86,9 +87,17 @@ def test_a_question_has_a_row_a_label_and_at_most_as_many_numbers_as_an_input() 
     assert made(2).questions()[0].arrays[SUMS][1] == (CLASSES, DIM + 2)
 
 
-def test_data_without_labels_is_refused_by_name() -> None:
-    with pytest.raises(ExperimentError, match="label_means compares labels"):
-        LabelMeans.of({"name": "label_means"}, Facts(device_count=2, input_shape=(DIM,)))
+def test_a_task_without_labels_is_refused_by_name() -> None:
+    text = """
+    name: none
+    data: {name: digits}
+    task: reconstruction
+    partition: {kind: iid, devices: 2, examples_per_device: 10}
+    method: METHOD
+    """
+    for name in ("label_means", "flux"):
+        with pytest.raises(ExperimentError, match="reconstruction.*labels.*choose task classification"):
+            parse_experiment(text.replace("METHOD", name))
 
 
 # --- noise ----------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from sklearn.metrics import adjusted_rand_score
 
+from fedstrata.checks.combinations import check_combinations
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.base import places_late
 from fedstrata.methods.ditto import Ditto
+from fedstrata.methods.flux import Flux
 from fedstrata.methods.label_means import LABELS, SUMS, LabelMeans
 from fedstrata.methods.profiles.label_means import (
     check_sums,
@@ -30,6 +32,7 @@ from fedstrata.methods.profiles.label_means import (
     projected,
 )
 from fedstrata.noise import ResearchNoise
+from fedstrata.tasks.reconstruction import Reconstruction
 
 Matrix = NDArray[np.float64]
 DIM, CLASSES = 6, 3
@@ -88,16 +91,13 @@ def test_a_question_has_a_row_a_label_and_at_most_as_many_numbers_as_an_input() 
 
 
 def test_a_task_without_labels_is_refused_by_name() -> None:
-    text = """
-    name: none
-    data: {name: digits}
-    task: reconstruction
-    partition: {kind: iid, devices: 2, examples_per_device: 10}
-    method: METHOD
-    """
-    for name in ("label_means", "flux"):
-        with pytest.raises(ExperimentError, match="reconstruction.*labels.*choose task classification"):
-            parse_experiment(text.replace("METHOD", name))
+    experiment = parse_experiment("{name: a, partition: {kind: iid, devices: 2, examples_per_device: 10}}")
+    facts = Facts(
+        device_count=2, input_shape=(DIM,), task=Reconstruction(Reconstruction.Options(name="reconstruction"))
+    )
+    for kind in (LabelMeans, Flux):
+        with pytest.raises(ExperimentError, match="the method reads labels"):
+            check_combinations(experiment, kind.of({"name": "any"}, facts))
 
 
 # --- noise ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sklearn.metrics import (
     f1_score,
     log_loss,
     mean_absolute_error,
+    mean_pinball_loss,
     r2_score,
     roc_auc_score,
     root_mean_squared_error,
@@ -245,3 +246,19 @@ def test_no_tier_and_no_page_knows_a_task_by_name() -> None:
     assert len(files) > 100
     words = {path: set(re.findall(r"""(?<=["'])\w+(?=["'])""", path.read_text(encoding="utf-8"))) for path in files}
     assert {str(path): found & set(NAMES) for path, found in words.items() if found & set(NAMES)} == {}
+
+
+def test_the_task_of_the_documents_measures_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "own-task.md").read_text(encoding="utf-8")
+    (tmp_path / "quantile.py").write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    targets, outputs = inputs(), inputs(1)
+    found = measured_in_parts(
+        task_of({"name": "quantile:Quantile", "share": 0.8}), outputs, Examples(inputs=inputs(2), targets=targets)
+    )
+    assert found == {
+        "pinball": pytest.approx(mean_pinball_loss(targets, outputs[:, 0], alpha=0.8), rel=1e-5),
+        "below": (targets < outputs[:, 0]).mean(),
+    }
+    with pytest.raises(ExperimentError, match=r"task\.share"):
+        task_settings({"name": "quantile:Quantile", "share": 2})

@@ -18,7 +18,7 @@ from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
-from device.trial import try_out  # noqa: E402
+from device.trial import try_out, try_task  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.clock.clocks import clock_of  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
@@ -72,6 +72,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     task = make_task(experiment)
     for settings, architecture in zip(asked, architectures.all, strict=True):  # own code that fails does so now
         try_out(settings, architecture.model, dataset, experiment.seed, task)
+        try_task(task, architecture.model, dataset, experiment.seed)
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready

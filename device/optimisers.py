@@ -19,11 +19,11 @@ from torch.optim.rmsprop import rmsprop
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import LocalOptimiserSettings, SgdSettings, TrainingSettings
 from fedstrata.experiment.sections import (
-    AdagradSettings,
     CosineSchedule,
+    LocalAdagradSettings,
     LocalAdamSettings,
     LocalAdamWSettings,
-    RmspropSettings,
+    LocalRmspropSettings,
 )
 
 State = Mapping[str, NDArray[Any]]  # float32 vectors beside all leaves, and `steps`, int64 of shape (1,)
@@ -161,7 +161,7 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
             shares = {"beta1": beta1, "beta2": beta2, "amsgrad": False, "max_exp_avg_sqs": []}
             function = adam if settings.name == "adam" else adamw
             return function, ("exp_avgs", "exp_avg_sqs"), {**shares, "eps": settings.epsilon}
-        case RmspropSettings():
+        case LocalRmspropSettings():
             vectors = ("square_avgs", *(["momentum_buffer_list"] if settings.momentum else []))
             options: dict[str, Any] = {
                 "alpha": settings.alpha,
@@ -172,7 +172,7 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
             if not settings.momentum:
                 options["momentum_buffer_list"] = []
             return rmsprop, vectors, {**options, "eps": settings.epsilon}
-        case AdagradSettings():
+        case LocalAdagradSettings():
             return adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": settings.epsilon}
     raise ExperimentError(f"training.optimiser.name: {settings.name} is not one of torch's with moments")
 

@@ -1,4 +1,4 @@
-"""A model of the user's own, tried on a few examples before a device is ready, so that one line says what is wrong."""
+"""A model and a task, tried on a few examples before a device is ready, so that one line says what is wrong."""
 
 import random
 
@@ -7,7 +7,7 @@ import torch
 
 from device.evaluation import Tensors, further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
-from fedstrata.errors import ExperimentError, PluginError
+from fedstrata.errors import ExperimentError, FedstrataError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.models import Model
 from fedstrata.plugins import describe
@@ -49,6 +49,39 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
                 f"model {settings.name} gives other outputs for the same weights and inputs, or draws from a generator "
                 "of its own, of NumPy or of Python's random: draw from torch's global generator, and keep no state"
             )
+
+
+@torch.no_grad()
+def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
+    """Refuse a task if its loss or its sums cannot be computed for the data.
+
+    Raises:
+        PluginError: a task of the user's own fails, or gives something else than losses and sums. DataError: targets
+            or a column are missing.
+    """
+    examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
+    name, n = task.options.name, len(examples)
+    outputs = _outputs(model, named_tensors(model.layout, model.initial(seed)), examples, measures=True)
+    targets: torch.Tensor | None = None
+    try:
+        targets = torch.tensor(task.targets(examples))
+        losses, mean = task.loss(outputs, targets), task.mean_loss(outputs, targets)
+        sums = np.asarray(task.measure(outputs, targets, examples), np.float64)
+    except FedstrataError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"task {name} failed on {n} examples with targets {_described(targets)} and outputs {_described(outputs)}: "
+            f"{describe(error)}"
+        ) from error
+    if losses.shape != (n,) or mean.shape != ():
+        raise PluginError(
+            f"task {name} gives losses of shape {tuple(losses.shape)} and a mean loss of shape {tuple(mean.shape)} for "
+            f"{n} examples; loss gives one number an example, and mean_loss one number"
+        )
+    if sums.shape != (len(task.sums),):
+        said = f"task {name} measures {sums.size} numbers, and declares {len(task.sums)} sums"
+        raise PluginError(f"{said}; give one number for each sum")
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:

@@ -1,18 +1,20 @@
 """Numbers that secure aggregation and noise cannot do with: devices in a round, values of a sum, examples."""
 
 import math
+from collections import Counter
 from collections.abc import Collection
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.experiment.quantities import written_duration
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.methods import Method
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.streams.cohort import cohort_size
-from fedstrata.streams.homes import homes_of
+from fedstrata.streams.homes import home_of, homes_of
 from fedstrata.tensors.exact_sum import largest_value
 
 
@@ -21,6 +23,7 @@ def check_protection(experiment: Experiment, method: Method) -> None:
     if experiment.secure_aggregation is not None:
         _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
         _check_not_too_many(experiment, method)
+        _check_moves(experiment, experiment.secure_aggregation.min_devices)
     if experiment.privacy is not None and experiment.privacy.profiles is not None:
         _check_profiles(experiment, experiment.privacy.profiles)
     budget = budget_of(experiment)
@@ -60,6 +63,20 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
             f"secure_aggregation: {of} {asked} devices, and masks are for at most {MOST_MASKED}; "
             f"say training.participation: {MOST_MASKED}, form more clusters, or leave it out"
         )
+
+
+def _check_moves(experiment: Experiment, min_devices: int) -> None:
+    """Refuse moves after which an LPS asks too few. Moves at one time are one change."""
+    homes = {index: home_of(experiment, index) for index in range(experiment.device_count)}
+    moves = [(entry.at, entry.move) for entry in experiment.schedule if entry.move and experiment.clock != "none"]
+    for at in sorted({at for at, _ in moves}):
+        homes |= {index: move.home for time, move in moves if time == at for index in move.devices}
+        home, devices = min(Counter(homes.values()).items(), key=lambda item: item[1])
+        if cohort_size(devices, experiment.training.participation) < min_devices:
+            raise ExperimentError(
+                f"secure_aggregation: the moves at {written_duration(at)} leave {devices} devices to lps-{home}, fewer "
+                f"than min_devices, {min_devices}; move others there at the same time, or leave the moves out"
+            )
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:

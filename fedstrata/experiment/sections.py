@@ -144,8 +144,8 @@ class ModelSettings(Settings):
     the model's own.
     """
     buffers: Literal["average", "device", "freeze"] = "average"
-    """Statistics of a module, such as those of batch normalisation: `average` averages them like weights, `device`
-    keeps them on each device, and `freeze` keeps their initial values.
+    """Statistics of batch normalisation: `average` averages them like weights, `device` keeps them on each device,
+    `freeze` keeps their first values.
     """
     freeze: tuple[str, ...] = ()
     """Layers or tensors of a module that neither train nor travel, such as `[backbone]` or `["*.norm"]`."""
@@ -230,18 +230,18 @@ class StepSchedule(Settings):
     every: int = Field(default=1, ge=1)
     """Global rounds between two decays."""
     warm_up_rounds: int = Field(default=0, ge=0)
-    """Global rounds w at the start: round g has the share (g + 1) / (w + 1) of the rate, then g begins again at 0."""
+    """Rounds w at the start with (g + 1) / (w + 1) of the rate; the schedule begins after them."""
 
 
 class CosineSchedule(Settings):
     """A learning rate that falls along half a cosine until the last global round."""
 
     name: Literal["cosine"]
-    """`cosine` gives round g of T the share floor + (1 − floor) · (1 + cos(π g / T)) / 2 of the learning rate."""
+    """`cosine` multiplies the learning rate by floor + (1 − floor) · (1 + cos(π g / T)) / 2 in round g of T."""
     floor: float = Field(default=0.0, ge=0, lt=1)
     """Share of the learning rate to which it falls."""
     warm_up_rounds: int = Field(default=0, ge=0)
-    """Global rounds w at the start: round g has the share (g + 1) / (w + 1); T and g of the cosine leave them out."""
+    """Rounds w at the start with (g + 1) / (w + 1) of the rate; the schedule begins after them."""
 
 
 class _LocalOptimiser(Settings):
@@ -314,7 +314,7 @@ class LocalAdamWSettings(_LocalOptimiser):
     """Weight decay, applied to the weights beside the gradient's step."""
 
 
-class RmspropSettings(_LocalOptimiser):
+class LocalRmspropSettings(_LocalOptimiser):
     """RMSprop as in torch.optim.RMSprop."""
 
     name: Literal["rmsprop"]
@@ -331,7 +331,7 @@ class RmspropSettings(_LocalOptimiser):
     """Weight decay, added to the gradient."""
 
 
-class AdagradSettings(_LocalOptimiser):
+class LocalAdagradSettings(_LocalOptimiser):
     """Adagrad as in torch.optim.Adagrad."""
 
     name: Literal["adagrad"]
@@ -344,7 +344,9 @@ class AdagradSettings(_LocalOptimiser):
     """Weight decay, added to the gradient."""
 
 
-LocalOptimiserSettings = SgdSettings | LocalAdamSettings | LocalAdamWSettings | RmspropSettings | AdagradSettings
+LocalOptimiserSettings = (
+    SgdSettings | LocalAdamSettings | LocalAdamWSettings | LocalRmspropSettings | LocalAdagradSettings
+)
 
 
 def _named(value: Any, default: str) -> Any:

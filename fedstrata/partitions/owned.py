@@ -109,9 +109,15 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
-    """Raise what `device_data` would for its data, before any device starts."""
-    if not isinstance(experiment.partition, LocalPartition):
-        _assignment(experiment, dataset)
+    """Raise what `device_data` would, and DataError for a device with more than `bounds` allow, before any starts."""
+    if isinstance(experiment.partition, LocalPartition):
+        return
+    counts, most = example_counts(experiment, dataset), experiment.most_examples
+    if max(counts) > most:
+        largest = experiment.device_ids()[int(np.argmax(counts))]
+        raise DataError(
+            f"device {largest} has {max(counts)} training examples, and bounds.max_examples allows {most}; raise it"
+        )
 
 
 def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:

@@ -12,6 +12,7 @@ from fedstrata import methods
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.experiment.descriptions import descriptions
 from fedstrata.models import Layer, Model, Normalisation, from_module
+from fedstrata.tasks import Metric, Sum, Task
 from scripts.reference.markdown import cell, code, table
 
 TOP = """<!-- Written by `make reference` from the docstrings of fedstrata/ and emulator/interface.py. -->
@@ -34,6 +35,7 @@ MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
         ],
     ),
     "fedstrata.datasets": ("Data sets of own code.", [Dataset, Examples]),
+    "fedstrata.tasks": ("Tasks of own code.", [Task, Metric, Sum]),
     "fedstrata.models": ("Models of own code.", [Model, Layer, Normalisation, from_module]),
 }  # fmt: skip
 SECTION = re.compile(r"\n(Args|Raises):\n((?:    .*(?:\n|$))+)")

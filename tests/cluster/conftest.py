@@ -112,6 +112,11 @@ class Lab:
         found = self.core.list_namespaced_pod(self.namespace, label_selector=selector).items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
 
+    def releases(self) -> set[str]:
+        """The releases of Helm's in the namespace."""
+        found = self.core.list_namespaced_secret(self.namespace, label_selector="owner=helm").items
+        return {secret.metadata.labels["name"] for secret in found}
+
     def claims(self) -> list[str]:
         """Names of the volume claims in the namespace that are not on their way out."""
         found = self.core.list_namespaced_persistent_volume_claim(self.namespace).items

@@ -33,6 +33,14 @@ ON_VOLUMES: dict[str, Any] = {
 REPLACED_S = 400.0  # all pods, one after the other
 
 
+@pytest.fixture(autouse=True)
+def _releases(lab: Lab) -> Iterator[None]:
+    """Take down what a failed test has left: the pods and volumes of its releases would be missing in the next one."""
+    yield
+    for release in lab.releases():
+        lab.here("down", "--delete-records", "--yes", release=release)
+
+
 def upgraded(lab: Lab, *arguments: str, release: str) -> None:
     sets = [part for pair in LONG for part in ("--set", pair)]
     lab.here("up", "experiments/digits.yaml", *sets, *arguments, release=release)

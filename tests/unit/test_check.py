@@ -21,6 +21,7 @@ partition:
 """
 SIZE = ModelSize(
     elements=100,
+    frozen_elements=0,
     travelling_elements=90,
     stream_elements=60,
     fetched_elements=0,

@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, ExperimentError
-from fedstrata.partitions import device_data, public_data
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.partitions import check_partition, device_data, public_data
 from tests.support.splits import all_devices, experiment, identities
+
+FOLDER = {"name": "folder", "folder": "here", "input_shape": [1], "num_classes": 2}
 
 
 def data(train: list[int], test: list[int], **arrays: Any) -> Dataset:
@@ -145,3 +149,11 @@ def test_public_examples_of_data_without_labels_are_any() -> None:
     public = public_data(plan, dataset).inputs[:, 0].astype(int).tolist()
     assert not set(public) & set(owned)
     assert len(set(public)) == 5
+
+
+def test_a_device_with_more_examples_than_bounds_allow_is_found_before_the_run() -> None:
+    said = {"name": "split", "partition": natural(devices=2), "bounds": {"max_examples": 3}, "data": FOLDER}
+    plan = parse_experiment(yaml.safe_dump(said))
+    check_partition(plan, data([0, 0, 0, 1], [0, 1]))
+    with pytest.raises(DataError, match=r"device device-000 has 4 training examples, and bounds.max_examples allows"):
+        check_partition(plan, data([0, 0, 0, 0, 1], [0, 1]))

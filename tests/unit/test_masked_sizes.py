@@ -31,6 +31,22 @@ def test_more_devices_than_a_roster_holds_are_refused_before_anything_is_started
         many(devices, *overrides)
 
 
+def moved(*moves: str) -> str:
+    return f"schedule=[{', '.join(f'{{at: 2s, move: {{{move}}}}}' for move in moves)}]"
+
+
+TWO = ("topology={lps: 2}", "clock=virtual", "secure_aggregation.min_devices=3")
+
+
+def test_a_move_that_leaves_an_lps_too_few_devices_is_refused_unless_another_takes_its_place() -> None:
+    why = "the moves at 2s leave 2 devices to lps-0, fewer than min_devices, 3"
+    with pytest.raises(ExperimentError, match=why):
+        many(6, *TWO, moved("devices: [0], to: lps-1"))
+    many(6, *TWO, moved("devices: [0], to: lps-1", "devices: [1], to: lps-0"))
+    many(8, *TWO, moved("devices: [0], to: lps-1"))
+    many(6, *TWO, "clock=none", moved("devices: [0], to: lps-1"))  # which passes over the schedule
+
+
 @pytest.mark.parametrize(
     ("devices", "overrides"),
     [

@@ -289,3 +289,13 @@ def test_a_model_made_by_hand_must_share_tensors_that_it_has() -> None:
     good = Model.of_layers([layer], shared=["a"], outputs=lambda weights, inputs: inputs)
     with pytest.raises(ExperimentError, match="in the layout's order"):
         Model(layout=good.layout, shared=("a.bias", "a.weight"), initial=good.initial, outputs=good.outputs)
+
+
+def test_a_built_in_model_has_an_output_for_each_label_or_number_of_a_target() -> None:
+    settings = ModelSettings(name="mlp", hidden=(4,))
+    for info, outputs in (
+        (DatasetInfo(input_shape=(3,), num_classes=7), 7),
+        (DatasetInfo(input_shape=(3,)), 1),
+        (DatasetInfo(input_shape=(3,), target_shape=(2,)), 2),
+    ):
+        assert build_model(settings, info).dense == (3, 4, outputs)

@@ -23,6 +23,7 @@ from fedstrata.methods.gradients import gradient_at
 from fedstrata.models import Model, build_model, from_module
 from fedstrata.models.weights import sha256_of
 from fedstrata.streams.architectures import Architectures
+from fedstrata.tasks import CLASSIFICATION
 
 SEED, DEVICE, LPS_ROUND = 7, 2, 3
 INFO = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
@@ -101,6 +102,7 @@ def trained(model: Model, **changes: Any) -> LocalResult:
         "device_index": DEVICE,
         "lps_round": LPS_ROUND,
         "global_round": 0,
+        "task": CLASSIFICATION,
     }
     return train(TrainingJob(**{**given, **changes}))  # type: ignore[arg-type]
 
@@ -149,7 +151,7 @@ def test_a_module_with_statistics_trains_and_is_measured_as_by_plain_pytorch(mak
     with torch.no_grad():
         outputs = module(torch.tensor(examples().inputs))
     hits = int((outputs.argmax(1) == torch.tensor(examples().labels)).sum())
-    assert evaluate(model, result.weights, examples()).sums == (hits,)
+    assert evaluate(model, result.weights, examples(), CLASSIFICATION).sums == (hits,)
 
 
 @pytest.mark.parametrize("make", [Moving, lambda: Normed(momentum=None)])
@@ -157,7 +159,7 @@ def test_counters_begin_each_training_anew_whoever_trained_before(make: Callable
     model = from_module(make, shared=[]).of_run(SEED)
     first = trained(model)
     trained(model, device_index=9)
-    evaluate(model, first.weights, examples())
+    evaluate(model, first.weights, examples(), CLASSIFICATION)
     assert trained(model).weights.tobytes() == first.weights.tobytes()
     anew = from_module(make, shared=[]).of_run(SEED)
     trained(anew, device_index=4)

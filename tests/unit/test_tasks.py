@@ -1,26 +1,35 @@
 """What tasks measure, against NumPy and scikit-learn, and that the sums of parts are those of the whole."""
 
 import math
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from sklearn.metrics import (
     accuracy_score,
     f1_score,
     log_loss,
     mean_absolute_error,
+    mean_pinball_loss,
     r2_score,
     roc_auc_score,
     root_mean_squared_error,
 )
 
+from fedstrata.checks.combinations import refusals
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, ExperimentError, PluginError
 from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import make_method, method_settings
+from fedstrata.methods.registry import facts_of, method_of
 from fedstrata.tasks import Metric, Sum, Task, TaskSettings, measured
-from fedstrata.tasks.registry import make_task, task_class, task_settings
+from fedstrata.tasks.registry import NAMES, make_task, task_class, task_settings
 
 RNG = np.random.default_rng(7)
 N = 101
@@ -175,6 +184,23 @@ def test_data_that_do_not_fit_are_refused_by_name(section: str, info: dict[str, 
         task_of(section).check(DatasetInfo(input_shape=(2,), **info))
 
 
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [("next_token", "scores"), ("regression", "label_means"), ("multi_label", "{name: pacfl, by_label: true}")],
+)
+def test_a_method_that_reads_labels_refuses_other_tasks_by_name(task: str, method: str) -> None:
+    shapes = {"next_token": "num_classes: 9, target_shape: [4]"}.get(task, "target_shape: [3]")
+    text = f"""{{name: a, data: {{name: "own:load", input_shape: [4], {shapes}}}, model: {{name: "own:net"}},
+        partition: {{kind: iid, devices: 2, examples_per_device: 10}}, task: {task}, method: fedavg}}"""
+    experiment = parse_experiment(text)
+    chosen = method_settings(yaml.safe_load(method))
+    reading = method_of(chosen, replace(facts_of(experiment), num_classes=9, public_examples=5, public_labelled=True))
+    changed = experiment.model_copy(update={"method": chosen})
+    message = f"task {task} does not go with method {chosen.name}: the method reads labels"
+    assert [said for said in refusals(changed, reading) if said.startswith(message)]
+    assert not [said for said in refusals(experiment, make_method(experiment)) if said.startswith("task")]
+
+
 class Flawed(Task):
     metrics = (Metric(name="share", unit="percent"),)
     sums = (Sum(name="hits"),)
@@ -211,3 +237,28 @@ def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:
     assert [up.is_reached(value, 1.0, 0.95) for value in (0.94, 0.95, 1.2)] == [False, True, True]
     assert [down.is_reached(value, 0.95, 0.95) for value in (1.01, 1.0, 0.5)] == [False, True, True]
     assert [up.is_reached(value, -0.95, 0.95) for value in (-1.01, -1.0)] == [False, True]
+
+
+def test_no_tier_and_no_page_knows_a_task_by_name() -> None:
+    root = Path(__file__).parents[2]
+    files = [path for folder in ("gps", "lps", "device", "emulator") for path in (root / folder).rglob("*.py")]
+    files += (root / "fedstrata" / "page" / "static").glob("[!.]*[!n].js")
+    assert len(files) > 100
+    words = {path: set(re.findall(r"""(?<=["'])\w+(?=["'])""", path.read_text(encoding="utf-8"))) for path in files}
+    assert {str(path): found & set(NAMES) for path, found in words.items() if found & set(NAMES)} == {}
+
+
+def test_the_task_of_the_documents_measures_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "own-task.md").read_text(encoding="utf-8")
+    (tmp_path / "quantile.py").write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    targets, outputs = inputs(), inputs(1)
+    found = measured_in_parts(
+        task_of({"name": "quantile:Quantile", "share": 0.8}), outputs, Examples(inputs=inputs(2), targets=targets)
+    )
+    assert found == {
+        "pinball": pytest.approx(mean_pinball_loss(targets, outputs[:, 0], alpha=0.8), rel=1e-5),
+        "below": (targets < outputs[:, 0]).mean(),
+    }
+    with pytest.raises(ExperimentError, match=r"task\.share"):
+        task_settings({"name": "quantile:Quantile", "share": 2})

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.functional import dropout
 
 from device.repeat import train_twice
-from device.trial import try_out
+from device.trial import try_out, try_task
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
 from fedstrata.experiment import ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model, from_module
-from fedstrata.tasks import CLASSIFICATION
+from fedstrata.tasks import CLASSIFICATION, Classification, TaskSettings
 
 
 def examples(number: int = 50) -> Examples:
@@ -101,6 +101,42 @@ def test_a_built_in_model_takes_one_input_of_float32() -> None:
     data, settings = Dataset(train=masked, test=masked, num_classes=2), ModelSettings(name="mlp")
     with pytest.raises(ExperimentError, match="the data have a further input mask and inputs of whole numbers; name a"):
         try_out(settings, build_model(settings, data.info), data, seed=1, task=CLASSIFICATION)
+
+
+class Wrong(Classification):
+    """Classification with one thing wrong."""
+
+    def __init__(self, wrong: str) -> None:
+        super().__init__(TaskSettings(name="own:Wrong"))
+        self.wrong = wrong
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if self.wrong == "fails":
+            raise ValueError("no\nloss")
+        losses = super().loss(outputs, targets)
+        return losses[:1] if self.wrong == "loss" else losses
+
+    def measure(self, outputs: torch.Tensor, targets: torch.Tensor, examples: Examples) -> tuple[float, ...]:
+        return (1.0, 2.0) if self.wrong == "sums" else (1.0,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            "fails",
+            r"own:Wrong failed on 3 examples with targets torch.int64 of shape \(3,\).*: ValueError: no loss",
+        ),
+        ("loss", r"task own:Wrong gives losses of shape \(1,\) and a mean loss of shape \(\) for 3 examples"),
+        ("sums", "task own:Wrong measures 2 numbers, and declares 1 sums"),
+    ],
+)
+def test_a_task_that_gives_something_else_is_named_before_the_run(wrong: str, message: str) -> None:
+    model = build_model(ModelSettings(name="mlp"), DATASET.info)
+    try_task(Wrong(""), model, DATASET, seed=1)
+    with pytest.raises(PluginError, match=message) as refused:
+        try_task(Wrong(wrong), model, DATASET, seed=1)
+    assert "\n" not in str(refused.value)
 
 
 TWICE = """

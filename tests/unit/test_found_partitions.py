@@ -155,7 +155,5 @@ def test_a_device_with_more_examples_than_bounds_allow_is_found_before_the_run()
     said = {"name": "split", "partition": natural(devices=2), "bounds": {"max_examples": 3}, "data": FOLDER}
     plan = parse_experiment(yaml.safe_dump(said))
     check_partition(plan, data([0, 0, 0, 1], [0, 1]))
-    with pytest.raises(
-        DataError, match=r"device device-000 has 4 training examples, and bounds.max_examples allows"
-    ):
+    with pytest.raises(DataError, match=r"device device-000 has 4 training examples, and bounds.max_examples allows"):
         check_partition(plan, data([0, 0, 0, 0, 1], [0, 1]))

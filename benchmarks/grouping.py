@@ -16,7 +16,8 @@ from typing import Any, cast
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from device.training import LocalResult, TrainingJob, limit_threads, train
+from device.stacked.training import Stacked
+from device.training import LocalResult, TrainingJob, limit_threads
 from emulator.sweeps.file import Sweep, load_sweep
 from fedstrata.datasets import Dataset, Examples, load_dataset
 from fedstrata.experiment import Experiment
@@ -69,7 +70,7 @@ class BeforeTraining:
             global_round=0,
             epochs=epochs,
         )
-        return train(job)
+        return Stacked().train([job])[0]  # as the device program does
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:

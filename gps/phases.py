@@ -118,7 +118,7 @@ class Phases:
             self._run.stop(str(error))
 
     async def _group(self) -> None:
-        """Make the first plan, and put it into force at once: no LPS may hear of a plan without its clusters."""
+        """Make the first plan and activate it at once, so that no LPS learns of a plan before its clusters exist."""
         run = self._run
         devices = run.enrolment.candidates()
         candidates = described(run.experiment, devices)

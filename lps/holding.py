@@ -114,10 +114,10 @@ class Holding(Protocol):
         return False
 
     async def recover(self, show: Callable[[Any], None]) -> None:
-        """Get back from the devices what is lost; `show` is called with what answers the devices meanwhile.
+        """Recover lost state from the devices; `show` is called with the handler that answers them meanwhile.
 
         Raises:
-            StateError: with what is left the cluster would not go on as it would have.
+            StateError: the rest is not enough to continue with the same results.
         """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:

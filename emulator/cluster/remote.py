@@ -297,7 +297,7 @@ class _Elsewhere:
     """The backend of a run that Kubernetes keeps alive: there is nothing to do but watch."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """The GPS does it."""
+        """Do nothing: the GPS scales the LPSs itself."""
 
     async def failure(self) -> BaseException:
         """Never: the GPS's status says what fails."""

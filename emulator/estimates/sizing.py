@@ -78,7 +78,7 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return the bytes of an LPS beside what an idle one has: 2.5 models of its cluster, or 5.5 times all streams.
+    """Return the bytes of an LPS beyond an idle one: 2.5 models of its cluster, or 5.5 times all streams.
 
     As benchmarks/memory.py measures.
 

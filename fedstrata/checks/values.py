@@ -134,7 +134,7 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Refuse moves as training begins, and moves that leave an LPS without devices."""
+    """Refuse moves at the moment training begins, and moves that leave an LPS without devices."""
     homes = Homes(experiment.schedule)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")

@@ -317,7 +317,7 @@ def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
 
 
 def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[tuple[int | None, int]]:
-    """Return when each flow has left a link that all share, and its bits by a time; None if it has not left by then."""
+    """Return when each flow on a shared link finished, None if not by `until_ns`, and its bits by `until_ns`."""
     link = ScheduledLink(capacity)
     over = dict(_begin(link, flows, until_ns) + link.advance(until_ns))
     found: list[tuple[int | None, int]] = []

@@ -61,7 +61,7 @@ class Cfl(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The devices' updates will tell."""
+        """Return 0: the number of clusters is known only after devices have trained."""
         return 0
 
     def questions(self) -> Sequence[Question]:

@@ -59,7 +59,7 @@ class FedClust(Method):
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model, in each cluster."""
+        """Return one channel: the whole model, averaged in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:

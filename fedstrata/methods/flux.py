@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.errors import PayloadError
 from fedstrata.methods.base import (
     Answers,
     Arrays,
@@ -62,10 +62,8 @@ class Flux(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError for data without labels, or more clusters than devices."""
+        """Raise ExperimentError for more clusters than devices."""
         check_clusters(self.options.clusters, self.facts)
-        if self.facts.num_classes < 1:
-            raise ExperimentError("method flux compares labels, and the data has none; choose one_shot")
 
     @property
     def clusters_known(self) -> int:

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedstrata.errors import ExperimentError
 from fedstrata.experiment.privacy import ProfilePrivacy
 from fedstrata.methods.base import (
     Answers,
@@ -55,7 +54,6 @@ from fedstrata.methods.profiles.relevance import landmarks
 from fedstrata.models import Model
 
 LABELS, SUMS = "labels", "sums"
-VIEWS = ("mass", "meaning")
 
 
 class LabelMeans(Method):
@@ -81,10 +79,8 @@ class LabelMeans(Method):
         return True
 
     def check(self) -> None:
-        """Labels are classes, and there are no more clusters than devices."""
+        """Raise ExperimentError for more clusters than devices."""
         check_clusters(self.options.clusters, self.facts)
-        if self.facts.num_classes < 1:
-            raise ExperimentError("method label_means compares labels, and the data has none; choose one_shot")
 
     @property
     def clusters_known(self) -> int:
@@ -102,9 +98,8 @@ class LabelMeans(Method):
 
     def questions(self) -> Sequence[Question]:
         """Return a question for the sum of z, the count and a share of the squares, by label; only the GPS reads it."""
-        options, facts = self.options, self.facts
-        rows = min(options.sketch, feature_dim(options, facts.input_shape))
-        shape = (facts.num_classes, rows + 2)
+        rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
+        shape = (self.facts.num_classes, rows + 2)
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays={SUMS: ("float32", shape)}),)
 
     @property
@@ -138,7 +133,7 @@ class LabelMeans(Method):
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
         drawn = landmarks(len(indexes), self.facts.seed, exact_up_to=options.landmarks, count=options.landmarks)
-        views = VIEWS if options.view == "clearest" else (options.view,)
+        views = ("mass", "meaning") if options.view == "clearest" else (options.view,)
         found = grouped([given[index][SUMS] for index in indexes], self._deviation, drawn, views, options.given)
         clusters = [[indexes[place] for place in np.flatnonzero(found.labels == one)] for one in set(found.labels)]
         related = tuple(indexes[place] for place in drawn)

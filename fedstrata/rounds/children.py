@@ -72,9 +72,9 @@ class Notes:
     uploaded: dict[str, Exchanged] = field(default_factory=dict)
 
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
-        """Keep what an update said that is in.
+        """Keep what an accepted update reported.
 
-        An update of one part stands for as many examples as its checked weight; one of several says how many.
+        An update of one part has as many examples as its checked weight; an update of several parts says how many.
         """
         name = upload.child_id
         examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples

@@ -249,7 +249,7 @@ class MaskedUpdates(OpenUpdates):
         return "exact"
 
     def hear(self, request: pb.FetchModelRequest) -> None:
-        """Keep the child's key. Raises PayloadError for what is none."""
+        """Keep the child's key. Raises PayloadError if the request has no valid key."""
         self.keys.show(request.child_id, request.mask_key)
 
     def check_size(self, children: int) -> None:

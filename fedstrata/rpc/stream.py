@@ -50,7 +50,7 @@ class Supersedable:
 
     @asynccontextmanager
     async def until_superseded(self, sender: str) -> AsyncIterator[None]:
-        """Give a block up wherever it waits, for the sender too, once the sender has begun a newer stream.
+        """Abort the enclosed block, even while it waits for the sender, once the sender has begun a newer stream.
 
         Raises:
             SupersededError: it has.

@@ -64,7 +64,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, where it is and can be: why it could not be written is what counts."""
+    """Remove a file if it exists, and ignore a failure: the first error is the one to report."""
     with suppress(OSError):
         path.unlink()
 

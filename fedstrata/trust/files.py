@@ -240,7 +240,7 @@ class TlsFiles:
         return files
 
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
-        """Return the files of the folder as they are now; looked at once a second, or `at_once`.
+        """Return the folder's current files. The folder is checked once per second, or immediately with `at_once`.
 
         Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
         """

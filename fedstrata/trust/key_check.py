@@ -28,7 +28,7 @@ ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # by which a
 
 
 def signed_text(run_id: str, device_id: str, public_key: bytes) -> bytes:
-    """Return what the certificate of a device signs for its key."""
+    """Return the bytes that a device signs, to prove that `public_key` is its key for masks."""
     return f"fedstrata secure aggregation\0{run_id}\0{device_id}\0".encode() + public_key
 
 

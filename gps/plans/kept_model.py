@@ -70,7 +70,7 @@ class KeptModel:
         return moved
 
     def _moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
-        """Yield how the vector moves, piece by piece: where it stands, by how much, and the optimiser's state there."""
+        """Yield for each piece of the vector its current values, the change, and the optimiser's state."""
         for move in self.keeper.moves(model, sums, global_round):
             base, update = model.read(move.start, move.stop), move.update
             if update is not None and move.is_absolute:

@@ -146,7 +146,7 @@ class ReceivedStreams(Holding):
             self._vector = await asyncio.to_thread(self._vector.moved, sums)
 
     def _add_bases(self, sums: RoutedSums) -> None:
-        """Make the sums of streams that are mixed sums of whole values: add what each update is relative to."""
+        """Turn sums of differences into sums of whole values for streams that are mixed: add each update's base."""
         vector, members = self._base, self._parts.members
         own = {
             (stream.channel, stream.cluster): place

@@ -81,7 +81,7 @@ def travels(method: Method, model: object) -> str:
     about = (
         "\nUpdates. Reach `everywhere`: averaged over all devices; `cluster`: over a cluster; `device`: never sent.\n"
     )
-    return about + "The tensors are those of the default model.\n" + table(["channel", "reach", "tensors"], rows)
+    return about + "The tensors are those of a small model.\n" + table(["channel", "reach", "tensors"], rows)
 
 
 def refuses(method: Method) -> str:

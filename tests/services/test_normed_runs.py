@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from device.training import DROPOUT
@@ -209,3 +210,23 @@ def test_fine_tuning_is_measured_and_thrown_away(tmp_path: Path) -> None:
     received = list(accuracies(models).values())
     assert tuned["received_accuracy"]["mean"] == pytest.approx(sum(received) / DEVICES, abs=1e-9)
     assert tuned["accuracy"] != tuned["received_accuracy"]["mean"]
+
+
+# --- frozen layers ------------------------------------------------------------------------------------------------
+
+
+def test_only_what_trains_goes_over_the_wire(tmp_path: Path) -> None:
+    """Of 600 kB a model, the last layer's 2000 · 10 weights and 10 biases travel: 80,040 bytes a device and round."""
+    torch.manual_seed(1)
+    frozen = {name: value for name, value in Normed(width=2000).state_dict().items() if not name.startswith("last")}
+    save_file(frozen, tmp_path / "frozen.safetensors")
+    changes = ("options={width: 2000}", "freeze=[first, norm]", f"weights={tmp_path}/frozen.safetensors")
+    folder = run_in_process(experiment(*(f"model.{change}" for change in changes)), tmp_path / "run").folder
+    summary = summary_of(folder)
+    (file,) = (folder / "models").glob("*.safetensors")
+    assert {name: array.shape for name, array in load_file(file).items()} == {
+        "last.weight": (10, 2000),
+        "last.bias": (10,),
+    }
+    payload = DEVICES * ROUNDS * 80_040
+    assert payload < summary["bytes_by_kind"]["device-lps"]["update"]["up"] < 1.01 * payload

@@ -49,6 +49,7 @@ METHODS = {
 EVEN = {"devices": 6, "examples_per_device": 40, "public": {"examples": 60, "labelled": True}}
 PARTITIONS: dict[str, dict[str, Any]] = {
     "tasks": {}, "dirichlet": EVEN, "iid": EVEN, "local": {"names": ["a", "b", "c"]},
+    "given": {"examples": [[f"{40 * device}-{40 * device + 39}"] for device in range(6)]},
     "groups": {
         "groups": [
             {"name": "up", "devices": 3, "examples_per_device": [30, 50]},
@@ -85,8 +86,10 @@ FEATURES: dict[str, dict[str, Mapping[str, Any]]] = {
     "partition": {
         kind: {"partition": {"kind": kind, **PARTITIONS[kind]}} if kind != "tasks" else DEFAULT
         for kind in kinds(Partition)
+        if kind != "natural"  # which needs data with a column that says who owns what
     },
     "model": {name: {"model": {"name": name}} if name != "mlp" else DEFAULT for name in MODELS},
+    "task": {"default": DEFAULT, "classification": {"task": {"name": "classification"}}},  # the others want other data
     "shared": {"default": DEFAULT, "none": {"model.shared": []}},
     "architectures": {
         "one": DEFAULT,

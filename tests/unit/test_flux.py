@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedstrata.errors import ExperimentError, PayloadError
+from fedstrata.errors import PayloadError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.flux import MOMENTS, Flux, moments
@@ -83,8 +83,3 @@ def test_moments_that_no_points_have_are_refused(place: tuple[int, int] | None, 
         sent[place] = value
     with pytest.raises(PayloadError, match=reason):
         made().check_answer(question, {MOMENTS: sent}, ())
-
-
-def test_data_without_labels_is_refused_by_name() -> None:
-    with pytest.raises(ExperimentError, match="flux compares labels"):
-        Flux.of({"name": "flux"}, Facts(device_count=2, input_shape=(DIM,)))

@@ -1,6 +1,7 @@
 """Label means: against sums and likeness written out example by example, and groups that are plain to see."""
 
 import math
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,14 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from sklearn.metrics import adjusted_rand_score
 
+from fedstrata.checks.combinations import check_combinations
 from fedstrata.errors import ExperimentError, PayloadError
 from fedstrata.experiment.privacy import PrivacySettings, ProfilePrivacy
+from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.base import places_late
 from fedstrata.methods.ditto import Ditto
+from fedstrata.methods.flux import Flux
 from fedstrata.methods.label_means import LABELS, SUMS, LabelMeans
 from fedstrata.methods.profiles.label_means import (
     check_sums,
@@ -28,6 +32,7 @@ from fedstrata.methods.profiles.label_means import (
     projected,
 )
 from fedstrata.noise import ResearchNoise
+from fedstrata.tasks.reconstruction import Reconstruction
 
 Matrix = NDArray[np.float64]
 DIM, CLASSES = 6, 3
@@ -85,9 +90,14 @@ def test_a_question_has_a_row_a_label_and_at_most_as_many_numbers_as_an_input() 
     assert made(2).questions()[0].arrays[SUMS][1] == (CLASSES, DIM + 2)
 
 
-def test_data_without_labels_is_refused_by_name() -> None:
-    with pytest.raises(ExperimentError, match="label_means compares labels"):
-        LabelMeans.of({"name": "label_means"}, Facts(device_count=2, input_shape=(DIM,)))
+def test_a_task_without_labels_is_refused_by_name() -> None:
+    experiment = parse_experiment("{name: a, partition: {kind: iid, devices: 2, examples_per_device: 10}}")
+    facts = Facts(
+        device_count=2, input_shape=(DIM,), task=Reconstruction(Reconstruction.Options(name="reconstruction"))
+    )
+    for kind in (LabelMeans, Flux):
+        with pytest.raises(ExperimentError, match="the method reads labels"):
+            check_combinations(experiment, kind.of({"name": "any"}, facts))
 
 
 # --- noise ----------------------------------------------------------------------------------------------------
@@ -240,6 +250,23 @@ def test_many_devices_join_the_groups_of_those_drawn() -> None:
     assert plan.affinity is not None
     assert plan.affinity.shape == (20, 20)
     assert len(plan.related) == 20
+
+
+def test_a_plan_of_four_times_the_devices_takes_the_same_memory() -> None:
+    def peak(devices: int) -> int:
+        facts = Facts(device_count=devices, input_shape=(64,), num_classes=10)
+        method = LabelMeans.of({"name": "label_means", "clusters": 2, "landmarks": 16}, facts)
+        rng = np.random.default_rng(1)
+        sums = rng.random((devices, 10, 66), np.float32) + 2  # ten labels with at least two examples each
+        given = {index: {SUMS: each} for index, each in enumerate(sums)}
+        answers = Answers([Candidate(device_index=index) for index in given], {LABELS: given})
+        tracemalloc.start()
+        method.plan(Moment.BEFORE, answers, None)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(4096) < 1.2 * peak(1024)
 
 
 def test_a_device_that_lies_moves_its_own_row_alone() -> None:

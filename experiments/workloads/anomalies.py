@@ -1,7 +1,8 @@
 """Find clothes of another kind with an autoencoder that has seen none of their labels.
 
-Nine devices see one kind of clothes each (Fashion-MNIST labels 0 to 8) and learn to reconstruct it. A fifth of the examples to
-measure on are bags and shoes of label 9, the anomalies: the worse their reconstruction, the better they are found.
+Nine devices see one kind of clothes each (Fashion-MNIST labels 0 to 8) and learn to reconstruct it. A fifth of the
+examples to measure on are ankle boots (label 9), the anomalies. The worse a device reconstructs them, the better it
+finds them.
 """
 
 from typing import Any

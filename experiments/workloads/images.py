@@ -1,7 +1,7 @@
 """Fashion-MNIST as ten cameras would see it, and a small residual network with batch normalisation.
 
-Each camera has a contrast, a brightness and a blur of its own, drawn from its number. So devices have the same labels and
-different statistics of pixels, the setting of FedBN (Li et al., ICLR 2021).
+Each camera has a contrast and a brightness of its own, drawn from its number, and every other one sees negatives. So
+devices have the same labels and different statistics of pixels, the setting of FedBN (Li et al., ICLR 2021).
 """
 
 from typing import Any

@@ -1,15 +1,16 @@
-"""Write vibrations of twelve machines as CSV files, a folder with a file per machine, by a stated law.
+"""Write vibrations of twelve machines as CSV files, a file per machine, by a stated law.
 
-`python experiments/workloads/machines.py FOLDER`. A row is a window of 128 samples at 1 kHz, and the machine's state: 0 sound, 1
-imbalance, 2 loose, 3 bearing. With the machine's speed f (20 to 40 Hz) and a phase p of each window, the signal is
+`python experiments/workloads/machines.py FOLDER` writes them. A row is a window of 128 samples at 1 kHz, and the
+machine's state: 0 sound, 1 imbalance, 2 loose, 3 bearing. With the machine's speed f (20 to 40 Hz) and a phase p of
+each window, the signal is
 
     sound      a sin(2 pi f t + p)
     imbalance  three times the sound signal
     loose      the sound signal, with a half, a third and a quarter of it at 2, 3 and 4 f
-    bearing    the sound signal, with bursts of .6 a sin(2 pi 230 t), each decaying in 8 ms, 3.6 times per turn
+    bearing    the sound signal, with bursts of .6 sin(2 pi 230 t), each decaying in 8 ms, 3.6 times per turn
 
-and Gaussian noise of .3. Machines 0 to 5 stand on springs, which turn the sign of the signal with each harmonic and halve it: the
-same state sounds different on the two kinds of machine.
+with a = 1, and Gaussian noise of .3. Machines 0 to 5 stand on springs. Springs multiply harmonic n by (-1/2)^n and
+halve bursts, so the same state sounds different on the two kinds of machine.
 """
 
 import csv
@@ -41,7 +42,7 @@ def main(folder: Path) -> None:
 def window(speed: float, state: int, on_springs: bool, rng: np.random.Generator) -> np.ndarray:
     """Return one window of the law above."""
     time, phase = np.arange(SAMPLES) / 1000, rng.uniform(0, 2 * np.pi)
-    harmonics = [1.0, 1 / 2, 1 / 3, 1 / 4] if STATES[state] == "loose" else [3.0 if STATES[state] == "imbalance" else 1.0]
+    harmonics = {"imbalance": [3.0], "loose": [1.0, 1 / 2, 1 / 3, 1 / 4]}.get(STATES[state], [1.0])
     signal = np.zeros(SAMPLES)
     for number, strength in enumerate(harmonics, 1):
         sign = (-0.5) ** number if on_springs else 1.0
@@ -50,6 +51,11 @@ def window(speed: float, state: int, on_springs: bool, rng: np.random.Generator)
         since = (time + rng.uniform(0, 0.05)) % (1 / (3.6 * speed))
         signal += (0.3 if on_springs else 0.6) * np.exp(-since / 0.008) * np.sin(2 * np.pi * 230 * since)
     return signal + rng.normal(0, 0.3, SAMPLES)
+
+
+def spectrum(inputs: np.ndarray) -> np.ndarray:
+    """Return the strength of each frequency, shape (n, 65): a feature map for clustering, whatever the phase."""
+    return np.abs(np.fft.rfft(inputs[:, 0]))
 
 
 class Listener(nn.Module):

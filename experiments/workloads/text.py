@@ -17,7 +17,7 @@ FOLDER = Path("/usr/share/games/fortunes")
 FILES = {
     "english": ("computers", "songs-poems", "people", "science", "politics"),
     "german": ("de/witze", "de/unfug", "de/infodrom", "de/linuxtag", "de/ms"),
-    "spanish": ("es/refranes.fortunes", "es/sabiduria.fortunes", "es/sentimientos.fortunes", "es/arte.fortunes", "es/vida.fortunes"),
+    "spanish": tuple(f"es/{name}.fortunes" for name in ("refranes", "sabiduria", "sentimientos", "arte", "vida")),
     "italian": ("it/zuse", "it/norm", "it/luke", "it/leggi", "it/itatrek"),
 }
 CONTEXT = 64  # bytes that the model sees
@@ -34,7 +34,8 @@ def load(settings: Any) -> Dataset:
         files.append(np.full(len(windows[-1]), number))
     whole, file = np.concatenate(windows).astype(np.int64), np.concatenate(files)
     is_test = np.arange(len(whole)) % HELD_OUT == 0
-    return Dataset(train=_examples(whole[~is_test], file[~is_test]), test=_examples(whole[is_test], file[is_test]))
+    train, test = (_examples(whole[part], file[part]) for part in (~is_test, is_test))
+    return Dataset(train=train, test=test, num_classes=256)
 
 
 def _examples(windows: np.ndarray, file: np.ndarray) -> Examples:
@@ -49,10 +50,10 @@ def _read(path: Path) -> bytes:
 
 
 def frequencies(inputs: np.ndarray) -> np.ndarray:
-    """Return how often each byte stands in each window, shape (n, 256): a feature map for clustering."""
+    """Return the roots of how often each byte stands in each window, shape (n, 256): a feature map for clustering."""
     counts = np.zeros((len(inputs), 256), np.float32)
     np.add.at(counts, (np.arange(len(inputs))[:, None], inputs), 1 / CONTEXT)
-    return counts
+    return np.sqrt(counts)
 
 
 class Transformer(nn.Module):

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator.results.measures import measure
+from emulator.results.measures import NEWCOMERS as OF_NEWCOMERS
+from emulator.results.measures import Measures
 from emulator.results.record import RunRecord
+from fedstrata.tasks import CLASSIFICATION
 from tests.support.spanning_runs import disturbed
 from tests.support.tiers import Clock, Tiers, outcome, run_in_process, small, whole_run
 
@@ -78,7 +80,7 @@ async def test_who_comes_when_training_is_over_uses_what_others_have_trained(tmp
         away = await tiers.ended()
     assert came.summary.model_sha256 == away.summary.model_sha256
     assert [gone.device for gone in away.summary.excluded] == NEWCOMERS
-    accuracies = measure("Newcomers").of
+    accuracies = Measures(CLASSIFICATION.headline).named(OF_NEWCOMERS).of
     assert accuracies(away) is None
     used = accuracies(came)
     assert used is not None

@@ -97,7 +97,10 @@ def _parquet(path: Path) -> Table:
 def _saved(path: Path) -> Table:
     """Return the columns of a data set that Hugging Face's `datasets` has saved: Arrow streams that a JSON lists."""
     arrow = _package("pyarrow", "pyarrow")
-    files = [each["filename"] for each in json.loads((path / "state.json").read_text("utf-8"))["_data_files"]]
+    try:
+        files = [each["filename"] for each in json.loads((path / "state.json").read_text("utf-8"))["_data_files"]]
+    except (KeyError, TypeError):
+        files = []
     if not files or any(Path(name).name != name for name in files):
         raise DataError("its state.json lists no files of its own folder")
     tables = []

@@ -124,9 +124,16 @@ def test_a_saved_data_set_of_hugging_face_is_read(tmp_path: Path) -> None:
     data = loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
     assert data.train.inputs.tolist() == [[5, 7], [1, 0]]
     assert data.train.labels.tolist() == [1, 0]
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../../etc/passwd"}]}))
-    with pytest.raises(DataError, match=r"its state\.json lists no files of its own folder"):
-        loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
+    for said in ({"_data_files": [{"filename": "../../etc/passwd"}]}, {}, [1]):
+        (folder / "state.json").write_text(json.dumps(said))
+        with pytest.raises(DataError, match=r"its state\.json lists no files of its own folder"):
+            loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
+    for name in ("train.parquet", "train.npz", "train.csv"):
+        (tmp_path / "damaged" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "damaged" / name).write_bytes(bytes(range(128, 256)))
+        with pytest.raises(DataError, match=f"cannot use .*{name}: "):
+            loaded(tmp_path / "damaged")
+        (tmp_path / "damaged" / name).unlink()
 
 
 def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:

@@ -65,6 +65,15 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ("privacy.updates", "averaged statistics"): (
         [NORMED, UPDATES], "privacy.updates does not go with model.buffers average: "
     ),
+    ("task without labels", "needs labels"): (
+        [
+            "data={name: 'own:load', input_shape: [4], target_shape: [2]}",
+            "partition={kind: iid, devices: 3, examples_per_device: 9}",
+            "task={name: regression}",
+            "method=user_centric",
+        ],
+        "task regression does not go with method user_centric: ",
+    ),
     ("times", "no clock"): (["links.device-lps.latency=1ms"], "links.device-lps.latency needs a clock: "),
     ("deadlines.enrolment.deadline_s", "clock: virtual"): (
         ["clock=virtual", "deadlines.enrolment.deadline_s=3"],

@@ -26,7 +26,9 @@ def queries(objects: list[Object]) -> list[str]:
 
 
 def test_every_query_asks_for_metrics_and_labels_that_exist(objects: list[Object]) -> None:
-    exposed = generate_latest(ProcessMetrics("gps").registry).decode()
+    metrics = ProcessMetrics("gps")
+    metrics.evaluated("lps-0", {"accuracy": "accuracy_ratio"}, {"loss": 1, "accuracy": 1})
+    exposed = generate_latest(metrics.registry).decode()
     families = {line.split()[2] for line in exposed.splitlines() if line.startswith("# TYPE")}
     known = families | {f"{name}_{end}" for name in families for end in ("sum", "count", "bucket", "total")}
     found = queries(objects)

@@ -243,7 +243,7 @@ def test_an_answer_that_cannot_be_one_is_refused(change: dict[str, Any], reason:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("partition.public=null", "how many in partition.public.examples"),
+        ("partition.public=null", "give their number in partition.public.examples"),
         ("method.batch=31", "method.batch is 31, more than the 30 of partition.public.examples"),
     ],
 )

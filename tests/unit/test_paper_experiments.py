@@ -104,8 +104,8 @@ def test_the_papers_own_settings_have_their_data_local_training_and_models_that_
     assert {experiment.data.name for experiment in experiments} == PUBLISHED[name]
     assert {experiment.seed for experiment in experiments} == {3, 4, 5, 6, 7}
     assert "local" in {experiment.method.name for experiment in experiments}
-    built = {(experiment.model, experiment.data.name) for experiment in experiments}
-    for model, data in built:
+    built = {experiment.model.model_dump_json() + experiment.data.name: experiment for experiment in experiments}
+    for model, data in ((experiment.model, experiment.data.name) for experiment in built.values()):
         assert build_model(model, dataset_info(DataSettings(name=data))).layout.size > 0
 
 

@@ -15,6 +15,7 @@ from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
 from fedstrata.models import build_model
+from fedstrata.tasks import CLASSIFICATION
 
 Item = tuple[torch.Tensor, int]
 
@@ -41,7 +42,7 @@ def job(examples: Examples, **changes: object) -> TrainingJob:
     model = build_model(ModelSettings(name="mlp", hidden=(3,)), data.info)
     made = TrainingJob(
         model=model, start=model.initial(0), examples=examples, seed=5, device_index=2, lps_round=1, global_round=1,
-        training=TrainingSettings.model_validate({"local_epochs": 2, "batch_size": 4}),
+        training=TrainingSettings.model_validate({"local_epochs": 2, "batch_size": 4}), task=CLASSIFICATION,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 

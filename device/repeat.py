@@ -1,4 +1,4 @@
-"""Whether a training can be repeated: two steps of a device, twice, compared bit by bit."""
+"""A test whether a training can be repeated: two steps of a device, done twice and compared bit by bit."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ STEPS = 2
 
 
 def train_twice(experiment: Experiment) -> None:
-    """Train two steps of the first device twice, by models made apart, with another training between.
+    """Train two steps of the first device twice, with separately made models, and with another training in between.
 
     Raises:
         PluginError: the results differ; the message names the tensors.

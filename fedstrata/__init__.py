@@ -1,4 +1,4 @@
-"""Hierarchical federated learning in three tiers, and what the services and the emulator have in common.
+"""Hierarchical federated learning in three tiers: the library that the services and the emulator share.
 
 From Python, `fedstrata.run` runs an experiment and `fedstrata.load` opens a finished one. Both return a
 `fedstrata.Record`. `fedstrata.sweep` does many runs and returns a `fedstrata.SweepRecord`.
@@ -17,7 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def __getattr__(name: str) -> object:
-    """Return the Python interface, imported when it is used: a service never does
+    """Return a name of the Python interface. The import happens at the first use, and services never use these names
     (docs/decisions/python-interface.md).
     """
     if name not in __all__:

@@ -1,7 +1,7 @@
-"""Every error the project raises on purpose: its text for the caller, its gRPC status and its exit code.
+"""All errors that the project raises on purpose: text for the caller, gRPC status and exit code.
 
-This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`;
-a command raises one and ends with `.exit_code`. The exit codes are documented in docs/reference/errors.md.
+This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`; a command raises
+one and ends with `.exit_code`. The exit codes are documented in docs/reference/errors.md.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ EXIT_CODES: Mapping[int, str] = {
 
 
 class FedstrataError(Exception):
-    """Base of all: carries a one-line reason, a gRPC status and an exit code."""
+    """Base of all errors, with a one-line reason, a gRPC status and an exit code."""
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     exit_code: int = EXIT_RUN_FAILED
@@ -44,7 +44,7 @@ class ExperimentError(FedstrataError):
 
 
 class PluginError(ExperimentError):
-    """A `module:function` cannot be imported, or does not return what its place needs."""
+    """A `module:function` cannot be imported, or does not return the required value."""
 
 
 class MissingPackageError(FedstrataError):
@@ -111,13 +111,13 @@ class AccountError(AddressError):
 
 
 class HandshakeError(AddressError):
-    """A server is there, but no connection to it succeeds, however often it is tried."""
+    """A server answers, but no connection to it succeeds, and further tries cannot help."""
 
     exit_code = EXIT_HANDSHAKE
 
 
 class ParentAwayError(AddressError):
-    """The parent has not answered for a while; another address may be its address now."""
+    """The parent has not answered for a while. Its address may have changed."""
 
 
 class NotServedError(FedstrataError):

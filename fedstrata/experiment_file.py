@@ -1,6 +1,7 @@
-"""The experiment file: one YAML that says all that a run is a function of.
+"""The experiment file: one YAML file with all settings that decide a run.
 
-`load_experiment` reads it, fills in defaults and checks it whole. `experiment_schema` describes it to editors.
+`load_experiment` reads the file, fills in defaults and checks all of it. `experiment_schema` describes the file to
+editors.
 """
 
 import math
@@ -38,7 +39,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None 
     """Read an experiment file, apply `key.path=value` overrides and check the result.
 
     Raises:
-        ExperimentError: the file is missing, is not YAML, or says something that is not allowed.
+        ExperimentError: the file is missing, is not YAML, or has a value that is not allowed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -50,7 +51,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None 
 def parse_experiment(
     text: str, *, overrides: Sequence[str] = (), seed: int | None = None, where: str = "experiment"
 ) -> Experiment:
-    """Return the experiment that a YAML text describes. Raises ExperimentError as `load_experiment` does."""
+    """Return the experiment that a YAML text describes. Raises ExperimentError like `load_experiment`."""
     try:
         document = read_yaml(text)
     except ValueError as error:
@@ -74,7 +75,7 @@ def parse_experiment(
 
 
 def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
-    """Return the experiment of a document. Raises ExperimentError, without the name of its file."""
+    """Return the experiment of a document. Raises ExperimentError; its message does not name the file."""
     document = _with_weights_named(with_traces_read(document, folder), folder)
     if seed is not None:
         document["seed"] = seed
@@ -96,7 +97,7 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
 
 
 def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a document with the whole path and the SHA-256 of each file of weights; paths are relative to `folder`.
+    """Return a document with the full path and the SHA-256 of each file of weights. Paths are relative to `folder`.
 
     Raises:
         ExperimentError: a file cannot be read.
@@ -118,10 +119,10 @@ def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """Return the `--set` that is to blame for what is wrong; nothing where it is the file.
+    """Return the `--set` that causes the error, or an empty text if the file does.
 
-    It is the one that sets the key that the message begins with; or each without which all would be fine; or all of
-    them, where the file is fine by itself.
+    This is the override of the key with which the message begins. Else it is each override without which the error
+    disappears, or all overrides if the file alone is valid.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
@@ -134,7 +135,7 @@ def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequenc
 
 
 def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy with each `key.path=value` set. Raises ExperimentError for one that cannot be set."""
+    """Return a copy with each `key.path=value` set. Raises ExperimentError for an override that cannot be set."""
     changed = deepcopy(document)
     for override in overrides:
         _override(changed, override)
@@ -142,7 +143,7 @@ def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
 
 def _override(document: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`; the value is read as YAML."""
+    """Set one `key.path=value`. The value is read as YAML."""
     path, separator, value = override.partition("=")
     keys = path.strip().split(".")
     if not separator or not all(keys):
@@ -212,7 +213,7 @@ def experiment_schema() -> dict[str, Any]:
 def _named(
     what: str, options: Mapping[str, type[Settings]], default: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the schema of a section that names a method or a task, with the options of each."""
+    """Return the schema of a section that names a method or a task, with the options of each name."""
     short = {"enum": list(options), "description": f"A {what} with its defaults."}
     own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
     own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
@@ -221,7 +222,7 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return what a section of this name may say; the section of the default may leave out the name."""
+    """Return the schema of a section with this name. In the section of the default, the name may be left out."""
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))
     found["title"] = name

@@ -1,10 +1,10 @@
-"""Gaussian noise for differential privacy: where it comes from, what seals it, and how it lies on a grid of integers.
+"""Gaussian noise for differential privacy: its source, its seal, and its grid of integers.
 
-A key makes a stream of numbers (SHAKE-256). For research a key is a hash of the seed, the noise's owner and the round:
-a run can be repeated, and whoever has the experiment file can take the noise off again. For protection a key is made
-from a secret that the system's entropy gave and that never leaves its owner's folder. There, before anything is
-released, the secret and the hash of what each round releases are on disk: a process that dies and does a round again
-adds the same noise to the same values, so that many deaths average nothing out, and releases nothing else.
+A key makes a stream of numbers (SHAKE-256). For research, a key is a hash of the seed, the noise's owner and the round.
+So a run can be repeated, and a person with the experiment file can remove the noise. For protection, a key comes from a
+secret that the system's entropy has drawn and that never leaves its owner's folder. The secret and the hash of each
+round's release are on disk before the release. So a process that dies and repeats a round adds the same noise to the
+same values, and releases nothing else. Restarts cannot average the noise out.
 """
 
 import hashlib
@@ -33,16 +33,17 @@ class Noise(Protocol):
     """The source of the noise of one device or LPS."""
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Return the key for what is released in a round, -1 before training; `released` is its bytes before the noise.
+        """Return the key for the release of a round, or of -1 before training. `released` holds its bytes before the
+        noise.
 
         Raises:
-            RunStoppedError: something else was released in this round, and one release is accounted for.
-            StateError: the disk is full or refuses, or what was kept there is damaged.
+            RunStoppedError: other values were released in this round, and ε covers one release only.
+            StateError: the disk refuses to write, or the kept file is damaged.
         """
 
 
 class ResearchNoise:
-    """Noise that is a function of the experiment."""
+    """Make noise that is a function of the experiment."""
 
     def __init__(self, seed: int, owner: str) -> None:
         self._address = f"fedstrata noise for research\0{seed}\0{owner}\0"
@@ -53,10 +54,10 @@ class ResearchNoise:
 
 
 class SealedNoise:
-    """Noise under a secret, which is on disk before the first of it is used; so is the hash of each release."""
+    """Make noise from a secret. The secret, and the hash of each release, are on disk before the first release."""
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:
-        """`path` is the owner's own file; it is made with the first key."""
+        """Use the file `path` of the owner, which is made with the first key."""
         self._path = path
         self._owner = {"run_id": run_id, "owner": owner}
         self._kept: tuple[bytes, dict[str, str]] | None = None
@@ -93,10 +94,11 @@ class SealedNoise:
 
 
 def normals(key: bytes, size: int) -> Normals:
-    """Return so many standard normal numbers under a key: each the sum of two by Box and Muller's transform, over √2.
+    """Return this many standard normal numbers under a key. Each is the sum of two Box-Muller transforms, divided by
+    √2.
 
-    The low bits of a single transform are a function of few words and have been used to take noise off; those of a
-    sum of two are not known to be of use (Holohan & Braghin 2021). Only multiples of a grid's step leave a device.
+    The low bits of a single transform depend on few words, and an attack has used them to remove noise. No such attack
+    is known for the sum of two transforms (Holohan & Braghin 2021). Only multiples of a grid's step leave a device.
     """
     found = np.empty(size)
     for number, start in enumerate(range(0, size, PIECE)):
@@ -112,12 +114,14 @@ def normals(key: bytes, size: int) -> Normals:
 
 
 def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
-    """Gaussian noise of a standard deviation, rounded to multiples of 1 / grid, as integers."""
+    """Return Gaussian noise with this standard deviation, rounded to multiples of 1 / grid, as integers."""
     return np.rint(normals(key, size) * (deviation * grid)).astype(np.int64)
 
 
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
-    """δ of one Gaussian release with noise of so many times its sensitivity (Balle & Wang 2018, Theorem 8)."""
+    """Return δ of one Gaussian release with noise of this multiple of its sensitivity (Balle & Wang 2018,
+    Theorem 8).
+    """
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     if half + shift < FAR:
         return _phi(half - shift) - math.exp(epsilon) * _phi(-half - shift)
@@ -127,20 +131,20 @@ def delta_of(noise_multiplier: float, epsilon: float) -> float:
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
     """Return the least noise, as a multiple of the sensitivity, that makes one Gaussian release (ε, δ)-private.
 
-    Exact for all ε, other than √(2 ln(1.25/δ)) / ε, which holds below 1 only.
+    The result is exact for all ε. The formula √(2 ln(1.25/δ)) / ε holds only for ε below 1.
     """
     return _least(lambda multiplier: delta_of(multiplier, epsilon) <= delta, above=1e-3, within=1e-12)
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
-    """ε at a δ of one Gaussian release with noise of so many times its sensitivity; a little more, never less."""
+    """Return ε, at this δ, of one Gaussian release with noise of this multiple of its sensitivity, rounded up."""
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
     return _least(lambda epsilon: delta_of(noise_multiplier, epsilon) <= delta, above=0.0, within=1e-9)
 
 
 def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
-    """Return the least number that is enough, by doubling and halving; a little more, by a share of it, never less."""
+    """Return the least number that is enough, by doubling and halving, rounded up by at most the share `within`."""
     low, high = above, 1.0
     while not is_enough(high):
         low, high = high, 2 * high
@@ -151,8 +155,8 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 
 def _log_far_phi(x: float) -> float:
-    """Return the logarithm of the standard normal distribution function at −x, x at least `FAR`, where it underflows
-    soon.
+    """Return the logarithm of the standard normal distribution function at −x, for x of at least `FAR`, before it
+    underflows.
     """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 

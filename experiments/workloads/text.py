@@ -21,7 +21,7 @@ FILES = {
     "italian": ("it/zuse", "it/norm", "it/luke", "it/leggi", "it/itatrek"),
 }
 CONTEXT = 64  # bytes that the model sees
-LARGEST_BYTES = 64_000  # taken of a file
+LARGEST_BYTES = 20_000  # taken of a file
 HELD_OUT = 5  # every fifth window is measured on
 
 

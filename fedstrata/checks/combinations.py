@@ -1,7 +1,7 @@
 """The features of an experiment that do not go together, and why: one table.
 
-`check_combinations` refuses by it, and `make reference` writes docs/reference/combinations.md from it. A method adds
-rows of its own with `Method.refuses`.
+`check_combinations` refuses these pairs, and `make reference` writes docs/reference/combinations.md from the table. A
+method adds rows of its own with `Method.refuses`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +16,11 @@ from fedstrata.streams.streams import asks_in_training, spans_lps
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """Something that an experiment has or lacks.
+    """Define a property that an experiment has or lacks.
 
-    `said` returns what the file says of it, key and value, or "" if the experiment has it not. `without` says how to
-    do without it. A feature that `is_missing` is the lack of what `said` returns.
+    `said` returns the key and value with which the file asks for the feature, or "" if the experiment has no such
+    feature. `without` says how to do without the feature. If `is_missing` is set, the feature is the absence of that
+    key.
     """
 
     said: Callable[[Experiment, Method], str]
@@ -29,13 +30,13 @@ class Feature:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Two features, by name, that do not go together."""
+    """Name two features that do not go together."""
 
     when: tuple[str, str]
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return what is wrong, the values and what to do, or "" if the experiment has not both features."""
+        """Return what is wrong, the values and what to do, or "" if the experiment lacks one of the features."""
         one, other = (FEATURES[name] for name in self.when)
         first = one.said(experiment, method)
         second = first and other.said(experiment, method)
@@ -50,7 +51,9 @@ def _if(has: object, said: str) -> str:
 
 
 def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
-    """Return the feature of a key that has another value than those of `off`; for a section, its key alone."""
+    """Return the feature that a key has another value than those of `off`. The message names a section by its key
+    alone.
+    """
     path = key.replace("-", "_").split(".")
 
     def said(experiment: Experiment, _: Method) -> str:
@@ -232,7 +235,7 @@ REFUSALS = (
 
 
 def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
-    """Return the message of each feature that the method itself refuses."""
+    """Yield the message of each feature that the method itself refuses."""
     name = experiment.method.name
     for key, why in method.refuses().items():
         if key not in FEATURES:
@@ -242,12 +245,12 @@ def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
 
 
 def refusals(experiment: Experiment, method: Method) -> list[str]:
-    """Return the message of each pair of features that do not go together, in the table's order."""
+    """Return the message of each pair of features that do not go together, in the order of the table."""
     by_table = (row.said(experiment, method) for row in REFUSALS)
     return [*filter(None, by_table), *_own_refusals(experiment, method)]
 
 
 def check_combinations(experiment: Experiment, method: Method) -> None:
-    """Refuse features that do not go together. Raises ExperimentError for the first pair."""
+    """Refuse features that do not go together. Raises ExperimentError for the first such pair."""
     if found := refusals(experiment, method):
         raise ExperimentError(found[0])

@@ -1,4 +1,4 @@
-"""Numbers that secure aggregation and noise cannot do with: devices in a round, values of a sum, examples."""
+"""Bounds of secure aggregation and noise: the devices of a round, the values of a sum, the examples of a device."""
 
 import math
 from collections import Counter
@@ -32,9 +32,9 @@ def check_protection(experiment: Experiment, method: Method) -> None:
 
 
 def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int) -> None:
-    """Refuse rounds that are certain to ask too few.
+    """Refuse rounds that are certain to ask too few devices.
 
-    If the method finds out how many clusters there are, at least the round of a single cluster is checked.
+    If the method finds the number of clusters, the check covers the round of a single cluster.
     """
     there = set(range(experiment.device_count)) - set(experiment.newcomer_indexes)
     sizes, of = _round_sizes(experiment, method, there, "at most")
@@ -47,9 +47,9 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
 
 
 def _check_not_too_many(experiment: Experiment, method: Method) -> None:
-    """Refuse rounds that are certain to ask too many.
+    """Refuse rounds that are certain to ask too many devices.
 
-    If the method finds out how many clusters there are, an LPS refuses such a round when it comes to it.
+    If the method finds the number of clusters, an LPS refuses such a round during the run.
     """
     if not method.clusters_known:
         return
@@ -66,7 +66,7 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Refuse moves after which an LPS asks too few. Moves at one time are one change."""
+    """Refuse moves after which an LPS asks too few devices. Moves at the same time are one change."""
     homes = {index: home_of(experiment, index) for index in range(experiment.device_count)}
     moves = [(entry.at, entry.move) for entry in experiment.schedule if entry.move and experiment.clock != "none"]
     for at in sorted({at for at, _ in moves}):
@@ -80,10 +80,10 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return how many of these devices the rounds have, and the words for who asks so many.
+    """Return how many devices the rounds ask, and the words with which the message says so.
 
-    The LPSs tell the devices of a single cluster. Of several clusters the mean is known: the smallest has at
-    most its floor, the largest at least its ceiling.
+    If there is a single cluster, an LPS can ask all of its devices. For several clusters only the mean size is known:
+    the smallest cluster has at most the floor of the mean, the largest at least the ceiling.
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

@@ -1,4 +1,4 @@
-"""Values of an experiment that contradict its other sections: indexes out of range, LPSs without devices, and such."""
+"""Values of an experiment that contradict its other sections, such as indexes out of range or LPSs without devices."""
 
 from fedstrata.clock.devices import Homes, Presence
 from fedstrata.clock.energy import profiles_of
@@ -13,7 +13,7 @@ from fedstrata.streams.streams import are_placed_by_index
 
 
 def check_values(experiment: Experiment, method: Method) -> None:
-    """Refuse what sections say of devices, LPSs, links and rounds that there are not. Raises ExperimentError."""
+    """Refuse sections that name devices, LPSs, links or rounds that do not exist. Raises ExperimentError."""
     _check_questions(experiment, method)
     _check_topology(experiment)
     _check_newcomers(experiment, method)
@@ -103,7 +103,7 @@ def _check_architectures(experiment: Experiment) -> None:
 
 
 def _check_entries(experiment: Experiment) -> None:
-    """Refuse entries of devices or links that there are not, and links that cannot be as the schedule makes them."""
+    """Refuse entries for devices or links that do not exist, and links that the schedule would make invalid."""
     for number, entry in enumerate(experiment.schedule):
         where = f"schedule.{number}"
         _check_device(experiment, max(entry.devices, default=0), where)
@@ -124,7 +124,7 @@ def _check_shared(experiment: Experiment, change: SetLink, where: str) -> None:
 
 
 def _check_lps(experiment: Experiment, method: Method) -> None:
-    """Refuse LPSs that there are not, unless the plan tells how many there are."""
+    """Refuse LPSs that do not exist, unless the plan decides how many LPSs there are."""
     known = lps_known(experiment, method)
     for number, entry in enumerate(experiment.schedule):
         if known and max(entry.lps, default=0) >= known:
@@ -134,7 +134,7 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Refuse moves at the moment training begins, and moves that leave an LPS without devices."""
+    """Refuse moves at the moment at which training begins, and moves that leave an LPS without devices."""
     homes = Homes(experiment.schedule)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
@@ -157,7 +157,7 @@ def _check_leaves(experiment: Experiment) -> None:
 
 
 def _check_energy(experiment: Experiment) -> None:
-    """Refuse devices that there are not, and computing devices of unknown power."""
+    """Refuse devices that do not exist, and devices with computing time but without a known power."""
     settings = experiment.energy
     if settings is None:
         return

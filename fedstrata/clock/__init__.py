@@ -1,1 +1,1 @@
-"""When things happen: links, rates and schedules, on the virtual clock and on the real one."""
+"""When events happen: links, rates and schedules, on the virtual clock and on the real clock."""

@@ -1,4 +1,4 @@
-"""The clock of an experiment: none, virtual or real. Each tier gets its side of it here, and asks no further."""
+"""The clock of an experiment: none, virtual or real. Each tier gets its side of the clock here."""
 
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
@@ -10,7 +10,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Clock:
-    """No clock: nothing is held back, and no times are worked out."""
+    """Define the absence of a clock: nothing is held back, and no times are calculated."""
 
     has_links = False  # whether links and boards take the time that the file says,
     has_timeline = False  # and whether times are worked out, not waited for
@@ -23,20 +23,22 @@ class Clock:
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
-        """Return what an LPS's calls to the GPS ask; `payload_bytes` is the largest that goes down and up."""
+        """Return the clock of an LPS's calls to the GPS. `payload_bytes` is the size of the largest payload down and
+        up.
+        """
         return ChildClock()
 
     def gps(self, journal: Journal) -> GpsClock:
-        """Return the side of the GPS."""
+        """Return the GPS's side of the clock."""
         return GpsClock(journal)
 
     def device(self) -> DeviceClock:
-        """Return the side of devices."""
+        """Return the devices' side of the clock."""
         return DeviceClock()
 
 
 class VirtualClock(Clock):
-    """Times are worked out from bytes and modelled work; nothing waits for them."""
+    """Calculate times from bytes and modelled work. Nothing waits for these times."""
 
     has_links = has_timeline = True
 
@@ -54,7 +56,7 @@ class VirtualClock(Clock):
 
 
 class RealClock(Clock):
-    """Transfers over links and the computing of boards take real time."""
+    """Let transfers over links and the computing of boards take real time."""
 
     has_links = True
 
@@ -75,5 +77,5 @@ CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
 
 
 def clock_of(experiment: Experiment) -> Clock:
-    """Return the clock that an experiment asks for."""
+    """Return the clock that an experiment names."""
     return CLOCKS[experiment.clock](experiment)

@@ -1,13 +1,13 @@
-"""The deadline of a round in virtual time: which children miss it, and until when those are busy.
+"""The deadline of a round in virtual time: which children miss it, and until when these children are busy.
 
-The round asks the deadline that it is given. `Deadline` itself lets nobody be late. Over links of their own each
-child's lateness follows from what the child alone says. Over a shared link up it depends on what all send: children
-announce their updates first, and nobody's data is on its way before it is known who is late. What is on its way over
-the shared link as a deadline passes is broken off there and then, and its device is free. A device that is still
-receiving or computing then is so until it is done.
+The round asks its deadline object. The class `Deadline` itself lets no child be late. If each child has a link of its
+own, lateness depends on that child alone. If children share a link up, lateness depends on what all of them send. Then
+each child announces its update first, and no update is sent before the late children are known. A transfer on the
+shared link at the deadline is broken off, and its device is free. A device that is still receiving or computing at the
+deadline is busy until it finishes.
 
-Where children are asked in the round there are two deadlines: of answers, from the beginning of the round, and of
-updates, from when the parent has heard of the plan.
+If the round asks a question, there are two deadlines. The deadline of the answers begins with the round. The deadline
+of the updates begins when the parent knows the plan.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
@@ -25,7 +25,7 @@ class Waiting(Protocol):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The children for which the round waits."""
+        """The names of the children for which the round waits."""
 
     @property
     def is_complete(self) -> bool:
@@ -36,15 +36,15 @@ class Waiting(Protocol):
 
 
 class Begun(Protocol):
-    """An open round, as far as its deadline needs it."""
+    """The part of an open round that its deadline needs."""
 
     @property
     def number(self) -> int:
-        """Its number."""
+        """The number of the round."""
 
     @property
     def intake(self) -> Waiting:
-        """Its children."""
+        """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
         """Return what a child has been sent."""
@@ -58,7 +58,7 @@ class Deadline:
     is_gathering = False  # and whether not all have yet
 
     def begin(self, opened: Begun) -> None:
-        """Hear of the round, before any child does; leave out children that are busy until it is over."""
+        """Prepare for the round before any child knows of it. Leave out children that are busy until the round ends."""
 
     # --- what children announce ---------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Deadline:
         return False
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep what a child announces. Raises PayloadError for work that is never done."""
+        """Keep a child's announcement. Raises PayloadError for work that never ends."""
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
         """Return the children that the round waits for."""
@@ -78,55 +78,59 @@ class Deadline:
         return False
 
     async def decide(self, changes: Changes, note_late: Callable[[], None]) -> None:
-        """Wait until all children have announced their updates, if they do, and leave out those that are late."""
+        """Wait until all children have announced their updates, if the deadline needs announcements. Leave out the late
+        children.
+        """
 
     # --- which children are late --------------------------------------------------------------
 
     def is_late(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update misses the deadline, as far as that follows from it alone."""
+        """Return whether an update misses the deadline, if this follows from the update alone."""
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return whether an answer misses the deadline, as far as that follows from it alone."""
+        """Return whether an answer misses the deadline, if this follows from the answer alone."""
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
-        """Return the children with answers that miss the deadline, once all have answered."""
+        """Return the children that answered too late, once all children have answered."""
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out children that an earlier life of this parent has found late with their answers."""
+        """Leave out the children with late answers that this parent found before it was restarted."""
 
     def goes_on(self, goes_on_ns: int) -> None:
-        """Hear that the plan is made: from now on updates are waited for."""
+        """Begin to wait for updates: the plan is made."""
 
     # --- what came of it ----------------------------------------------------------------------
 
     @property
     def ends_ns(self) -> int | None:
-        """The time at which the round, or the wait for answers in it, ends for a child that misses it."""
+        """The time at which the round, or its wait for answers, ends for a child that misses the deadline."""
         return None
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The work that late children have done, by name; no sum has it."""
+        """The work of the late children, by name. No sum includes it."""
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return the results of the children with updates in the round, and what the others sent."""
+        """Return the transfers of the children with updates in the round, and the transfers of all other children."""
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Note, as the round has ended, until when the children that are `here` are busy, by index."""
+        """Note, as the round has ended, until when each child in `here` is busy, by index."""
 
 
 class OwnLinks(Deadline):
-    """Decides of each child as its answer or update comes, by the child's own link."""
+    """Decide about each child by its own link, when its answer or update comes."""
 
     can_be_missed = True
 
     def __init__(self, timed: Round, *, deadline_ns: int, free: Mapping[str, int], indexes: Mapping[str, int]) -> None:
-        """`timed` is the round in virtual time, `free` says by device from when on it is there and not busy."""
+        """Keep the round `timed` in virtual time. `free` has, by device, the time from which the device is present and
+        not busy.
+        """
         self._timed = timed
         self._deadline_ns = deadline_ns
         self._free = free
@@ -202,7 +206,7 @@ class OwnLinks(Deadline):
         return [flow for _, flow in sorted(self._late.items())]
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Note until when the children that are `here` are busy; one that has moved away is busy here no more."""
+        """Note until when the children in `here` are busy. A child that has moved away is not busy here."""
         not_drawn = {index: free for index, free in busy_ns.items() if index in here and index not in self._drawn}
         busy_ns.clear()
         busy_ns.update({index: free for index, free in not_drawn.items() if free > now_ns})
@@ -210,7 +214,7 @@ class OwnLinks(Deadline):
 
 
 class SharedUplink(OwnLinks):
-    """Decides of all children at once, since each one's lateness depends on what all send over the shared link."""
+    """Decide about all children at once, because on a shared link each arrival depends on all transfers."""
 
     are_announced = is_gathering = True
 
@@ -224,7 +228,7 @@ class SharedUplink(OwnLinks):
         return child_id not in self.announced
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep what a child announces; the first time counts. Raises PayloadError for work that is never done."""
+        """Keep a child's first announcement. Raises PayloadError for work that never ends."""
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)
             self._timed.check_ends(header.child_id, updated)
@@ -237,9 +241,9 @@ class SharedUplink(OwnLinks):
         return self.is_gathering and child_id in self.announced
 
     async def decide(self, changes: Changes, note_late: Callable[[], None]) -> None:
-        """Wait until all children have announced their updates, and leave out those that are late.
+        """Wait until all children have announced their updates, and leave out the late children.
 
-        The others may send from then on. If the round is over before, since too few children are left, nobody is late.
+        The other children may send then. If the round ends earlier because too few children are left, no child is late.
         """
         children = self._opened.intake
         await changes.wait_until(lambda: children.is_complete or not self.lacking(children.missing), None)
@@ -257,7 +261,9 @@ class SharedUplink(OwnLinks):
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return False: all answers decide together. Raises PayloadError for one that takes more than 73 years."""
+        """Return False, because all answers decide together. Raises PayloadError for an answer that takes more than 73
+        years.
+        """
         self._timed.check_ends(child_id, self._answered(child_id, answer))
         return False
 
@@ -273,7 +279,7 @@ class SharedUplink(OwnLinks):
         self._late_answers[name] = Exchanged.of_flow(flow)
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return what children announced, since lateness was worked out from that, not what they sent."""
+        """Return the announced transfers instead of the sent ones: lateness was calculated from the announcements."""
         counted = {name: self._counted.get(name, each) for name, each in exchanged.items()}
         dropped = {name: each for name, each in self._counted.items() if name not in exchanged}
         return counted, self._late_answers | dropped

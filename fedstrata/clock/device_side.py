@@ -1,4 +1,4 @@
-"""The clock of a device: how long its computing takes, and what it says of its work."""
+"""A device's side of the clock: how long its computing takes, and what it reports of its work."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """The work of a device since a time: the number of examples that it has trained on, and the LPS round."""
+    """The work of a device since a given time: the number of examples that it has trained on, and the LPS round."""
 
     began_ns: int
     device_index: int
@@ -23,39 +23,40 @@ class Done:
 
 
 class DeviceClock:
-    """The clock of a device without one: computing takes its own time, and no message has it."""
+    """The side of a device without a clock: computing takes its own time, and messages carry no times."""
 
     announces = False  # whether updates are announced before they are sent
 
     def now_ns(self) -> int:
-        """Return the time now."""
+        """Return the current time."""
         return time.monotonic_ns()
 
     def to_gps(self, device_id: str) -> ChildClock:
-        """Return what a device's calls to the GPS ask of the clock."""
+        """Return the clock of a device's calls to the GPS."""
         return ChildClock()
 
     def to_lps(self, device_id: str, payload_bytes: int) -> ChildClock:
-        """Return what a device's rounds ask of the clock; `payload_bytes` is the largest that goes down and up."""
+        """Return the clock of a device's rounds. `payload_bytes` is the size of the largest payload down and up."""
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until a device would have trained for an answer before training."""
+        """Wait until the modelled training for an answer before training is over."""
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
-        """Wait until a device would have worked its answer in an LPS round out; return how long that took."""
+        """Wait until the modelled work for an answer in an LPS round is over. Return how long this work took."""
         return 0
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        """Wait until a device would have computed in an LPS round; return what it says of that, if it says anything.
+        """Wait until the modelled computing of an LPS round is over. Return the device's report of its work, if there
+        is one.
 
-        `answer` is what it has answered in the round.
+        `answer` is the device's answer in the round.
         """
         return None
 
 
 class VirtualDeviceClock(DeviceClock):
-    """Says what has been done; when it would have been done is worked out by others."""
+    """Report what has been done. The parents calculate the times."""
 
     def __init__(self, experiment: Experiment) -> None:
         shared = experiment.links.shared
@@ -76,7 +77,7 @@ class VirtualDeviceClock(DeviceClock):
 
 
 class RealDeviceClock(VirtualDeviceClock):
-    """Makes up for what is left of the modelled time."""
+    """Wait for the rest of the modelled time."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

@@ -1,4 +1,4 @@
-"""Devices by themselves: how long they compute, when the schedule has them away, and on which LPS they hang."""
+"""Devices by themselves: how long they compute, when the schedule takes them away, and to which LPS they belong."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -23,7 +23,7 @@ class Boards:
         self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
 
     def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """Return how long a device computes in an LPS round that trains on so many examples."""
+        """Return how long a device computes in an LPS round in which it trains on this many examples."""
         compute = self._compute
         if compute is None:
             return 0
@@ -34,7 +34,7 @@ class Boards:
         return busy
 
     def training_ns(self, index: int, examples: int) -> int:
-        """Return how long a device takes to train on so many examples alone."""
+        """Return how long a device takes to train on this many examples, without the other terms."""
         if self._compute is None or self._compute.per_example is None:
             return 0
         if index not in self._per_example:
@@ -42,13 +42,15 @@ class Boards:
         return round(self._per_example[index] * examples)
 
     def answering_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """Return how long a device computes for its answer in an LPS round, if it trains on so many examples for it."""
+        """Return how long a device computes for its answer in an LPS round if it trains on this many examples for the
+        answer.
+        """
         if self._answers_trained:
             return self.compute_ns(index, lps_round, examples)
         return self.training_ns(index, examples)
 
     def _factor(self, index: int) -> Fraction:
-        """Return a device's time over the reference's, rounded to a millionth so that all machines agree."""
+        """Return a device's time divided by the reference's time, rounded to a millionth so that all machines agree."""
         factor = self._factors.get(index, 1.0)
         if self._compute is not None and self._compute.spread is not None:
             normal = np.random.default_rng([self._seed, SPREAD, index]).standard_normal()
@@ -57,7 +59,7 @@ class Boards:
 
 
 class Presence:
-    """The times at which devices are away, by the schedule."""
+    """The times at which devices are away, as the schedule says."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
@@ -68,7 +70,7 @@ class Presence:
                     self._away.setdefault(index, []).append((entry.at, until))
 
     def back_ns(self, index: int, now_ns: int) -> int | None:
-        """Return from when on a device is there; None if it is gone for good."""
+        """Return the time from which a device is present; None if it never returns."""
         for begin, until in self._away.get(index, ()):
             if begin <= now_ns and (until is None or now_ns < until):
                 if until is None:
@@ -77,9 +79,9 @@ class Presence:
         return now_ns
 
     def there(self, indexes: Iterable[int], now_ns: int) -> dict[int, int]:
-        """Return the devices of a round that begins at a time, and from when on they are there.
+        """Return the devices of a round that begins at a given time, and the time from which each is present.
 
-        These are all that are there, or else the first to be back; none if all are gone for good.
+        These are all present devices, or else the first to return. The result is empty if no device ever returns.
         """
         back = {index: at_ns for index in indexes if (at_ns := self.back_ns(index, now_ns)) is not None}
         first_ns = min(back.values(), default=now_ns)
@@ -94,11 +96,11 @@ class Homes:
 
     @property
     def moving(self) -> frozenset[int]:
-        """The devices that are moved at some time."""
+        """The devices that the schedule moves."""
         return frozenset(index for entry in self._moves for index in entry.devices)
 
     def at(self, now_ns: int) -> Mapping[int, int]:
-        """Return the number of the LPS of each device that has been moved by a time."""
+        """Return the number of the LPS of each device that the schedule has moved by the given time."""
         return {
             index: entry.move.home
             for entry in self._moves
@@ -108,11 +110,11 @@ class Homes:
 
     @property
     def times(self) -> list[int]:
-        """The times at which devices are moved, ascending."""
+        """Return the times at which devices are moved, in ascending order."""
         return sorted({entry.at for entry in self._moves})
 
 
 def devices_come_to_others(experiment: Experiment) -> bool:
-    """Return whether an LPS gets devices in training that it did not have before: moved by the clock, or newcomers."""
+    """Return whether an LPS gets further devices in training: devices that the clock moves, or newcomers."""
     is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
     return is_moving or experiment.newcomers is not None

@@ -1,4 +1,4 @@
-"""How much energy devices take for what a run has them do: pure, in whole femtojoules, so sums need no order."""
+"""The energy that devices use in a run, in whole femtojoules, so that sums do not depend on order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FJ_A_PICOJOULE = 10**3
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Femtojoules: receiving, computing, sending."""
+    """The energy of receiving, computing and sending, in femtojoules."""
 
     down: int = 0
     compute: int = 0
@@ -36,7 +36,7 @@ NONE = Energy()
 
 
 def summed(energies: Iterable[Energy]) -> Energy:
-    """Return all of them together."""
+    """Return the sum of all these energies."""
     total = NONE
     for each in energies:
         total += each
@@ -44,12 +44,12 @@ def summed(energies: Iterable[Energy]) -> Energy:
 
 
 def counts_energy(experiment: Experiment) -> bool:
-    """Return whether the record of a run gives the energy that devices took."""
+    """Return whether the record of a run contains the energy of its devices."""
     return experiment.energy is not None and experiment.clock != "none"
 
 
 class DeviceEnergy:
-    """The power of each device's radio and board, in an experiment that asks for energy."""
+    """The power of each device's radio and board, in an experiment with the section `energy`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
@@ -57,7 +57,7 @@ class DeviceEnergy:
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
 
     def of(self, flow: pb.Flow) -> Energy:
-        """Return the energy that a device took for its part of a round; time in which it was away takes none."""
+        """Return the energy of a device for its part of a round. Time in which the device was away uses no energy."""
         return self._took(
             flow.child,
             down=(flow.down_bytes, flow.down_ns - flow.away_ns),
@@ -66,7 +66,7 @@ class DeviceEnergy:
         )
 
     def carried(self, each: pb.Carried) -> Energy:
-        """Return the energy of a transfer or of computing on the real clock, for the time that it really lasted."""
+        """Return the energy of a transfer or of computing on the real clock, for its real duration."""
         lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
         went = (each.bytes, lasted_ns)
         if each.direction == "compute":
@@ -76,7 +76,7 @@ class DeviceEnergy:
     def _took(
         self, index: int, *, down: tuple[int, int] = (0, 0), up: tuple[int, int] = (0, 0), compute_ns: int = 0
     ) -> Energy:
-        """Return the energy of transfers, given as bytes and nanoseconds, and of computing."""
+        """Return the energy of transfers, given in bytes and nanoseconds, and of computing."""
         if self._settings is None:
             return NONE
         if index not in self._known:
@@ -94,6 +94,6 @@ class DeviceEnergy:
 
 
 def profiles_of(experiment: Experiment) -> Mapping[int, str]:
-    """Return the profile of each device that `compute` names."""
+    """Return the profile of each device that `compute` names, by device index."""
     named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
     return {index: name for name, indexes in named.items() for index in indexes}

@@ -1,4 +1,4 @@
-"""The bytes that a parent and a child send each other in a round, and the work that the child says it has done."""
+"""The bytes that a parent and a child send each other in a round, and the work that the child reports."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -18,7 +18,7 @@ class Exchanged:
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
-        """Return what goes up: payload and header, without what depends on real time or on resumption."""
+        """Return the traffic of an update: payload and header, without what depends on real time or on resumption."""
         own = pb.UpdateHeader(
             run_id=header.run_id,
             child_id=header.child_id,
@@ -36,16 +36,18 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return what goes up for an answer in a round, as its sender's work says it later, without the update."""
+        """Return the traffic of an answer in a round. The sender's work reports the same traffic later, without the
+        update.
+        """
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
 
     @classmethod
     def of_flow(cls, flow: pb.Flow) -> Self:
-        """Return what was sent for an answer, from its record."""
+        """Return the traffic of an answer, from its record."""
         said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
         return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
 
     def after(self, sent: "Exchanged") -> "Exchanged":
-        """Return what goes up together with what its sender had been sent."""
+        """Return this traffic up, together with the traffic down that its sender had received."""
         return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)

@@ -1,4 +1,4 @@
-"""The clock of the GPS: when global rounds begin and end, and what happened before training."""
+"""The GPS's side of the clock: when global rounds begin and end, and what happened before training."""
 
 from typing import Protocol
 
@@ -15,10 +15,10 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Journal(Protocol):
-    """The part of the GPS's journal that its clock reads and writes."""
+    """The part of the GPS's journal that its clock uses."""
 
     def round_times(self) -> dict[int, bytes]:
-        """RoundTimes messages by global round."""
+        """Return the RoundTimes messages by global round."""
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
         """Keep the RoundTimes message of a global round."""
@@ -31,7 +31,7 @@ class Journal(Protocol):
 
 
 class GpsClock:
-    """The clock of the GPS without one: everything happens when it happens, and nothing is noted."""
+    """The side of a GPS without a clock: no event is delayed or noted."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -44,50 +44,52 @@ class GpsClock:
 
     @property
     def began_unix_ns(self) -> int:
-        """The time at which training began, if events happen by real time; otherwise, and before it began, 0."""
+        """The time at which training began, if the clock is real; otherwise, and before training, 0."""
         return 0
 
     @property
     def knows_start(self) -> bool:
-        """Return whether LPSs can be given the time at which training began, or do not need it."""
+        """Return whether the LPSs can get the time at which training began, or do not need this time."""
         return True
 
     def begin(self) -> None:
-        """Work out what happened before training, of the answers in the journal."""
+        """Calculate the times before training from the answers in the journal."""
 
     def resume(self, global_round: int) -> None:
-        """Go on with the rates of links as a global round opens that this process opens first."""
+        """Continue with the current rates of the links, as this process opens its first global round."""
 
     def begins_ns(self, global_round: int) -> int:
-        """Return when a global round begins, since training began: at the end of the last global round."""
+        """Return the time since training began at which a global round begins: the end of the last global round."""
         before = self.closed.get(global_round - 1)
         return before.ends_ns if before is not None else 0
 
     def now_ns(self, global_round: int) -> int:
-        """Return, as a global round begins, how long ago training began."""
+        """Return, as a global round begins, the time that has passed since training began."""
         return self.begins_ns(global_round)
 
     def since_questions_ns(self, global_round: int) -> int:
-        """Return when a global round begins, from the first question on."""
+        """Return the time from the first question to the beginning of a global round."""
         return self.before.ends_ns + self.begins_ns(global_round)
 
     def bundled_ns(self, home_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """Return when the answers of an LPS's devices are here; 0 if nobody works that out."""
+        """Return when the answers of an LPS's devices arrive at the GPS; 0 if the clock does not calculate this."""
         return 0
 
     def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
-        """Return the times of the global round just closed, or what links have carried; None if nothing is noted."""
+        """Return the times of the global round just closed, or what its links have carried; None if the clock notes
+        nothing.
+        """
         return None
 
     def keep(self, global_round: int, times: pb.RoundTimes | None) -> None:
-        """Note the times of a global round, in the transaction that closes it."""
+        """Keep the times of a global round, in the transaction that closes the round."""
         if times is not None:
             self._journal.set_round_times(global_round, times.SerializeToString(deterministic=True))
             self.closed[global_round] = times
 
 
 class VirtualGpsClock(GpsClock):
-    """Works the times out from bytes and from what LPSs say of their rounds."""
+    """Calculate times from bytes and from the LPSs' reports of their rounds."""
 
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
         super().__init__(journal)
@@ -108,7 +110,7 @@ class VirtualGpsClock(GpsClock):
 
 
 class RealGpsClock(GpsClock):
-    """Holds back what goes over the links of LPSs and, before training, of devices."""
+    """Hold back the traffic of LPSs and, before training, of devices."""
 
     def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
         super().__init__(journal)
@@ -140,7 +142,7 @@ class RealGpsClock(GpsClock):
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """Return the questions before training by name, of what devices have answered."""
+    """Return the questions before training by name, as the devices have answered them."""
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:

@@ -1,6 +1,6 @@
-"""The links of an experiment while it trains: which child has which, their rates and latencies as its schedule says.
+"""The links of an experiment during training: the link of each child, and its rates and latencies as the schedule says.
 
-A new kind of link is a setting of `fedstrata.experiment.links` that becomes a rate schedule in `Link.rate`.
+A new kind of link is a setting of `fedstrata.experiment.links` that `Link.rate` turns into a rate schedule.
 """
 
 import re
@@ -33,7 +33,9 @@ HEADER_BYTES = 4 << 10  # more than the headers of a message have
 
 @dataclass(frozen=True)
 class Link:
-    """A link as time goes by: its settings from times on, the first from zero on, and when it carries nothing."""
+    """A link over time: its settings from given times on, the first from zero on, and the times at which it carries
+    nothing.
+    """
 
     parts: tuple[tuple[int, LinkTimes], ...]
     cuts: tuple[tuple[int, int], ...] = ()
@@ -58,13 +60,13 @@ class Link:
 
     @property
     def longest_latency_ns(self) -> int:
-        """The largest latency that a transfer may ever have."""
+        """The largest latency that a transfer can have."""
         return max(link.latency + link.jitter for _, link in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCapacity:
-    """The rates that all children of a parent share; None where nothing limits them together."""
+    """The rates that all children of a parent share; None without a common limit."""
 
     down: AnyRate = None
     up: AnyRate = None
@@ -76,7 +78,7 @@ class SharedCapacity:
 
 
 class ScheduledLinks:
-    """The links of an experiment with the changes that its schedule makes."""
+    """The links of an experiment, with the changes that its schedule makes."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = experiment.links
@@ -84,7 +86,7 @@ class ScheduledLinks:
         self._entries = [entry for entry in entries if entry.set_ is not None or entry.cut is not None]
 
     def of_devices(self) -> tuple[Link, dict[int, Link]]:
-        """Return the link that most devices have, and by index the links of the others."""
+        """Return the link of most devices, and the links of the other devices by index."""
         common, own = self._links.common(), self._links.of_devices()
         entries = self._about("device-lps")
         named = sorted({*own, *(index for entry in entries for index in _change(entry).devices or ())})
@@ -111,7 +113,7 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield a name and the settings of every link that the schedule changes, as they are from each change on."""
+        """Yield the name and the settings of every link that the schedule changes, after each change."""
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
         numbers = {number for entry in self._about("lps-gps") for number in _change(entry).lps or ()}
@@ -120,7 +122,7 @@ class ScheduledLinks:
             yield from ((where, part) for _, part in link.parts)
 
     def _changed(self, link: LinkTimes, entries: Sequence[ScheduleEntry]) -> Link:
-        """Return a link as entries, in the order of time, change it."""
+        """Return a link with the changes of entries, in the order of time."""
         parts = [(0, link)]
         for entry in entries:
             if entry.set_ is not None:
@@ -144,7 +146,7 @@ def _is_for(named: Sequence[int] | None, number: int) -> bool:
 
 
 def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> int:
-    """Return a transfer's latency, evenly drawn by the address of seed, tier, round, child and direction."""
+    """Return a transfer's latency. The draw is uniform, with the address of seed, tier, round, child and direction."""
     if not jitter_ns:
         return latency_ns
     draw = np.random.default_rng([address[0], JITTER, *address[1:]]).integers(-jitter_ns, jitter_ns, endpoint=True)
@@ -159,14 +161,14 @@ class Line:
     free_ns: int = 0
 
     def carry(self, now_ns: int, bits: int) -> int:
-        """Return when the last bit of a transfer leaves that may start now."""
+        """Return when the last bit of a transfer leaves, if the transfer may start now."""
         self.free_ns = end_of(max(now_ns, self.free_ns), bits, self.rate)
         return self.free_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class TierLinks:
-    """The links between a parent and its children, and the address of their draws."""
+    """The links between a parent and its children, and the address of their random draws."""
 
     name: str
     seed: int
@@ -184,15 +186,15 @@ class TierLinks:
         return index
 
     def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer in a round, by its link as it starts."""
+        """Return the latency of a transfer in a round, by the state of its link at the start."""
         link = self.link_of(index).at(start_ns)
         tier = self.asked_tier if is_answer else self.tier
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the size of the pieces of a payload: at most 10 ms of the child's own link, 2.5 ms of a shared one.
+        """Return the size of the pieces of a payload: at most 10 ms of the child's own link, 2.5 ms of a shared link.
 
-        Without an index, they are the pieces of a broadcast, at most 10 ms of the shared link.
+        Without an index, return the size of the pieces of a broadcast: at most 10 ms of the shared link.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS
@@ -204,7 +206,7 @@ class TierLinks:
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """Return the longest time of a payload, down and up, if so many children use the shared link."""
+        """Return the longest time that a payload down and one up can take if this many children use the shared link."""
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
             together_ns = longest_ns(bits * max(1, children), self.shared.rate(way))
@@ -255,7 +257,7 @@ def lps_links(experiment: Experiment) -> TierLinks:
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
     """Return how long a parent waits for the start of an upload: longer than its children wait for the answer.
 
-    Where links take real time, their slowest transfer is added.
+    If links take real time, the result includes their slowest transfer.
     """
     wait = UploadWait(first_s=payload_timeout_s(max(payload_bytes, CHUNK_BYTES)) + LATER_S)
     if not experiment.is_paced:

@@ -1,4 +1,4 @@
-"""The clock of a cluster, or of an LPS if clusters span LPSs: the times of its rounds, written into its report."""
+"""An LPS's side of the clock, for one cluster or for its devices of all clusters: the times of rounds in its report."""
 
 import time
 from collections.abc import Callable
@@ -19,20 +19,20 @@ MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
 
 
 class Devices(Protocol):
-    """The devices that an LPS has now."""
+    """The current devices of an LPS."""
 
     @property
     def indexes(self) -> dict[str, int]:
-        """Their indexes by their ids."""
+        """Return the indexes of the devices by id."""
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """Return the time from which each device takes part in a round that begins at a time, by device. Raises
+        """Return, by device, the time from which the device takes part in a round that begins at a given time. Raises
         RunStoppedError.
         """
 
 
 class LpsClock:
-    """The clock of an LPS without one: everything happens when it happens, and nothing is noted."""
+    """The side of an LPS without a clock: no event is delayed or noted."""
 
     kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
 
@@ -42,7 +42,7 @@ class LpsClock:
         self.rounds = ParentClock()
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
-        """Return when an LPS round begins that is about to be opened; if by real time all devices are away, wait.
+        """Return when the next LPS round begins. On the real clock, wait while all devices are away.
 
         Raises:
             RunStoppedError: all devices are gone for good.
@@ -50,35 +50,37 @@ class LpsClock:
         return report.now_ns
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
-        """Return the deadline of an LPS round that is about to be opened."""
+        """Return the deadline of the next LPS round."""
         return Deadline()
 
     def answered_ns(self, asked: Callable[[], Sent]) -> int:
-        """Return when the last answer to the question of the open round is here, or its deadline is over.
+        """Return when the last answer to the question of the open round arrives, or the time of the deadline.
 
-        Return 0 if nobody works that out.
+        Return 0 if the clock does not calculate this.
         """
         return 0
 
     async def plan_came(self, global_round: int) -> None:
-        """Wait until the word that a plan is made has come over this LPS's link."""
+        """Wait until the word that a plan is made has crossed this LPS's link."""
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
-        """Hear when the plan of a global round was made at the GPS: then its devices, which were asked, go on."""
+        """Let the devices continue that were asked: the GPS made the plan of the global round at this time."""
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Put the times of the LPS round just closed into its row, the report's last, and move the clock."""
+        """Put the times of the LPS round just closed into its row, the last of the report, and advance the clock."""
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
-        """Return what the LPS has done in a global round: how long since its model arrived."""
+        """Return the LPS's work in a global round: the time since its model arrived."""
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Hear that a global round's model is here, of so many bytes: the first LPS round of it begins."""
+        """Note that the model of a global round, of this many bytes, has arrived. The first LPS round of the global
+        round begins.
+        """
 
 
 class VirtualLpsClock(LpsClock):
-    """Works the times out from bytes and modelled work; their state is in the report."""
+    """Calculate times from bytes and modelled work. The report keeps the state of the clock."""
 
     kept_here = "the times of clock: virtual"
 
@@ -126,7 +128,7 @@ class VirtualLpsClock(LpsClock):
         return pb.Work(busy_ns=report.now_ns - began)
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Let the first LPS round begin; what the last one made is ready then."""
+        """Begin the first LPS round. The result of the last LPS round is ready then."""
         report.now_ns = self._uplink.arrival_ns(self._home_id, global_round, begins_ns, whole_bytes)
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns
@@ -134,7 +136,7 @@ class VirtualLpsClock(LpsClock):
 
 
 class RealLpsClock(LpsClock):
-    """Lets the time of links and boards go by, and notes what links have carried."""
+    """Wait as long as links and boards take, and note what links have carried."""
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)

@@ -1,7 +1,7 @@
-"""What the rounds between two tiers ask of the clock.
+"""The side of the clock that the rounds between two tiers use.
 
-A parent asks whether updates say what was done for them, and when bytes are there. A child asks how long its calls may
-take.
+A parent asks whether updates state their senders' work, and when bytes have arrived. A child asks how long its calls
+may take.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -34,16 +34,16 @@ class Sendable(Protocol):
         """The size of the header and the payload, in bytes."""
 
     def header_part(self, offset: int) -> pb.ModelPart:
-        """Return the first message of a download that begins at a byte of the payload."""
+        """Return the first message of a download that begins at this byte of the payload."""
 
 
 class ParentClock:
-    """Holds nothing back: bytes are there as fast as the machines carry them."""
+    """Hold nothing back: bytes arrive as fast as the machines carry them."""
 
     takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
 
     def __init__(self, *, wants_work: bool = False) -> None:
-        """`wants_work`: whether updates say what their senders have done, for a timeline."""
+        """Set whether updates state their senders' work, for a timeline."""
         self.wants_work = wants_work
 
     def now_ns(self) -> int:
@@ -51,29 +51,31 @@ class ParentClock:
         return 0
 
     def began(self, ago_ns: int) -> None:
-        """Hear how long ago the time began by which rates change."""
+        """Set how long ago the time began by which rates change."""
 
     def round_opened(self) -> None:
-        """Hear that another round is open: its models go down anew."""
+        """Note that another round is open, so its models are sent anew."""
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return what links have carried in a round, and forget the rounds before it."""
+        """Return what links have carried in a round, and forget earlier rounds."""
         return []
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until a child has heard how a round goes on, which was said at a time. Raises UnknownChildError."""
+        """Wait until the word of how a round continues has reached a child. The word was sent at `said_ns`. Raises
+        UnknownChildError.
+        """
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
-        """Wait until the answers to a question, in a round or before training, have arrived from a child."""
+        """Wait until a child's answers to a question, in a round or before training, have arrived."""
 
     def relay(self, child_id: str, number: int) -> Relayed:
-        """Return what carries answers down to a child, one after the other."""
+        """Return the object that carries answers down to a child, one after the other."""
         return Relayed()
 
     async def model(
         self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Send a round's model to a child from a byte of the payload on: a header, then chunks."""
+        """Send a round's model to a child, from this byte of the payload on: a header, then chunks."""
         if offer.small_reply is not None:
             yield offer.small_reply
             reach("download", number)
@@ -88,12 +90,12 @@ class ParentClock:
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Give the parts of an update that follow its header, which has been checked."""
+        """Enter a block that gives the parts of an update after its header, which has been checked."""
         return nullcontext(parts)
 
 
 class HeldBack(ParentClock):
-    """Holds models and updates back until their links would have carried them."""
+    """Hold models and updates back until their links would have carried them."""
 
     takes_turns = False
 
@@ -127,7 +129,7 @@ class HeldBack(ParentClock):
     async def model(
         self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Send each part when it has arrived."""
+        """Send each part at the time at which the link would have delivered it."""
         size, before = offer.whole_bytes - offset, offer.header.ByteSize()
         whole = None if offset else offer.cluster
         with self._transfers.under_way(child_id, DOWN, number, size, before, model=whole) as transfer:
@@ -155,9 +157,9 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """Yield the payload from a byte on, each piece when it has arrived; no turn is held while one is on its way.
+    """Yield the payload from this byte on, each piece when it has arrived. No turn is held while a piece is on its way.
 
-    Where this is held up itself, all that has arrived meanwhile is one piece.
+    If the consumer is slow, all that has arrived in the meantime is one piece.
     """
     payload_bytes = offer.codec.payload_bytes
     while offset < payload_bytes:
@@ -177,7 +179,7 @@ async def _pieces(
 
 
 class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
-    """Gives each part when it has arrived; the first is waited for before anything is done with the update."""
+    """Give each part of an update when it has arrived. The caller does nothing before the first part has arrived."""
 
     def __init__(self, transfers: Transfers, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> None:
         self._parts = parts
@@ -192,7 +194,7 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
         )
 
     async def __aenter__(self) -> Self:
-        """Wait until its first part has arrived, or the header where none follows."""
+        """Wait until the first part has arrived, or the header if no part follows."""
         try:
             if self._payload_bytes > 0:
                 self._first = await anext(self, None)
@@ -228,22 +230,22 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
 
 
 class ChildClock:
-    """Asks for no time, and counts nothing."""
+    """The side of a child without a clock: calls need no extra time, and no bytes are counted."""
 
     slowest_s = 0.0  # how long the largest exchange of a round takes on the child's link
     piece_bytes = CHUNK_BYTES  # how large the pieces of a payload are
 
     def on_link_s(self, size: int) -> float:
-        """Return how long so many bytes take on the child's link."""
+        """Return how long this many bytes take on the child's link."""
         return 0.0
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
-        """Return the bytes of a model and its header, as if nothing were resumed; 0 if nobody counts them."""
+        """Return the size of a model and its header in bytes, without resumption; 0 if the clock counts no bytes."""
         return 0
 
 
 class CountingChild(ChildClock):
-    """Counts the bytes of models, for a timeline."""
+    """Count the bytes of models, for a timeline."""
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
         first = pb.ModelHeader()
@@ -253,10 +255,10 @@ class CountingChild(ChildClock):
 
 
 class PacedChild(ChildClock):
-    """Gives calls the time that links take, and cuts payloads as they want it."""
+    """Give calls the time that links take, and cut payloads into the pieces of these links."""
 
     def __init__(self, links: TierLinks, child_id: str, *, payload_bytes: int = 0, children: int = 1) -> None:
-        """`children` share what is shared; `payload_bytes` is the largest that goes down and up in a round."""
+        """Set how many children share the link, and the size of the largest payload down and up in a round."""
         self._links, self._index = links, links.index_of(child_id) or 0
         self.slowest_s = links.slowest_s(self._index, payload_bytes, children)
         self.piece_bytes = links.piece_bytes(self._index, UP)

@@ -1,9 +1,9 @@
-"""One direction of a link that a parent's children share max-min fairly: worked out, and as real time goes by.
+"""One direction of a link that a parent's children share max-min fairly, in calculated and in real time.
 
-The arithmetic goes from whole nanoseconds and bits to whole nanoseconds and bits. An end is rounded up to the next
-whole nanosecond, and nothing else is rounded. Nothing depends on the order in which transfers are given.
+The arithmetic goes from whole nanoseconds and bits to whole nanoseconds and bits. Only the end of a transfer is
+rounded, up to the next whole nanosecond. The order in which transfers are given changes nothing.
 
-A broadcast goes over the link once for all children that ask for it. From its far end each child's own link goes on.
+A broadcast crosses the link once for all children that ask for it. At the far end, each child's own link carries it on.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ WHOLE_LINK = -1  # in place of a flow's number
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A transfer over a shared link: when it may start, its bits, and the rate of its own link."""
+    """Describe a transfer over a shared link: its earliest start, its bits, and the rate of the child's own link."""
 
     start_ns: int
     bits: int
@@ -37,7 +37,9 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Flows under way with equally fast own links. All have one rate and pass marks in the order of `target`."""
+    """Flows under way with equally fast own links. All have the same rate, and pass their marks in the order of
+    `target`.
+    """
 
     most: int  # bits a second that their own links allow
     is_held: bool  # whether each has that rate, or the even share of what such groups leave
@@ -55,7 +57,7 @@ class _Group:
 
 @dataclass
 class _UnderWay:
-    """A flow in a shared link."""
+    """A flow that is under way in a shared link."""
 
     group: _Group
     since: int  # what the group had been given as the flow began, or would have been
@@ -64,17 +66,17 @@ class _UnderWay:
 
     @property
     def target(self) -> int:
-        """The amount that the group will have been given when it passes its next mark."""
+        """The bits per flow that the group has received when this flow passes its next mark."""
         return self.since + self.marks[self.passed] * BIT
 
 
 class FairLink:
-    """A link that all flows under way share max-min fairly. Say when flows begin and end as time goes by.
+    """Share a link max-min fairly among all flows under way. The caller says when flows begin and end.
 
-    A flow ends at a fraction of a nanosecond, and the shares of the others change then. Each group of flows with the
-    same own rate has that rate, or the even share of what is left. The groups with the even share have one counter for
-    all, `_level`, and the groups with their own rate have the time. So an event costs a few searches in ordered lists,
-    and does not go through all groups.
+    When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Each group of flows with
+    equal own rates gets this rate or, if that is less, the even share of the rest of the link. The groups with the even
+    share have one counter for all, `_level`, and the groups with their own rate have the time. So an event takes a few
+    searches in ordered lists, not a pass over all groups.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -91,12 +93,14 @@ class FairLink:
         self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
-        """Start a flow with this rate of its own link; `marks` are bits at which its passing is noted."""
+        """Start a flow with this rate of its own link. `marks` are the numbers of bits at which the link reports the
+        flow.
+        """
         group = self._group(rate)
         self._enter(number, _UnderWay(group, self._served(group), marks))
 
     def change(self, number: int, rate: int | None) -> None:
-        """Let the own link of a flow, if it is under way, have another rate from now on."""
+        """Change the rate of a flow's own link, if the flow is under way."""
         flow = self._flows.get(number)
         if flow is not None:
             served = self._served(flow.group) - flow.since
@@ -106,12 +110,12 @@ class FairLink:
             self._enter(number, flow)
 
     def resize(self, capacity: int) -> None:
-        """Let the link have another rate from now on."""
+        """Change the rate of the link."""
         self._rest += capacity - self._capacity
         self._capacity = capacity
 
     def drop(self, number: int) -> None:
-        """Let a flow go before its end, if it is under way; the others share what it leaves."""
+        """Remove a flow before its end, if it is under way. The other flows share the free rate."""
         flow = self._flows.pop(number, None)
         if flow is not None:
             self._unqueue(flow.group)
@@ -125,17 +129,17 @@ class FairLink:
         return self._flows.keys()
 
     def carried(self, number: int) -> int:
-        """Return how many whole bits of a flow under way have gone over the link."""
+        """Return how many whole bits of a flow under way have crossed the link."""
         flow = self._flows[number]
         return (self._served(flow.group) - flow.since + NOTHING) // BIT
 
     def next_ns(self) -> int | None:
-        """Return when the next mark is passed if nothing changes before; None if no flow moves."""
+        """Return when the next mark is passed if nothing changes before then; None if no flow moves."""
         at = self._next()
         return None if at is None else _whole_ns(at)
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
-        """Let time go by, not backwards; return the flows that have passed a mark, in order, and when."""
+        """Advance time to `until_ns`. Return the flows that have passed a mark, in order, and the times."""
         passed: list[tuple[int, int]] = []
         while (at := self._next()) is not None and _whole_ns(at) <= until_ns:
             self._serve(at)
@@ -155,7 +159,7 @@ class FairLink:
         return min(times, default=None)
 
     def _settle(self) -> None:
-        """Give a group its own rate if that is no more than the even share."""
+        """Give a group its own rate if this rate is at most the even share."""
         while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
             self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
         while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
@@ -192,11 +196,11 @@ class FairLink:
         self._queue(group)
 
     def _served(self, group: _Group) -> int:
-        """Return how much each flow of a group has been given since the group began."""
+        """Return how many bits each flow of a group has received since the group began."""
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of flows with a rate; begin one if there is none."""
+        """Return the group of flows with this rate. Begin a group if there is none."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)
@@ -220,7 +224,7 @@ class FairLink:
             self._sharing += flows
 
     def _queue(self, group: _Group) -> None:
-        """Note when the next mark of a group is passed; forget a group without flows."""
+        """Note when the next mark of a group is passed. Forget a group without flows."""
         if group.flows:
             insort(self._queues[group.is_held], (group.due, group.most))
         else:
@@ -240,7 +244,7 @@ def _whole_ns(at: int) -> int:
 
 
 class ScheduledLink:
-    """A fairly shared link with a rate that changes in time, as do the rates of its flows' own links."""
+    """Share a link fairly, if the rate of the link and the rates of its flows' own links change over time."""
 
     def __init__(self, capacity: AnyRate) -> None:
         self._capacity = capacity
@@ -249,7 +253,7 @@ class ScheduledLink:
         self._changes: list[tuple[int, int]] = []  # a heap: when the rate of a flow, or of the link, changes
 
     def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
-        """Start a flow at a time; return the marks that were passed until then."""
+        """Start a flow at a given time. Return the marks that were passed until then."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
             self._changes.clear()
@@ -261,23 +265,23 @@ class ScheduledLink:
         return passed
 
     def drop(self, number: int) -> None:
-        """Let a flow go, over or not."""
+        """Remove a flow, whether it is over or not."""
         self._rates.pop(number, None)
         self._link.drop(number)
 
     def carried(self, number: int) -> int | None:
-        """Return how many whole bits of a flow have gone over the link; None if it is not under way."""
+        """Return how many whole bits of a flow have crossed the link; None if the flow is not under way."""
         return self._link.carried(number) if number in self._link.under_way else None
 
     def next_ns(self) -> int | None:
-        """Return when a mark is passed or a rate changes next; None if no flow is under way, or none ever moves."""
+        """Return when the next mark is passed or the next rate changes; None if no flow is under way or moves."""
         if not self._link.under_way:
             return None
         times = [self._link.next_ns(), self._changes[0][0] if self._changes else None]
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
-        """Let time go by; return the flows that have passed a mark, in order, and when."""
+        """Advance time to `until_ns`. Return the flows that have passed a mark, in order, and the times."""
         passed: list[tuple[int, int]] = []
         while self._changes and self._changes[0][0] <= until_ns and self._link.under_way:
             at_ns, number = heappop(self._changes)
@@ -286,7 +290,7 @@ class ScheduledLink:
         return passed + self._link.advance(until_ns)
 
     def _change(self, at_ns: int, number: int) -> None:
-        """Give the link, or a flow that is under way, its rate from a time on."""
+        """Apply a new rate from a given time to the link, or to a flow that is under way."""
         if number == WHOLE_LINK:
             rate, next_ns = rate_at(self._capacity, at_ns)
             self._link.resize(FASTEST if rate is None else rate)
@@ -303,7 +307,9 @@ class ScheduledLink:
 
 
 def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
-    """Return when each flow's last bit has left a link that all share max-min fairly; None limits nothing."""
+    """Return when each flow's last bit has left a max-min fair shared link. Without a capacity nothing limits the flows
+    together.
+    """
     if capacity is None:
         return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
     link = ScheduledLink(capacity)
@@ -317,7 +323,9 @@ def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
 
 
 def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[tuple[int | None, int]]:
-    """Return when each flow on a shared link finished, None if not by `until_ns`, and its bits by `until_ns`."""
+    """Return, for each flow on a shared link, when it finished (None if not by `until_ns`), and its bits carried by
+    `until_ns`.
+    """
     link = ScheduledLink(capacity)
     over = dict(_begin(link, flows, until_ns) + link.advance(until_ns))
     found: list[tuple[int | None, int]] = []
@@ -330,7 +338,9 @@ def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[
 
 
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
-    """Start the flows that start by a time, and have bits; return those that are over before the last starts."""
+    """Start the flows that have bits and start by a given time. Return the flows that end before the last of them
+    starts.
+    """
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
         if until_ns is None or start_ns <= until_ns:
@@ -340,19 +350,19 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 
 @dataclass
 class SharedFlow:
-    """A transfer on its way over a shared link, and when it passed some of its bits."""
+    """A transfer on its way over a shared link, with the times at which it passed some of its bits."""
 
     marks: Sequence[int]  # bits at which its passing is noted, ascending, the last all of them
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def come(self, at_ns: int) -> int:
-        """Return how many of its bits had gone over the link at a time."""
+        """Return how many of its bits had crossed the link at a given time."""
         number = bisect_right(self.passed, at_ns)
         return self.marks[number - 1] if number else 0
 
     async def passed_ns(self, bits: int, check: Callable[[], None]) -> int:
-        """Wait until so many bits have gone over the link, and return when; `check` may raise to end the waiting."""
+        """Wait until this many bits have crossed the link, and return when. `check` may raise to end the wait."""
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
             self.news.clear()
@@ -362,9 +372,9 @@ class SharedFlow:
 
 
 class SharedLink:
-    """A shared link in real time: its flows go on by themselves, and those that wait for a flow are woken.
+    """Share a link in real time: flows continue by themselves, and the link wakes the callers that wait for a flow.
 
-    Inside, times count from `origin_ns` on, as the times of rates that change do.
+    Times count from `origin_ns` on, like the times of changing rates.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
@@ -376,7 +386,7 @@ class SharedLink:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
-        """Start a flow with a rate of its own link; return its number, for dropping it, and the time."""
+        """Start a flow with the rate of its own link. Return its number, which `drop` takes, and the time."""
         start_ns, number = self._now_ns(), next(self._numbers)
         self._under_way[number] = flow
         self._note(self._link.begin(start_ns, number, flow.marks, rate))
@@ -384,7 +394,7 @@ class SharedLink:
         return number, self.origin_ns + start_ns
 
     def drop(self, number: int) -> None:
-        """Let a flow go, over or not."""
+        """Remove a flow, whether it is over or not."""
         self._note(self._link.advance(self._now_ns()))
         self._under_way.pop(number, None)
         self._link.drop(number)
@@ -427,23 +437,23 @@ class Broadcast:
 
 
 class Broadcasts:
-    """The models of a parent's open round on a shared link: each goes over it once, for all children."""
+    """The models of a parent's open round on a shared link. Each model crosses the link once, for all children."""
 
     def __init__(self, link: SharedLink) -> None:
         self._link = link
         self._open: dict[int, Broadcast] = {}  # by the number of the model
 
     def forget(self) -> None:
-        """Forget the models of the last round; broadcasts under way go on to the children that receive them."""
+        """Forget the models of the last round. Broadcasts under way continue to their receivers."""
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Return whether a child has begun to receive a model; a part that it has lost is not broadcast again."""
+        """Return whether a child has begun to receive a model. A part that the child has lost is not sent again."""
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by
 
     def join(self, model: int, child: int, marks: Sequence[int]) -> Broadcast:
-        """Let a child receive a model; the first one begins it."""
+        """Let a child receive a model. The first child begins the broadcast."""
         broadcast = self._open.get(model)
         if broadcast is None:
             flow = SharedFlow(marks)
@@ -454,7 +464,7 @@ class Broadcasts:
         return broadcast
 
     def leave(self, model: int, broadcast: Broadcast) -> None:
-        """Let a child stop receiving; a broadcast that nobody receives any more ends."""
+        """Let a child stop receiving. A broadcast without receivers ends."""
         broadcast.listeners -= 1
         if broadcast.listeners:
             return

@@ -1,7 +1,7 @@
-"""The virtual clock: how long rounds take, worked out from bytes that were serialised and modelled work.
+"""The virtual clock: how long rounds take, calculated from serialised bytes and modelled work.
 
-An LPS works out its devices' part of an LPS round, the GPS the LPSs' part of a global round; both in nanoseconds since
-training began. Only a round's own transfers count, not what had to be sent again after a fault.
+An LPS calculates its devices' parts of an LPS round, and the GPS calculates the LPSs' parts of a global round. Both use
+nanoseconds since training began. Only a round's own transfers take time, not repeated transfers after a fault.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Sent = Mapping[str, Exchanged]  # by child
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A child's part in a round: a model comes down, the child computes, and it sends an answer or an update."""
+    """A child's part in a round: a model comes down, the child computes, and the child sends an answer or an update."""
 
     name: str
     index: int
@@ -43,11 +43,11 @@ class Part:
     unsent_bytes: int = 0
 
     def arrived(self, at_ns: int) -> "Part":
-        """Return the part of a child that has the model, and computes from then on."""
+        """Return the part of a child that has received the model at this time and computes from then on."""
         return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return the part up to the answer alone, which the child sends before it goes on."""
+        """Return the part up to the answer alone."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -56,7 +56,7 @@ class Part:
         )
 
     def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return the part of a child that has answered, and hears of the plan a latency after its parent."""
+        """Return the part of a child that has answered, and that learns of the plan one latency after its parent."""
         return replace(
             self,
             ready_ns=goes_on_ns + latency_ns + self.compute_ns - self.answer_compute_ns,
@@ -65,18 +65,18 @@ class Part:
         )
 
     def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return the part that ends at a time."""
+        """Return the part that ends at a given time."""
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
     @property
     def upload(self) -> Flow:
-        """The transfer that the child sends next."""
+        """The next transfer of the child."""
         return Flow(start_ns=self.ready_ns, bits=8 * self.sends_bytes, rate=self.link.rate(UP))
 
     @property
     def flow(self) -> pb.Flow:
-        """The part as it is recorded."""
+        """Return the part as the record has it."""
         sent = self.exchanged
         return pb.Flow(
             child=self.index,
@@ -94,14 +94,16 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError for work that is not done within 73 years; the child that reports it is refused."""
+        """Raise PayloadError for work that takes more than 73 years. The parent refuses the child that reports such
+        work.
+        """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
             raise PayloadError(f"trained on {examples} examples, which takes more than 73 years of the virtual clock")
 
 
 class Round:
-    """One round of a parent and its children in virtual time: of devices at an LPS, or of LPSs at the GPS."""
+    """A round of a parent and its children in virtual time: an LPS and its devices, or the GPS and its LPSs."""
 
     def __init__(
         self,
@@ -112,9 +114,9 @@ class Round:
         begins_ns: int,
         free: Mapping[str, int] | None = None,
     ) -> None:
-        """`computing_ns` gives the time of a child's work, and how much of it is for its answer.
+        """Begin a round. `computing_ns` returns the time of a child's work, and the part of it that is for the answer.
 
-        `free` says from when on those children receive that are not there as the round begins.
+        `free` has, for each child that is absent at the start, the time from which it receives.
         """
         self.number, self.begins_ns = number, begins_ns
         self._links, self._computing_ns = links, computing_ns
@@ -128,28 +130,28 @@ class Round:
         return self._there
 
     def go_on(self, goes_on_ns: int) -> None:
-        """Let children that have answered go on: their parent has heard of the plan at a time."""
+        """Let children that have answered continue: their parent learned of the plan at this time."""
         self._goes_on_ns = goes_on_ns
 
     def answered_ns(self, asked: Sent) -> int:
-        """Return when the last answer is at the parent.
+        """Return when the last answer arrives at the parent.
 
         Raises:
-            RunStoppedError: in more than 73 years.
+            RunStoppedError: the answer takes more than 73 years.
         """
         answered_ns = max(self._answered(self._parts(asked)), default=self.begins_ns)
         check_clock_at(answered_ns)
         return answered_ns
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
-        """Return the part of one child with an update over its own link alone. Raises PayloadError."""
+        """Return the part of one child with an update, over its own link alone. Raises PayloadError."""
         (part,) = self._ready(self._parts({name: updated}))
         back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
         part.check_ends(back_ns)
         return part.over(back_ns)
 
     def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return the part of one child up to its answer, which no other child's delays. Raises PayloadError."""
+        """Return the part of one child up to its answer, over its own link alone. Raises PayloadError."""
         (part,) = self._parts({name: answered})
         (at_ns,) = self._answered([part])
         part = part.answering()
@@ -157,24 +159,24 @@ class Round:
         return part.over(at_ns)
 
     def check_ends(self, name: str, updated: Exchanged) -> None:
-        """Raise PayloadError for work that is not done within 73 years, however fast the links are."""
+        """Raise PayloadError for work that takes more than 73 years even on the fastest links."""
         (part,) = self._ready(self._parts({name: updated}))
         part.check_ends(part.ready_ns)
 
     def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
-        """Return the parts of the children with answers after a time, of all that have sent one."""
+        """Return the parts of the children that answer after a given time, out of all children that have answered."""
         return list(self._late([part.answering() for part in self._parts(answered)], ends_ns, is_answer=True))
 
     def late_updates(self, updated: Sent, ends_ns: int, *, dropped: Sent) -> list[Part]:
-        """Return the parts of the children with updates after a time, of all that have one.
+        """Return the parts of the children with updates after a given time, out of all children with an update.
 
-        `dropped` are the children that answered too late; their answers were on the shared link, too.
+        `dropped` are the children that answered too late. Their answers were on the shared link, too.
         """
         parts = self._ready(self._parts(updated), self._parts(dropped))
         return list(self._late(parts[: len(updated)], ends_ns))
 
     def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
-        """Return the times of the round, which ends as the last update arrives, or at a time.
+        """Return the times of the round. The round ends when the last update arrives, or at a given time.
 
         `dropped` are children that left the round after their traffic had slowed a shared link.
         """
@@ -189,7 +191,7 @@ class Round:
         return times_of(self.begins_ns, ends_ns, [part.flow for part in over], slowest)
 
     def _parts(self, exchanged: Sent) -> list[Part]:
-        """Return the parts of children, by name, as they have the round's model."""
+        """Return the parts of the children, by name, when the children have the round's model."""
         parts = []
         for name, each in sorted(exchanged.items()):
             index = self._links.number_of(name)
@@ -211,7 +213,7 @@ class Round:
         return [part.arrived(at_ns) for part, at_ns in zip(parts, had, strict=True)]
 
     def _models_there(self, parts: Sequence[Part]) -> list[int]:
-        """Return when each child has its model; a broadcast is over for all at once.
+        """Return when each child has its model. A broadcast ends for all children at once.
 
         A broadcast begins with the first child that receives. A later child is also limited by its own link.
         """
@@ -235,11 +237,11 @@ class Round:
         return [end + latency_ns for end, latency_ns in zip(ends, latencies, strict=True)]
 
     def _answered(self, parts: Sequence[Part]) -> list[int]:
-        """Return when the answer of each child is at the parent."""
+        """Return when the answer of each child arrives at the parent."""
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
     def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
-        """Return the parts, then the dropped ones, as their children are about to send updates."""
+        """Return the parts, then the dropped parts, at the moment at which their children begin to send updates."""
         every, goes_on_ns = [*parts, *dropped], self._goes_on_ns
         if goes_on_ns is None:
             return every
@@ -253,12 +255,12 @@ class Round:
         ]
 
     def _arrivals(self, parts: Sequence[Part], *, is_answer: bool = False) -> list[int]:
-        """Return when what each child sends next is at the parent."""
+        """Return when the next transfer of each child arrives at the parent."""
         ends = fair_ends([part.upload for part in parts], self._links.shared.up)
         return [end + self._up_latency_ns(part, is_answer=is_answer) for part, end in zip(parts, ends, strict=True)]
 
     def _late(self, parts: Sequence[Part], ends_ns: int, *, is_answer: bool = False) -> Iterator[Part]:
-        """Yield the parts that a deadline breaks off, with the bytes that had not left the shared link by then."""
+        """Yield the parts that a deadline breaks off, with the bytes that were still to leave the shared link."""
         carried = carried_by([part.upload for part in parts], self._links.shared.up, ends_ns)
         for part, (end_ns, bits) in zip(parts, carried, strict=True):
             if end_ns is None or end_ns + self._up_latency_ns(part, is_answer=is_answer) > ends_ns:
@@ -285,7 +287,7 @@ class DeviceTimeline:
 
 
 class LpsTimeline:
-    """The global rounds of an experiment, and when a model is at an LPS."""
+    """The global rounds of an experiment, and the times at which models arrive at an LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = lps_links(experiment)
@@ -295,25 +297,27 @@ class LpsTimeline:
         return Round(self._links, lambda _, work: (work.busy_ns, 0), number=global_round, begins_ns=begins_ns)
 
     def arrival_ns(self, lps_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
-        """Return when the model of a global round that begins at a time is at an LPS."""
+        """Return when the model of a global round that begins at a given time arrives at an LPS."""
         number = self._links.number_of(lps_id)
         sent_ns = end_of(begins_ns, 8 * payload_bytes, self._links.link_of(number).rate(DOWN))
         return sent_ns + self._links.latency_ns(global_round, number, DOWN, begins_ns)
 
     def bundled_ns(self, lps_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """Return when the answers of an LPS's devices are at the GPS, the last of which is at the LPS at a time."""
+        """Return when the answers of an LPS's devices arrive at the GPS. The last of them reaches the LPS at
+        `answered_ns`.
+        """
         number = self._links.number_of(lps_id)
         sent_ns = end_of(answered_ns, 8 * bundle_bytes, self._links.link_of(number).rate(UP))
         return sent_ns + self._links.latency_ns(global_round, number, UP, answered_ns, is_answer=True)
 
     def told_ns(self, lps_id: str, global_round: int, planned_ns: int) -> int:
-        """Return when an LPS has heard of the plan that is made of the answers in a global round: a latency later."""
+        """Return when an LPS learns of the plan of a global round: one latency after the GPS has made the plan."""
         number = self._links.number_of(lps_id)
         return planned_ns + self._links.latency_ns(global_round, number, DOWN, planned_ns, is_answer=True)
 
 
 class Driver:
-    """Works out the rounds of all LPSs as the tiers do together, for programs that run no tiers."""
+    """Calculate the rounds of all LPSs as the tiers would do together, for programs that run no tiers."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._devices, self.uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
@@ -322,9 +326,9 @@ class Driver:
         self, global_round: int, first: int, begins: Mapping[str, int], sent: Mapping[str, Sequence[Sent]], *,
         is_asking: bool,
     ) -> dict[str, list[pb.RoundTimes]]:  # fmt: skip
-        """Return by LPS the times of LPS rounds that follow each other, the first of which begin at these times.
+        """Return, by LPS, the times of consecutive LPS rounds. The first of them begin at the given times.
 
-        `is_asking`: devices are asked in the first, and all LPSs wait for the plan that is made of the answers.
+        With `is_asking`, the first round asks devices, and all LPSs wait for the plan from the answers.
         """
         opened = {name: self._devices.round(first, begins[name]) for name in sent}
         if is_asking:
@@ -338,7 +342,7 @@ class Driver:
         return found
 
     def _ask(self, global_round: int, opened: Mapping[str, Round], sent: Mapping[str, Sent]) -> None:
-        """Have devices answer, and the rounds go on when each LPS has heard of the plan."""
+        """Let devices answer, and let the rounds continue when each LPS knows the plan."""
         planned_ns = max(
             self.uplinks.bundled_ns(
                 name,
@@ -357,7 +361,7 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question before training: by device, bytes of the answer and examples trained on for it."""
+    """A question before training: by device, the bytes of the answer and the number of examples trained on for it."""
 
     answer_bytes: Mapping[int, int]
     examples: Mapping[int, int]
@@ -366,7 +370,7 @@ class Asked:
 
 @dataclass
 class _Asking:
-    """A device before training: the time it has reached, and what it has done so far, in the fields of pb.Flow."""
+    """A device before training: its present time, and its work so far, in the fields of pb.Flow."""
 
     now_ns: int = 0
     down_bytes: int = 0
@@ -377,7 +381,7 @@ class _Asking:
     up_ns: int = 0
 
     def answer(self, computing_ns: int, examples: int, size: int, line: Line, latency_ns: int) -> None:
-        """Train on examples for an answer of so many bytes, and send it."""
+        """Train on examples for an answer of this size, and send the answer."""
         start_ns = self.now_ns + computing_ns
         self.now_ns = line.carry(start_ns, 8 * size) + latency_ns
         self.compute_ns += computing_ns
@@ -386,7 +390,7 @@ class _Asking:
         self.up_ns += self.now_ns - start_ns
 
     def receive(self, answers: Sequence[tuple[int, int]], line: Line, latency_ns: int) -> None:
-        """Receive others' answers, given as the time each is at the GPS and its bytes, one after the other."""
+        """Receive other devices' answers one after the other. Each is given by its time at the GPS and its bytes."""
         ready_ns = 0
         for at_ns, size in answers:
             ready_ns = max(ready_ns, at_ns)
@@ -398,12 +402,12 @@ class _Asking:
 
 
 def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundTimes:
-    """Return the time from the first question to the last answer; parts are sums over the devices that answered.
+    """Return the time from the first question to the last answer. The parts are sums over the devices that answered.
 
-    A device goes on to the next question once its answer is at the GPS and it has received the relayed answers.
+    A device continues with the next question when its answer is at the GPS and it has received the relayed answers.
 
     Raises:
-        RunStoppedError: that takes more than 73 years.
+        RunStoppedError: the questions take more than 73 years.
     """
     links, boards = device_links(experiment, to_gps=True), Boards(experiment)
     devices = {index: _Asking() for question in asked for index in sorted(question.answer_bytes)}
@@ -430,7 +434,9 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
 
 
 def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
-    """Return the times of a round: what its children do not spend on receiving, computing or sending, they wait."""
+    """Return the times of a round. Children wait for the rest of the time in which they do not receive, compute or
+    send.
+    """
     parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,
@@ -445,7 +451,7 @@ def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: st
 
 
 def check_clock_at(now_ns: int) -> None:
-    """Raise RunStoppedError if the clock, or the waits of a round together, pass what int64 holds of sums."""
+    """Raise RunStoppedError if the time, or the sum of all waits of a round, exceeds an int64."""
     if now_ns >= LAST_NS:
         raise RunStoppedError(
             "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"

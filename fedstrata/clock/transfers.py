@@ -1,8 +1,8 @@
-"""Transfers on the real clock: what goes between a parent and a child is there when its links would have carried it.
+"""Transfers on the real clock: traffic between a parent and a child arrives when its links would have carried it.
 
-The parent holds both directions back, by one calendar for a child's own link and for one that all children share: what
-it sends before it is written, what it receives before it is read on. Latency is no pause: pieces that follow each other
-are under way at the same time.
+The parent holds both directions back, by a calendar for each child's own link and one for a shared link. It delays what
+it sends before writing, and what it receives before reading on. Latency is not a pause: consecutive pieces are under
+way at the same time.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
 
 class Lead:
-    """The median time that sending a message takes here: a message is sent so much before it is due.
+    """The median time that it takes to send a message here. The parent begins to send each message this much earlier.
 
-    A step up for each that took longer, a step down for each that did not, so that one that waited long for a core
-    counts no more than another.
+    A slower message moves the estimate up by a step, a faster one down by a step. So a message that waited long for a
+    core has no more weight than another.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Lead:
 
 @dataclass
 class Transfer:
-    """One transfer under way: its links' calendar, and what has come of it."""
+    """A transfer under way: the calendar of its links, and its results."""
 
     clock: Clock
     start_ns: int
@@ -55,7 +55,7 @@ class Transfer:
     is_superseded: bool = False  # whether the child has begun another in the same direction since
 
     async def arrived(self, bits: int) -> None:
-        """Wait until so many of its bits have arrived. Raises SupersededError when another takes its place."""
+        """Wait until this many of its bits have arrived. Raises SupersededError if another transfer replaces it."""
         there_ns = await self._left_ns(bits) + self.latency_ns
         if bits < self.bits:
             await self.clock.until(there_ns)
@@ -65,7 +65,7 @@ class Transfer:
         self._check_current()
 
     def supersede(self) -> None:
-        """Have whoever waits for it give it up."""
+        """Make every caller that waits for this transfer give up."""
         self.is_superseded = True
         if self.flow is not None:
             self.flow.news.set()
@@ -75,11 +75,11 @@ class Transfer:
             raise SupersededError("another transfer has begun on this link in the same direction; go on with that one")
 
     async def all_arrived(self) -> None:
-        """Wait until it is over."""
+        """Wait until the transfer is over."""
         await self.arrived(self.bits)
 
     def come(self) -> int:
-        """Return the number of its bits that have arrived by now."""
+        """Return the number of bits that have arrived by now."""
         left_ns = self.clock.now_ns() - self.latency_ns
         own = self._come_on_own_link(left_ns)
         return own if self.flow is None else min(own, self.flow.come(left_ns))
@@ -91,12 +91,12 @@ class Transfer:
         return self.bits if carried is None or self.rate is None else min(self.bits, carried)
 
     async def _left_ns(self, bits: int) -> int:
-        """Return the time at which so many bits have left the links."""
+        """Return the time at which this many bits have left the links."""
         own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
     async def over(self) -> None:
-        """Note what came of it: all of it is there now."""
+        """Note the results: the whole transfer has arrived now."""
         left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
         if self.lead is not None:
             self.lead.note(now_ns - self.released_ns)
@@ -110,14 +110,14 @@ class Transfer:
 
 
 class Relayed:
-    """Carries messages to a child as fast as the machines do."""
+    """Carry messages to a child as fast as the machines do."""
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of so many bytes has arrived that was there to be sent at a time, or as this began."""
+        """Wait until a message of this size has arrived. It was ready at `there_ns`, or when the relay began."""
 
 
 class Relay(Relayed):
-    """One direction of a child's own link, for messages that follow each other as they come."""
+    """One direction of a child's own link, for messages that follow each other."""
 
     def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
@@ -132,7 +132,7 @@ class Relay(Relayed):
 
 
 class Transfers:
-    """The transfers between a parent and its children, held back as their links are."""
+    """The transfers between a parent and its children, delayed like their links."""
 
     def __init__(self, links: TierLinks, clock: Clock | None = None) -> None:
         self.links = links
@@ -150,16 +150,16 @@ class Transfers:
         self._achieved: dict[tuple[int, int, int, bool], pb.Carried] = {}
 
     def now_ns(self) -> int:
-        """Return the time now."""
+        """Return the current time."""
         return self._clock.now_ns()
 
     def open_round(self) -> None:
-        """Another round is open: its models go down anew."""
+        """Begin another round: its models are sent anew."""
         if self._broadcasts is not None:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """Set the time since which rates change, `ago_ns` before now; call this before anything uses a shared link."""
+        """Set how long ago the time began by which rates change. Call this before anything uses a shared link."""
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
         for shared in self._shared.values():
             shared.origin_ns = self._origin_ns
@@ -173,11 +173,11 @@ class Transfers:
         self, child_id: str, way: int, number: int, size: int, before: int = 0, *, model: int | None = None,
         is_answer: bool = False,
     ) -> Iterator[Transfer]:  # fmt: skip
-        """A transfer of so many bytes in a round, `before` of them a header, for as long as the block lasts.
+        """Hold a transfer of this size in a round while the block lasts. The first `before` bytes are a header.
 
-        A child's link carries one at a time in a direction: a new transfer ends the old one and frees the shared links.
-        `model` is the number of the round's model where this is the whole of it: it may be broadcast. `is_answer`: it
-        answers a question in the round.
+        A child's link carries one transfer at a time per direction: a new transfer ends the old one and frees the
+        shared links. `model` is the number of the round's model if the transfer is the whole model, which may be
+        broadcast. `is_answer` says that the transfer answers a question in the round.
 
         Raises:
             UnknownChildError: there is no such child.
@@ -198,7 +198,7 @@ class Transfers:
 
     @contextmanager
     def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
-        """Have a transfer go over the link that all share, if there is one, too."""
+        """Send a transfer over the shared link too, if there is one."""
         shared, broadcasts = self._shared.get(way), self._broadcasts
         if shared is None or not transfer.bits:
             yield
@@ -220,7 +220,9 @@ class Transfers:
 
     @staticmethod
     def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
-        """Return the bits of a payload's pieces; those of flows that begin together would else come together."""
+        """Return the bits at which a payload's pieces end. They differ between flows that begin together, so that
+        pieces do not come together.
+        """
         step = 8 * piece_bytes
         offset = step * (place % STAGGERED) // STAGGERED
         return [*range(before + step + offset, bits, step), bits]
@@ -242,8 +244,9 @@ class Transfers:
         return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until a child has heard how a round goes on that it has answered in, which was said at a time: a latency
-        later. Raises UnknownChildError."""
+        """Wait until the word of how a round continues has reached a child: one latency after it was sent. Raises
+        UnknownChildError.
+        """
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
         if self._clock.now_ns() >= said_ns + latency_ns:
@@ -264,7 +267,7 @@ class Transfers:
         self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return what the links have carried in a round, in the order of children; forget the rounds before it."""
+        """Return what the links have carried in a round, in the order of children, and forget earlier rounds."""
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
         return taken

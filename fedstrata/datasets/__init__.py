@@ -1,4 +1,4 @@
-"""Data sets: what they hold (`examples`), how they are found and loaded (`loading`)."""
+"""Data sets: their content (`examples`), and how they are found and loaded (`loading`)."""
 
 from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
 from fedstrata.datasets.loading import dataset_info, load_dataset

@@ -1,4 +1,4 @@
-"""Some files out of an archive: read by name, written aside, renamed; paths inside the archive lead nowhere else."""
+"""Extract named files from an archive: written aside, then renamed. Paths inside the archive lead nowhere else."""
 
 import secrets
 import shutil
@@ -19,7 +19,7 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
     Args:
         archive: the file; its name ends in `.tar.gz` or `.zip`.
         folder: an existing one.
-        members: by the name of each file to be, the name that it has in the archive.
+        members: for the name of each new file, its name in the archive.
 
     Raises:
         DataError: the archive is damaged, or has no such file.

@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100: 50,000 and 10,000 colour images of 32 × 32 in ten or a hundred classes.
 
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009,
-https://www.cs.toronto.edu/~kriz/cifar.html. Read are the files of the binary version: records of a label, or for
-CIFAR-100 of a coarse and a fine label, and 3,072 bytes, first all red, then green, then blue, row by row.
+https://www.cs.toronto.edu/~kriz/cifar.html. The module reads the binary version: records of a label, or for CIFAR-100
+of a coarse and a fine label, and 3,072 bytes, first all red, then green, then blue, row by row.
 """
 
 from collections.abc import Sequence
@@ -67,17 +67,17 @@ def load_cifar_10(settings: DataSettings) -> Dataset:
 
 
 def load_cifar_100(settings: DataSettings) -> Dataset:
-    """Return the data set as `load_cifar_10` does, with the hundred fine labels."""
+    """Return CIFAR-100 like `load_cifar_10`, with the hundred fine labels."""
     return _load(CIFAR_100, settings)
 
 
 def published_cifar_10() -> Published:
-    """Return its six files, out of one archive."""
+    """Return the six files of CIFAR-10, which come in one archive."""
     return _published(CIFAR_10)
 
 
 def published_cifar_100() -> Published:
-    """Return its two files, out of one archive."""
+    """Return the two files of CIFAR-100, which come in one archive."""
     return _published(CIFAR_100)
 
 

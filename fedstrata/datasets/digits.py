@@ -19,7 +19,9 @@ HELD_OUT_EVERY = 5  # the fifth, tenth, … image of each digit is a test image:
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the digits scaled to [0, 1], split by the position of an image among those of its digit."""
+    """Return the digits, scaled to [0, 1]. The position of an image among the images of its digit decides whether it is
+    a test.
+    """
     table = np.loadtxt(_file(), dtype=np.uint8, delimiter=",")  # 64 pixels from 0 to 16 and the label
     images, labels = table[:, :-1], table[:, -1]
     examples = Examples(
@@ -34,7 +36,9 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def _file() -> Path:
-    """Return the file in scikit-learn's package, which is not imported for it: that takes over a second."""
+    """Return the path of the file in scikit-learn's package. scikit-learn is not imported, because that takes over a
+    second.
+    """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Fetching a published file: written aside, checked by hash, then renamed into place."""
+"""Download a published file: written aside, checked by hash, then renamed into place."""
 
 import http.client
 import os
@@ -20,11 +20,11 @@ MAX_BYTES = 1 << 30  # no published file of ours comes near
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
-    """Put what `url` serves at `target`, or nothing; several processes may do so at once.
+    """Download `url` to `target`, as a whole or not at all. Several processes may do this at the same time.
 
     Args:
         url: an http or https address.
-        target: the file to be; its folder is made if missing.
+        target: the new file; its folder is made if missing.
         content_sha256: of the content, decompressed if the target's name ends in `.gz`.
 
     Raises:
@@ -36,13 +36,13 @@ def download(url: str, target: Path, *, content_sha256: str) -> None:
 
 
 def download_members(url: str, folder: Path, members: Mapping[str, str], *, archive_sha256: str) -> None:
-    """Put files out of the archive that `url` serves, `.tar.gz` or `.zip`, into a folder; nothing else is unpacked.
+    """Download the archive `url`, `.tar.gz` or `.zip`, and extract only the named files into a folder.
 
     Args:
         url: an http or https address that ends in the archive's name.
         folder: where the files go; it is made if missing.
-        members: by the name of each file to be, the name that it has in the archive.
-        archive_sha256: of the archive as it is served.
+        members: for the name of each new file, its name in the archive.
+        archive_sha256: of the archive as the address sends it.
 
     Raises:
         DataError: as `download`, or the archive is damaged or lacks one of the files.
@@ -68,7 +68,7 @@ def _advice(error: Exception) -> str:
 
 @contextmanager
 def _fetched(url: str, target: Path) -> Iterator[Path]:
-    """Yield a file beside the target with the content of `url`; delete it at the end, unless it was renamed."""
+    """Yield a file beside the target with the content of `url`. Delete the file at the end, unless it was renamed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
     with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant

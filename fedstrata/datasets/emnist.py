@@ -33,7 +33,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return the four files of its balanced version, out of one archive."""
+    """Return the four files of EMNIST's balanced version, which come in one archive."""
     return Published(name="emnist", title="EMNIST", files=FILES, fetch=_fetch, subfolder="gzip")
 
 
@@ -43,6 +43,6 @@ def _fetch(folder: Path, names: Sequence[str]) -> None:
 
 
 def _read(images: Path, labels: Path) -> Examples:
-    """Return the images with rows before columns; the publisher's files have columns before rows."""
+    """Return the images with rows before columns. The publisher's files have columns before rows."""
     stored = read_labelled_images(images, labels, INFO, "EMNIST")
     return stored.with_inputs(np.ascontiguousarray(stored.stored.swapaxes(-1, -2)))

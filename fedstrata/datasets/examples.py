@@ -1,4 +1,4 @@
-"""Examples in memory or in a file that is mapped, checked when made."""
+"""Examples in memory or in a mapped file, checked when they are made."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,12 @@ NO_LABEL = -100  # of a target of several places: a place that is ignored, as to
 class Examples:
     """Hold examples: inputs, targets if there are any, and further arrays of the same length.
 
-    Raises DataError if an array is not as said here. Memory-mapped arrays stay in their files.
+    Raises DataError if an array has another shape, type or value than described here. Memory-mapped arrays stay in
+    their files.
 
     Args:
-        inputs: Inputs of shape (n, *input_shape): float32, int64 (tokens, for example), or uint8. Bytes are pixels:
-            they are kept as bytes, and 255 becomes 1.0 when they are taken.
+        inputs: Inputs of shape (n, *input_shape): float32, int64 (tokens, for example), or uint8. Bytes are pixels.
+            They are kept as bytes, and `take` scales 255 to 1.0.
         labels: Labels from 0 up, int64 of shape (n,): the targets of a classification.
         targets: Targets in place of labels, float32 or int64 of shape (n, ...).
         more: Further inputs by name, float32 or int64 of shape (n, ...). A model gets them by keyword.
@@ -52,10 +53,11 @@ class Examples:
 
     @classmethod
     def of_items(cls, source: Any, *, columns: Mapping[str, NDArray[np.int64]] | None = None) -> "Examples":
-        """Return the examples of a map-style data set of PyTorch, each item of which is a pair of input and target.
+        """Return the examples of a map-style data set of PyTorch. Each item is a pair of input and target.
 
-        Inputs are read when they are taken. In training its transforms draw by seed, device, round, epoch and example,
-        from the global generators of torch, NumPy and Python. Targets are its attribute `targets`, or are read once.
+        Inputs are read when they are needed. In training the transforms of the data set draw from the global generators
+        of torch, NumPy and Python, which are set by seed, device, round, epoch and example. Targets come from the
+        attribute `targets` of the data set, or are read once.
         """
         rows = Rows(source)
         targets = rows.targets()
@@ -102,7 +104,7 @@ class Examples:
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether the inputs are read, and may change at random, when they are taken."""
+        """Return whether the inputs are read, and may change at random, each time that they are needed."""
         return isinstance(self.stored, Rows)
 
     @property
@@ -128,7 +130,7 @@ class Examples:
         return self.targets
 
     def column(self, name: str | None) -> NDArray[np.int64]:
-        """Return a column, or the labels for None. Raises DataError if there is none of that name."""
+        """Return a column, or the labels if the name is None. Raises DataError if there is no column of this name."""
         if name is None:
             return self.labels
         if name not in self.columns:
@@ -137,16 +139,16 @@ class Examples:
         return self.columns[name]
 
     def take(self, indices: Indices) -> "Examples":
-        """Return the examples at these indices, in this order, with the inputs scaled."""
+        """Return the examples at these indices, in this order, with scaled inputs."""
         return self._with_rows(self.stored[indices], indices).scaled()
 
     def part(self, indices: Indices) -> "Examples":
-        """Return a copy of the examples at these indices, in this order, still as bytes if they are bytes."""
+        """Return a copy of the examples at these indices, in this order. Bytes stay bytes."""
         stored = self.stored.part(indices) if isinstance(self.stored, Rows) else self.stored[indices]
         return self._with_rows(stored, indices)
 
     def drawn(self, indices: Indices, address: Sequence[int], epochs: Indices) -> "Examples":
-        """Return what `take` does, for training: a map-style data set draws by address, epoch and example."""
+        """Return examples like `take`, for training: a map-style data set draws by address, epoch and example."""
         if not isinstance(self.stored, Rows):
             return self.take(indices)
         addresses = [[*address, int(epoch), int(index)] for epoch, index in zip(epochs, indices, strict=True)]
@@ -175,7 +177,7 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The facts of a data set that a model needs."""
+    """Hold the facts of a data set that a model needs."""
 
     input_shape: tuple[int, ...]
     """Shape of one example."""
@@ -186,7 +188,7 @@ class DatasetInfo:
 
     @property
     def outputs(self) -> int:
-        """Number of outputs that a built-in model has: one per class or, without classes, per number of a target."""
+        """Number of outputs of a built-in model: one per class or, without classes, one per number of a target."""
         return self.num_classes or math.prod(self.target_shape)
 
 
@@ -250,7 +252,9 @@ class Dataset:
         )
 
     def values(self, column: str | None) -> Sequence[str]:
-        """Return the names of a column's values, or of the labels for None. Raises DataError as `Examples.column`."""
+        """Return the names of a column's values, or of the labels if the column is None. Raises DataError like
+        `Examples.column`.
+        """
         if column is not None and column in self.names:
             return self.names[column]
         parts = self.train.column(column), self.test.column(column)
@@ -259,7 +263,7 @@ class Dataset:
 
 
 def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, for each example, how many before it have the same label."""
+    """Return, for each example, the number of earlier examples with the same label."""
     positions = np.empty_like(labels)
     for label in np.unique(labels):
         positions[labels == label] = np.arange(np.count_nonzero(labels == label))
@@ -267,7 +271,7 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _described(examples: Examples) -> str:
-    """Return what examples of one data set have in common beside the shape of their inputs."""
+    """Return a description of the properties that examples of one data set share, besides the shape of their inputs."""
     targets = "no targets" if examples.targets is None else f"targets of {_kind(examples.targets)}"
     more = [f"input {name} of {_kind(array)}" for name, array in sorted(examples.more.items())]
     columns = [f"column {name}" for name in sorted(examples.columns)]
@@ -290,9 +294,9 @@ def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> N
 
 
 def _check_finite(name: str, array: Array) -> None:
-    """Refuse NaN and Inf; what lies in a file is checked when it is taken.
+    """Refuse NaN and Inf. Arrays in a file are checked when their rows are taken.
 
-    Minimum and maximum pass NaN on, and need no mask as large as the array.
+    Minimum and maximum return NaN if there is one, and need no mask as large as the array.
     """
     if array.dtype != np.float32 or not array.size or isinstance(array, np.memmap):
         return

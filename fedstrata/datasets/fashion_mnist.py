@@ -36,7 +36,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return its four files, which Debian and Ubuntu have in a package."""
+    """Return the four files of Fashion-MNIST, which Debian and Ubuntu also have in a package."""
     return Published(
         name="fashion-mnist",
         title="Fashion-MNIST",

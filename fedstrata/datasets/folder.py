@@ -1,8 +1,8 @@
-"""A folder of one's own: a table for training and one for tests, or a table for each device.
+"""A folder with the user's own tables: one for training and one for tests, or one table per device.
 
-A table is a file or a folder of files, as `tables` says. `train` and `test` are the tables of a data set; `test` may
-be missing. Without `train` each table in the folder, or in its sub-folder `devices`, is a device's: a file `name.csv`,
-or a sub-folder `name` with `train` and `test` of its own. The column `device` then has the names.
+A table is a file or a folder of files (module `tables`). `train` and `test` are the tables of a data set; `test` may be
+missing. Without `train` each table in the folder, or in its sub-folder `devices`, is a device's: a file `name.csv`, or
+a sub-folder `name` with `train` and `test` of its own. The column `device` then has the names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ DEVICE = "device"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A table, where it is from, and the device that it belongs to; no name if it is everybody's."""
+    """A table, its path, and the device to which it belongs. The name is empty if all devices share the table."""
 
     path: Path
     table: Table
@@ -36,8 +36,8 @@ class Part:
 def load(settings: DataSettings) -> Dataset:
     """Return the data set of a folder.
 
-    A single array is float of shape (n, *input_shape), uint8 for pixels of 0 to 255, which are scaled to [0, 1], or
-    whole numbers. Several columns are put side by side as float32, and get the shape of `data.input_shape`.
+    A single array has the shape (n, *input_shape). It holds floats, whole numbers, or uint8 pixels, which are scaled
+    from 0…255 to [0, 1]. Several columns are put side by side as float32, and get the shape `data.input_shape`.
 
     Raises:
         DataError: a table or column is missing, or has values that do not fit its role.
@@ -60,7 +60,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def _parts(folder: Path) -> dict[str, list[Part]]:
-    """Return the tables to train and to test on."""
+    """Return the tables for training and for tests."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; say in data.folder where the files are")
     if (train := find_table(folder, "train")) is not None:
@@ -125,7 +125,7 @@ class _Roles:
             )
 
     def columns(self) -> Mapping[str, Array]:
-        """Return the sorted values of each discrete column, over all tables."""
+        """Return the sorted values of each discrete column over all tables."""
         found = {
             name: np.unique(np.concatenate([_of_column(part, name) for part in self._parts]))
             for name in self._settings.columns
@@ -172,14 +172,16 @@ class _Roles:
         return whole[0] if is_array else np.stack(whole, axis=1)
 
     def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
-        """Return columns as float32 of shape (n, *shape), if there are so many; else one after the other."""
+        """Return columns as float32 of shape (n, *shape) if their number fits the shape; else one column after the
+        other.
+        """
         stacked = np.stack([_floats(part, name) for name in names], axis=1)
         fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)
         return stacked.reshape(part.length, *shape) if fits else stacked
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
-    """Return the arrays one after the other; one alone stays what it is, and may lie in a file."""
+    """Return the arrays one after the other. A single array is returned as it is, and may stay in its file."""
     if len({array.shape[1:] for array in arrays}) > 1:
         raise DataError(f"devices have arrays of several shapes, {arrays[0].shape[1:]} and others; make them alike")
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
@@ -190,7 +192,7 @@ def _named(part: Part) -> Array:
 
 
 def _of_column(part: Part, name: str) -> Array:
-    """Return a discrete column: whole numbers as such, anything else as text."""
+    """Return a discrete column: whole numbers as integers, anything else as text."""
     column = part.table[name]
     if column.ndim != 1:
         raise DataError(f"{part.path}: {name} has shape {column.shape}, and a column has one value an example")

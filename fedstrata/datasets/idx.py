@@ -1,7 +1,7 @@
-"""The IDX format of the MNIST family, read strictly: nothing is allocated on a header's word alone.
+"""The IDX format of the MNIST family, read strictly: the real size of a file is checked before memory is allocated.
 
-Format: two zero bytes, type 0x08 (unsigned byte), the number of dimensions, each dimension as a big-endian
-uint32, then the values. Files may be gzipped (`.gz`).
+Format: two zero bytes, type 0x08 (unsigned byte), the number of dimensions, each dimension as a big-endian uint32, then
+the values. Files may be gzipped (`.gz`).
 """
 
 import gzip
@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes, read-only. Raises DataError when it is not exactly that."""
+    """Return the array in an IDX file of bytes, read-only. Raises DataError if the file is no such array."""
     try:
         with _open(path) as file:
             return _parse(file, dimensions=dimensions, limit_bytes=_most_bytes(path))
@@ -34,7 +34,9 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Examples:
-    """Grey images and their labels from two IDX files. Raises DataError when they are not of the data set's shape."""
+    """Return grey images and their labels from two IDX files. Raises DataError if their shapes differ from the data
+    set's.
+    """
     values = read_idx(images, dimensions=3)
     if values.shape[1:] != info.input_shape[1:]:
         raise DataError(f"{images} holds images of {values.shape[1:]}; {title} has {_times(info.input_shape[1:])}")
@@ -52,13 +54,13 @@ def content_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
 
     Raises:
-        DataError: the file cannot be read or its content is larger than that.
+        DataError: the file cannot be read, or its content is larger than MAX_BYTES.
     """
     return _sha256(path, _open)
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as it is; otherwise as `content_sha256`."""
+    """Return the SHA-256 of a file without decompression. Raises DataError like `content_sha256`."""
     return _sha256(path, lambda path: path.open("rb"))
 
 
@@ -81,7 +83,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _most_bytes(path: Path) -> int:
-    """No content of this file can be longer."""
+    """Return the largest size that the content of this file can have."""
     size = path.stat().st_size
     return min(MAX_BYTES, size * DEFLATE_RATIO if path.suffix == ".gz" else size)
 

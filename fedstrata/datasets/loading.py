@@ -38,10 +38,11 @@ PUBLISHED: Mapping[str, Callable[[], Published]] = {
 
 
 def dataset_info(settings: DataSettings) -> DatasetInfo:
-    """Shape and number of classes without the data, which the servers do not have.
+    """Return the shape and the number of classes without the data, which the servers do not have.
 
     Raises:
-        ExperimentError: the settings do not say them, or images of this shape cannot have these orientations.
+        ExperimentError: the settings lack the shape or the number, or images of this shape cannot have these
+            orientations.
     """
     info = _plain_info(settings)
     return oriented_info(info, settings.orientations) if settings.orientations else info
@@ -60,7 +61,7 @@ def _plain_info(settings: DataSettings) -> DatasetInfo:
 
 
 def load_dataset(settings: DataSettings) -> Dataset:
-    """Return the data set itself, of the shape and classes that `dataset_info` tells.
+    """Return the data set. It has the shape and the classes of `dataset_info`.
 
     Raises:
         DataError: the data is missing, damaged, or of another shape than declared.

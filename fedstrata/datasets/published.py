@@ -1,4 +1,4 @@
-"""Finding a published data set's files: in a folder of one's own, in a usual place, or at its publisher's."""
+"""Find the files of a published data set: in a folder of the user, in a usual folder, or at the publisher."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from fedstrata.experiment import DataSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A published data set: its files, and how they are fetched."""
+    """Describe a published data set: its files, and how they are downloaded."""
 
     name: str  # in the experiment file, and of its folder among all data
     title: str
@@ -25,10 +25,10 @@ class Published:
 
 
 def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
-    """Return each of its files by name, fetched if the settings say so.
+    """Return the files of a data set by name. Missing files are downloaded if the settings allow it.
 
     Raises:
-        DataError: they are nowhere, and may not or cannot be downloaded.
+        DataError: a file is missing, and may not or cannot be downloaded.
     """
     places = _places(published, settings.folder)
     for place in places:
@@ -41,19 +41,19 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
 
 
 def find_folder(published: Published) -> Path | None:
-    """Return the first of the places that a run looks in which holds all files; None where there is none."""
+    """Return the first folder, of those in which a run looks, that holds all files; None if no folder does."""
     return next((place for place in _places(published, None) if _all_in(published, place)), None)
 
 
 def fetch_all(published: Published, folder: Path | None = None) -> Path:
-    """Have all files in a folder, downloading what is missing; gives the folder.
+    """Download the missing files of a data set into a folder, and return the folder.
 
     Args:
         published: the data set.
-        folder: where; None takes the first place that holds all of them, else the user's folder.
+        folder: the folder; None takes the first usual folder that holds all files, else the user's folder.
 
     Raises:
-        DataError: a file has other content than was published, or cannot be downloaded.
+        DataError: a file differs from the published file, or cannot be downloaded.
     """
     place = folder or find_folder(published) or user_folder(published.name)
     try:
@@ -64,7 +64,7 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
 
 def user_folder(name: str) -> Path:
-    """Return the folder to which a data set is fetched: in $FEDSTRATA_DATA, else in the user's XDG data folder."""
+    """Return the folder to which a data set is downloaded: in $FEDSTRATA_DATA, else in the user's XDG data folder."""
     chosen = os.environ.get("FEDSTRATA_DATA")
     if chosen:
         return Path(chosen) / name
@@ -73,12 +73,12 @@ def user_folder(name: str) -> Path:
 
 
 def _places(published: Published, folder: Path | None) -> list[Path]:
-    """Return the folders in which the files may lie; the files are downloaded to the first."""
+    """Return the folders that may hold the files. Missing files are downloaded to the first."""
     return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
 
 
 def _all_in(published: Published, place: Path) -> dict[str, Path]:
-    """Return all files by name, out of the place or its subfolder; none of them where one is missing."""
+    """Return all files by name, from a folder or its subfolder; no files if one is missing."""
     for folder in (place, place / published.subfolder):
         files = _files_in(folder, published.files)
         if len(files) == len(published.files):
@@ -87,7 +87,7 @@ def _all_in(published: Published, place: Path) -> dict[str, Path]:
 
 
 def _files_in(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return the files found there, plain or gzipped, by name."""
+    """Return the files that the folder has, plain or gzipped, by name."""
     candidates = {name: (folder / name, folder / f"{name}.gz") for name in names}
     found = {name: [path for path in paths if path.is_file()] for name, paths in candidates.items()}
     return {name: paths[0] for name, paths in found.items() if paths}

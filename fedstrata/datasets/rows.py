@@ -1,4 +1,4 @@
-"""Inputs of a map-style data set of PyTorch, which are read, and changed at random, when they are taken."""
+"""Inputs of a map-style data set of PyTorch, which are read, and changed at random, when they are needed."""
 
 import random
 import sys
@@ -20,8 +20,8 @@ MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws 
 class Rows:
     """Hold a map-style data set like an array of its inputs. Its items are pairs of input and target.
 
-    Its transforms may draw from torch's, NumPy's and Python's global generators. These are set for each item by an
-    address, and left as they were. So an item is the same in whichever process it is read.
+    Its transforms may draw from torch's, NumPy's and Python's global generators. For each item these generators are set
+    by an address, and restored afterwards. So an item is the same in every process.
     """
 
     def __init__(self, source: Any, indexes: Indices | None = None) -> None:
@@ -38,28 +38,30 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """0: there are no values before they are read, and each is checked then."""
+        """Return 0: there are no values before they are read. Each value is checked when it is read."""
         return 0
 
     def __len__(self) -> int:
         return len(self._indexes)
 
     def part(self, indices: Indices) -> "Rows":
-        """Return some of the rows, none of them read."""
+        """Return some of the rows, without reading them."""
         return Rows(self._source, self._indexes[indices])
 
     def __getitem__(self, indices: Indices) -> Array:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
 
     def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
-        """Return rows, each read with the generators at an address of its own."""
+        """Return rows. Each row is read with the generators at an address of its own."""
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
             raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
     def targets(self) -> Array:
-        """Return the target of each item: the attribute `targets` of the data set, else the second of each item."""
+        """Return the target of each item: the attribute `targets` of the data set, or else the second part of each
+        item.
+        """
         if (known := getattr(self._source, "targets", None)) is not None:
             return np.asarray(known)
         return np.stack([np.asarray(self._item(index, [MEASURED])[1]) for index in range(len(self._source))])
@@ -81,7 +83,7 @@ class Rows:
 
 @contextmanager
 def _drawing(address: Sequence[int]) -> Iterator[None]:
-    """Set the three global generators by an address, and leave them as they were."""
+    """Set the three global generators by an address, and restore them afterwards."""
     seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)
     python, numbers = random.getstate(), np.random.get_state()  # transforms draw from it
     torch = sys.modules.get("torch")  # a data set that draws from it has loaded it

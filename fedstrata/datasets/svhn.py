@@ -38,7 +38,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return its two files."""
+    """Return the two files of SVHN."""
     return Published(name="svhn", title="SVHN", files=list(FILES), fetch=_fetch, content_sha256=FILES)
 
 
@@ -64,7 +64,9 @@ def _read(path: Path) -> Examples:
 
 
 def _arrays(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """X and y, read only once their headers are seen to be what they should be; nothing in the file is executed."""
+    """Return the arrays X and y. They are read only after a check of their headers, and nothing in the file is
+    executed.
+    """
     try:
         from scipy.io import loadmat, whosmat
     except ImportError:

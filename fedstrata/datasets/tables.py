@@ -1,8 +1,8 @@
-"""Named arrays with as many rows each, out of a file or a folder of files.
+"""Tables: named arrays with equal numbers of rows, from a file or a folder of files.
 
 - `name.npz`, read by NumPy;
-- `name/` with `.npy` files, which NumPy maps. Their rows are read when they are taken;
-- `name.csv` with a header, read by Python's own reader: an array a column;
+- `name/` with `.npy` files, which NumPy maps. Their rows are read when they are needed;
+- `name.csv` with a header, read by Python's own reader: one array per column;
 - `name.parquet`, and `name/` that Hugging Face's `save_to_disk` wrote, read by pyarrow;
 - `name/` with a folder of images for each class, read by Pillow.
 """
@@ -40,7 +40,7 @@ def read_table(path: Path) -> Table:
     """Return the arrays of a file or folder by name.
 
     Raises:
-        DataError: it is missing, damaged, empty or has rows of several lengths, or a package for it is missing.
+        DataError: the table is missing, damaged, empty or has rows of several lengths, or a package is missing.
     """
     try:
         table = READERS.get(path.suffix, _folder)(path)
@@ -65,7 +65,7 @@ def _npz(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
-    """Return the columns: numbers as float64, and text as it is. The first line has their names."""
+    """Return the columns of a CSV file: numbers as float64, text unchanged. The first line has the names."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
@@ -95,7 +95,9 @@ def _parquet(path: Path) -> Table:
 
 
 def _saved(path: Path) -> Table:
-    """Return the columns of a data set that Hugging Face's `datasets` has saved: Arrow streams that a JSON lists."""
+    """Return the columns of a data set that Hugging Face's `datasets` has saved: Arrow streams, which a JSON file
+    lists.
+    """
     arrow = _package("pyarrow", "pyarrow")
     try:
         files = [each["filename"] for each in json.loads((path / "state.json").read_text("utf-8"))["_data_files"]]
@@ -115,7 +117,7 @@ def _columns(table: Any, path: Path) -> Table:
 
 
 def _arrow_column(name: str, column: Any, path: Path) -> Array:
-    """Return an Arrow column as an array; lists of one length become rows, of any depth."""
+    """Return an Arrow column as an array. Lists of equal length become rows, at any depth."""
     if column.null_count:
         raise DataError(f"column {name} has {column.null_count} empty values; fill them, or leave their rows out")
     kind = str(column.type)

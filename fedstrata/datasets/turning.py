@@ -10,12 +10,14 @@ from fedstrata.errors import ExperimentError
 
 
 def turned(examples: Examples, quarter_turns: int) -> Examples:
-    """Return the examples with their last two axes, height and width, turned."""
+    """Return the examples with their last two axes (height and width) turned."""
     return examples.with_inputs(np.ascontiguousarray(np.rot90(examples.stored, quarter_turns, axes=(-2, -1))))
 
 
 def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None:
-    """Raise ExperimentError where examples of this shape cannot be turned so; `key` is what the file calls it."""
+    """Raise ExperimentError if examples of this shape cannot be turned by these degrees. `key` is the name of the
+    setting.
+    """
     if len(input_shape) not in {2, 3}:
         raise ExperimentError(
             f"{key}: only images can be turned, of shape (height, width) or (channels, height, width), "
@@ -30,14 +32,16 @@ def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None
 
 
 def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo:
-    """Shape and classes of a data set in these orientations. Raises ExperimentError where it cannot be turned so."""
+    """Return shape and classes of a data set in these orientations. Raises ExperimentError if its examples cannot be
+    turned.
+    """
     for degrees in orientations:
         check_rotation(degrees, info.input_shape, "data.orientations")
     return replace(info, num_classes=info.num_classes * len(orientations))
 
 
 def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
-    """Return the images of each label shared out in turn among the orientations, each of which has labels of its own.
+    """Return the images of each label, dealt out to the orientations in turn. Each orientation has labels of its own.
 
     Of C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is there twice.
     """

@@ -1,6 +1,6 @@
-"""Descriptions of keys: the string below each field of a model, read from its source when somebody asks for it.
+"""The descriptions of keys: the string below each field of a model, read from its source when a caller needs it.
 
-pydantic can read these strings itself, while it makes a class. This took every process a fifth longer to start.
+pydantic can read these strings itself when it makes a class. But then the start of every process took a fifth longer.
 """
 
 import ast
@@ -11,7 +11,7 @@ from functools import cache
 
 
 def descriptions(kind: type) -> Mapping[str, str]:
-    """Return the description of each field of a class by its name, those of its bases included."""
+    """Return the description of each field of a class by name, including the fields of its base classes."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         found |= _of_module(base.__module__).get(base.__qualname__, {})
@@ -20,7 +20,7 @@ def descriptions(kind: type) -> Mapping[str, str]:
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the descriptions in a module by class and field; none if its source is not there."""
+    """Return the descriptions in a module by class and field; none if its source is missing."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (KeyError, OSError, TypeError):

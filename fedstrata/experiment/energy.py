@@ -1,6 +1,6 @@
-"""What the experiment file says of energy: radios by what a bit and a second take, boards by their watts.
+"""The section `energy` of an experiment file: the energy per bit and second of radios, and the watts of boards.
 
-It changes nothing of a run, only what its record says beside.
+The section changes nothing in a run, only the energy in its record.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fedstrata.experiment.sections import Settings
 
 
 class RadioSettings(Settings):
-    """A radio in a transfer: up or down for each bit, and base as long as it lasts."""
+    """Hold the energy of a radio: up or down for each bit, and base for each second of a transfer."""
 
     up: PerBit
     """Energy per bit sent; mJ/Mbit are the mW per Mbit/s of papers."""
@@ -40,7 +40,7 @@ BOARD_WATTS: Mapping[str, int] = {
 
 
 class EnergyOverride(Settings):
-    """Devices that differ from the others."""
+    """Name devices with other radios or boards."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges; a device is in one entry at most."""
@@ -57,7 +57,7 @@ class EnergyOverride(Settings):
 
 
 class EnergySettings(Settings):
-    """The energy that transfers and computing take."""
+    """Hold the energy of transfers and computing."""
 
     radio: str | None = None
     """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`; without it transfers are not counted."""
@@ -84,12 +84,12 @@ class EnergySettings(Settings):
         return self
 
     def radio_of(self, index: int) -> RadioSettings | None:
-        """Return the radio of a device; None where its transfers are not counted."""
+        """Return the radio of a device; None if its transfers are not counted."""
         own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 
     def watts_of(self, index: int, profile: str | None) -> int | None:
-        """Return microwatts of a device of a profile of `compute` while it computes; None where they are not known."""
+        """Return the microwatts of a computing device with this profile of `compute`; None if they are unknown."""
         own = next((entry.compute for entry in self.overrides if index in entry.devices), None)
         by_profile = {**BOARD_WATTS, **(self.profiles or {})}.get(profile) if profile is not None else None
         return next((power for power in (own, by_profile, self.compute) if power is not None), None)

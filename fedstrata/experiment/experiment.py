@@ -1,7 +1,7 @@
-"""The experiment: all that a run is a function of, as plain data.
+"""The experiment: all settings that decide a run, as plain data.
 
-`fedstrata.experiment_file` reads it from YAML and checks it whole. Each section checks itself, in
-a module of its own.
+`fedstrata.experiment_file` reads an experiment from YAML and checks all of it. Each section is in a module and checks
+itself.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ MOST_EXAMPLES = 1 << 30
 
 
 class Experiment(Settings):
-    """All a run is a function of."""
+    """Hold all settings that decide a run."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
@@ -112,13 +112,13 @@ class Experiment(Settings):
 
     @property
     def is_paced(self) -> bool:
-        """Return whether links and computing take their time in real time."""
+        """Return whether links and computing take real time."""
         return self.clock == "real"
 
     @property
     def limits(self) -> Bounds:
-        """The most that a device may claim: the limits of `bounds`, and the most examples that the partition gives a
-        device.
+        """The largest values that a device may claim: the limits of `bounds`, and the most examples of a device in the
+        partition.
         """
         bounds = self.bounds or Bounds()
         if bounds.max_examples is not None:
@@ -135,7 +135,7 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """Return the ids in index order: `device-000` …, or the names that a local partition gives."""
+        """Return the ids in index order: `device-000` and so on, or the names in a local partition."""
         return list(self._ids)
 
     @cached_property
@@ -147,13 +147,13 @@ class Experiment(Settings):
 
     @cached_property
     def newcomer_indexes(self) -> frozenset[int]:
-        """The devices that come once the others are grouped."""
+        """The indexes of the devices that join after the grouping."""
         if self.newcomers is None:
             return frozenset()
         return self.newcomers.indexes(self.task_of_devices() or ["all"] * self.device_count, self.seed)
 
     def task_of_devices(self) -> list[str] | None:
-        """Return the true task or group of each device by index; None where the partition has neither."""
+        """Return the true task or group of each device by index; None if the partition has no tasks or groups."""
         return self.partition.true_groups
 
     def model_of(self, device_index: int, global_round: int) -> ModelSettings:
@@ -164,7 +164,7 @@ class Experiment(Settings):
 
     @property
     def public(self) -> PublicSettings | None:
-        """The examples that belong to nobody, if there are any."""
+        """The settings of the public examples, which no device owns; None without them."""
         return None if isinstance(self.partition, LocalPartition) else self.partition.public
 
     def to_yaml(self) -> str:
@@ -172,7 +172,7 @@ class Experiment(Settings):
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with a digest of its own."""
+        """Return a copy. The digest of the copy is computed anew."""
         copy = super().model_copy(update=update, deep=deep)
         for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
@@ -180,9 +180,9 @@ class Experiment(Settings):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved file, without faults and energy, and what only says where data lies on this machine.
+        """SHA-256 of the resolved file, without faults and energy, and without the paths of data on this machine.
 
-        How long things take is part of it on a clock, presets as the numbers that they stand for.
+        With a clock, the digest covers times and rates, with presets as numbers.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         del resolved["faults"], resolved["energy"]
@@ -204,7 +204,7 @@ class Experiment(Settings):
 
     @property
     def run_id(self) -> str:
-        """The same for every process that was given the same experiment."""
+        """The name of the run, equal in every process with the same experiment."""
         return f"{self.name}-{self.digest[:12]}"
 
 

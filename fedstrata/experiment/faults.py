@@ -1,7 +1,7 @@
-"""The `faults:` section of an experiment file: what goes wrong on purpose, where and when.
+"""The section `faults` of an experiment file: faults on purpose, with their place and time.
 
-Faults are no part of what a run is a function of: without deadlines a disturbed run gives the same result as an
-undisturbed one, under the same run id. Examples are in docs/how-to/cause-faults.md.
+Faults do not decide the result of a run. Without deadlines a disturbed run and an undisturbed run have the same result
+and the same run id. Examples are in docs/how-to/cause-faults.md.
 """
 
 from typing import Annotated, Literal, Self
@@ -17,7 +17,7 @@ PROCESS = r"^(gps|lps-\d+|[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)$"
 
 
 class Moment(Settings):
-    """The moment of a fault: a phase of the run, or the opening of a global round (from 1).
+    """Hold the time of a fault: a phase of the run, or the opening of a global round (from 1).
 
     A kill may also come when a process reaches a named point of its code for the `count`-th time.
     """
@@ -52,7 +52,7 @@ OpenMoment = Annotated[Moment, AfterValidator(_no_point)]
 
 
 class KillFault(Settings):
-    """SIGKILL to a process, which is started again: `gps`, `lps-0` …, or the one that hosts a device."""
+    """Send SIGKILL to a process, which is started again: `gps`, `lps-0` and so on, or the process of a device."""
 
     do: Literal["kill"]
     """`kill` sends SIGKILL to a process, which is then started again."""
@@ -63,7 +63,7 @@ class KillFault(Settings):
 
 
 class PauseFault(Settings):
-    """SIGSTOP to a process, and SIGCONT after a time."""
+    """Send SIGSTOP to a process, and SIGCONT after a time."""
 
     do: Literal["pause"]
     """`pause` sends SIGSTOP to a process, and SIGCONT afterwards."""
@@ -76,7 +76,7 @@ class PauseFault(Settings):
 
 
 class CutFault(Settings):
-    """A link with its connections reset, and no new ones for a time."""
+    """Reset the connections of a link, and refuse new ones for a time."""
 
     do: Literal["cut"]
     """`cut` resets the connections of a link and refuses new ones."""

@@ -1,6 +1,6 @@
-"""What the experiment file says of links and of computing: encodings, and, for the two clocks, how long things take.
+"""The sections `links` and `compute` of an experiment file: encodings, and the times of transfers and of computing.
 
-Times are whole nanoseconds and rates whole bits a second, as `fedstrata.experiment.quantities` reads them.
+Times are whole nanoseconds, and rates whole bits per second (`fedstrata.experiment.quantities`).
 """
 
 import math
@@ -26,7 +26,7 @@ NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTimes:
-    """One link, resolved: bits a second each way, None where nothing limits them, and nanoseconds one way."""
+    """A resolved link: bits per second each way (None without a limit), and nanoseconds one way."""
 
     down_rate: int | None = None
     up_rate: int | None = None
@@ -37,14 +37,14 @@ class LinkTimes:
     up_trace: Trace | Generated | None = None
 
     def rate(self, direction: str) -> int | None:
-        """Return the rate in a direction but for a trace, at most what TCP reaches at this loss (Mathis et al.
+        """Return the rate in a direction without a trace, limited to what TCP reaches at this loss (Mathis et al.
         1997).
         """
         rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
         return rate if reached is None else reached if rate is None else min(rate, reached)
 
     def source(self, direction: str) -> int | Trace | None:
-        """Return the rate or the trace in a direction; what is generated has to be drawn before."""
+        """Return the rate or the trace in a direction. A generated trace must be drawn first."""
         trace, reached = self.trace(direction), self._reached
         if isinstance(trace, Generated):
             raise TypeError("a generated trace has not been drawn")
@@ -55,7 +55,7 @@ class LinkTimes:
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":
-        """Return the link with what is generated drawn: by the address of seed, tier and child, and the direction."""
+        """Return the link with its generated traces drawn, by the address of seed, tier and child, and by direction."""
         down, up = (
             trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
             for number, trace in enumerate((self.down_trace, self.up_trace))
@@ -69,13 +69,13 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """Return all that can change a timeline, as numbers; without the traces that it has not."""
+        """Return all values that can change a timeline, as numbers, without absent traces."""
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
 
 
 class LinkTiming(Settings):
-    """The keys that say how long a link takes; one that is left out is the preset's, or says that nothing limits it."""
+    """The keys for the times of a link. A key that is left out has the preset's value, or sets no limit."""
 
     preset: str | None = None
     """Link by name; values that this entry gives itself replace those of the preset."""
@@ -114,12 +114,12 @@ class LinkTiming(Settings):
 
     @property
     def said(self) -> dict[str, Any]:
-        """The keys that say something."""
+        """The keys that have a value."""
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
     def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
-        """Return the link; without a preset, what this leaves out is as in `other`. Raises ValueError for unknown
-        traces.
+        """Return the resolved link. Without a preset, missing keys have the values of `other`. Raises ValueError for
+        unknown traces.
         """
         said = self.said
         said.pop("preset", None)
@@ -133,12 +133,12 @@ class LinkTiming(Settings):
 
     @property
     def preset_times(self) -> LinkTimes | None:
-        """The link that the preset stands for, if there is one."""
+        """The link of the preset; None without a preset."""
         return None if self.preset is None else LinkTimes(**asdict(LINK_PRESETS[self.preset]))
 
 
 def check_link(link: LinkTimes, where: str) -> None:
-    """Refuse a link that contradicts itself. Raises ValueError."""
+    """Refuse a link with contradictory values. Raises ValueError."""
     if link.jitter > link.latency:
         raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
     if link.loss and not link.latency:
@@ -146,7 +146,7 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """The encoding of tensors on a link, down (models) and up (updates), and the times that they take on a clock."""
+    """The encoding of tensors on a link, down (models) and up (updates), and the times of transfers on a clock."""
 
     down: Encoding = "float32"
     """Encoding of models; `int8` has a scale for each tensor."""
@@ -162,7 +162,7 @@ class LinkSettings(LinkTiming):
 
 
 class LinkOverride(LinkTiming):
-    """Devices with a link that differs from `device-lps`."""
+    """Name devices with a link that differs from `device-lps`."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""
@@ -175,7 +175,7 @@ class LinkOverride(LinkTiming):
 
 
 class SharedRates(Settings):
-    """A link that all devices of an LPS have in common, fairly shared: a cell, or an edge's uplink."""
+    """A fairly shared link of all devices of an LPS, such as a radio cell or an edge's uplink."""
 
     down_rate: Rate | None = None
     """Rate towards the devices that all devices of an LPS share fairly."""
@@ -192,7 +192,7 @@ class SharedRates(Settings):
 
 
 class SharedLinks(Settings):
-    """The shared rates, by the link on which they lie."""
+    """The shared rates, by the name of their link."""
 
     device_lps: SharedRates = Field(alias="device-lps")
     """Link that all devices of an LPS share, such as a cell, beside each device's own link."""
@@ -229,7 +229,7 @@ class Links(Settings):
         return self
 
     def common(self) -> LinkTimes:
-        """Return the link of devices that no override names."""
+        """Return the link of the devices that no override names."""
         return self.device_lps.resolved(traces=self.traces)
 
     def uplink(self) -> LinkTimes:
@@ -244,19 +244,19 @@ class Links(Settings):
 
     @property
     def timed_key(self) -> str | None:
-        """The first key that says how long something takes."""
+        """The first key that sets a time; None if no key does."""
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
             if link.said:
                 return f"links.{name}.{next(iter(link.said))}"
         return "links.overrides" if self.overrides else "links.shared" if self.shared else None
 
     def of_devices(self) -> dict[int, LinkTimes]:
-        """Return the links of those devices that `overrides` names."""
+        """Return the links of the devices that `overrides` names, by index."""
         common = self.common()
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """Return all that can change a timeline, with presets as the numbers they stand for."""
+        """Return all values that can change a timeline, with presets as numbers."""
         common = self.common()
         return {
             "device-lps": common.of_digest(),
@@ -269,7 +269,7 @@ class Links(Settings):
 
 
 class Spread(Settings):
-    """A factor for each device, drawn once: e to the power of a normal number of deviation `lognormal`; median 1."""
+    """A factor for each device, drawn once: exp of a normal number with deviation `lognormal`; the median is 1."""
 
     lognormal: float = Field(gt=0, le=5)
     """σ of a factor of median 1 that is drawn once for each device."""
@@ -303,13 +303,13 @@ class ComputeSettings(Settings):
         return self
 
     def factors(self) -> dict[int, float]:
-        """Return the factor of each named device: its time, in multiples of the time of the reference."""
+        """Return the factor of each named device: its time divided by the reference's time."""
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
 
 
 def check_once(entries: Any) -> None:
-    """Refuse a device that is in two entries. Raises ValueError."""
+    """Refuse a device that two entries name. Raises ValueError."""
     seen: set[int] = set()
     for devices in entries:
         twice = seen.intersection(devices)

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a file, in one line: key, value, what is allowed, and what was perhaps meant."""
+"""A validation error of pydantic in one line: key, value, what is allowed, and the nearest valid name."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,9 +27,10 @@ BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[
 
 
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
-    """Return the first problem as `key: what is wrong`, with the value and what is allowed.
+    """Return the first error as `key: what is wrong`, with the value and what is allowed.
 
-    `unknown` says of an unknown key what is known. `section` is the key of what was checked, "" of a whole file.
+    `unknown` returns what is known instead of an unknown key. `section` is the key of the checked section, "" for a
+    whole file.
     """
     faults = [(_key_of(untagged(fault["loc"], schema)[0], section), fault) for fault in error.errors()]
     key, first = faults[0]
@@ -46,14 +47,14 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean …? ` with the nearest name, compared without hyphens and capitals, or an empty text."""
+    """Return `did you mean …? ` with the nearest name, or an empty text. Hyphens and capitals make no difference."""
     plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
     near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
     return f"did you mean {plain[near[0]]}? " if near else ""
 
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the text that follows the key: pydantic's message, if it is plain enough."""
+    """Return the text after the key: pydantic's message, if it is plain enough."""
     match fault["type"]:
         case "missing":
             return ": is missing, and has no default"
@@ -86,7 +87,7 @@ def _listed(names: Sequence[str], word: str) -> str:
 
 
 def in_plain_words(message: str) -> str:
-    """Return what pydantic says of a value, in plain words."""
+    """Return pydantic's message about a value, in plain words."""
     before, found, said = message.replace("Value error, ", "").partition("Input should be ")
     if not found:
         return before
@@ -96,7 +97,7 @@ def in_plain_words(message: str) -> str:
 
 
 class Chosen(NamedTuple):
-    """A key of several forms, the form that the file has chosen, and its schema."""
+    """A key with several forms, the chosen form, and its schema."""
 
     key: str
     form: str
@@ -104,7 +105,7 @@ class Chosen(NamedTuple):
 
 
 def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
-    """Return pydantic's location without the forms of discriminated unions, and the innermost form on its way."""
+    """Return pydantic's location without the forms of discriminated unions, and the innermost form on the way."""
     kept: list[int | str] = []
     chosen, node = None, schema
     for part in place:
@@ -124,7 +125,7 @@ def _resolved(node: Schema, schema: Schema) -> Schema:
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:
-    """Return the key that pydantic's location means: without the branches of unions, which the file does not show."""
+    """Return the key of pydantic's location, without the branches of unions, which the file does not contain."""
     parts = [str(part) for part in place]
     kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))
     return ".".join([*filter(None, [section]), *kept])
@@ -135,9 +136,9 @@ def _is_branch(part: str, top: str) -> bool:
 
 
 def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
-    """Return that a key of an experiment is unknown, and keys that read like it.
+    """Return the message for an unknown key, or for a key that the chosen form does not have, with similar keys.
 
-    Where the file has chosen a form, keys of this form alone are named: those like it, or else all of its section.
+    With a chosen form, the similar keys are of this form; without any, the message lists the keys of the section.
     """
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
     if chosen is None:
@@ -157,9 +158,10 @@ def _discriminator(chosen: Chosen) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """Return a hint at up to three keys, those nearest to this one in the file.
+    """Return a hint with up to three keys, those nearest to the unknown key in the file.
 
-    Their last part is the same, or what others call so; else, in the key's own section, it reads like this one's.
+    A similar key has the same last part or a synonym. Otherwise, it resembles the unknown key and is in the same
+    section.
     """
     section, _, _ = key.rpartition(".")
     last = key.rpartition(".")[2]
@@ -182,13 +184,13 @@ def _called(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _shared(path: str, key: str) -> int:
-    """Return the number of parts that two keys have in common at their beginning; N stands for any number."""
+    """Return the number of leading parts that two keys share; N matches any number."""
     pairs = zip(path.split("."), key.split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 
 
 def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys that a JSON Schema knows; a list's items have N in their place."""
+    """Yield the dotted keys of a JSON Schema, with N for the index of a list."""
     if "$ref" in node:
         node = definitions[node["$ref"].rpartition("/")[2]]
     for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):

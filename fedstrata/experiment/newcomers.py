@@ -1,8 +1,7 @@
-"""Newcomers: devices that are not waited for before training, and join a cluster that others have made.
+"""Newcomers: devices that join a cluster after the other devices have made the clusters.
 
-The first plan is made of the other devices, the founders, alone. A newcomer is placed as a late device is
-(`Method.place`), by founders' answers and its own, and takes part from one global round on: no result depends on when
-it comes.
+The first plan covers the other devices, the founders. A newcomer is placed like a late device (`Method.place`), by the
+founders' answers and its own. It takes part from a fixed global round on, so no result depends on when it comes.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NewcomerSettings(Settings):
-    """The devices that come later, and the time at which they begin to train."""
+    """Hold the number of newcomers, and the global round in which they begin to train."""
 
     share: Share | None = None
     """Share of all devices, drawn by the seed; each group of the partition keeps a device that is there from the
@@ -33,7 +32,7 @@ class NewcomerSettings(Settings):
     """
 
     def indexes(self, groups: Sequence[str], seed: int) -> frozenset[int]:
-        """Return the newcomers' indexes; `groups` has the true group of each device by index."""
+        """Return the newcomers' indexes. `groups` has the true group of each device by index."""
         if self.devices is not None:
             return frozenset(self.devices)
         return drawn(groups, round((self.share or 0.0) * len(groups)), seed)
@@ -46,7 +45,7 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """Return so many devices, or as many as leave each group a founder; `groups` has the group of each device."""
+    """Return this many devices, or fewer so that each group keeps a founder. `groups` has the group of each device."""
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()
     left = {group: groups.count(group) for group in groups}
     found: set[int] = set()

@@ -1,4 +1,4 @@
-"""The `partition` section of an experiment file: which examples each device owns. `fedstrata.partitions` obeys it."""
+"""The section `partition` of an experiment file: which examples each device owns. `fedstrata.partitions` applies it."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,7 +22,9 @@ Labels = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_distinc
 
 
 class PublicSettings(Settings):
-    """Examples that belong to nobody, as even over labels as what devices leave allows; every device has them."""
+    """Hold the settings of the public examples. No device owns them, and every device has them. Labels are as even as
+    possible.
+    """
 
     examples: int = Field(ge=1)
     """Number of examples that belong to nobody and that every device has."""
@@ -37,7 +39,7 @@ class PublicSettings(Settings):
 
 
 class SplitPartition(Settings):
-    """The settings of every partition that splits one data set among devices."""
+    """The settings of all partitions that split one data set among devices."""
 
     kind: str
     """Kind of the partition."""
@@ -56,7 +58,7 @@ class SplitPartition(Settings):
 
 
 class Task(Settings):
-    """A learning task: the labels it is about and the devices that learn it."""
+    """A learning task: its labels, and the devices that learn it."""
 
     name: Name
     """Name of the task: small letters, digits, `-` and `_`."""
@@ -96,12 +98,12 @@ class TaskPartition(SplitPartition):
 
     @property
     def most_examples(self) -> int:
-        """The training examples of the largest device."""
+        """The number of training examples of the largest device."""
         return max(task.examples_per_device for task in self.tasks)
 
     @property
     def least_examples(self) -> int:
-        """The examples of the smallest device, its own tests included."""
+        """The number of examples of the smallest device, including its own tests."""
         return min(task.examples_per_device for task in self.tasks)
 
     @property
@@ -191,19 +193,19 @@ class GroupPartition(SplitPartition):
 
     @property
     def most_examples(self) -> int:
-        """The most training examples that a device can have."""
+        """The largest number of training examples that a device can have."""
         sizes = [group.examples_per_device for group in self.groups]
         return max(size if isinstance(size, int) else size[1] for size in sizes)
 
     @property
     def least_examples(self) -> int:
-        """The fewest examples that a device can have, its own tests included."""
+        """The smallest number of examples that a device can have, including its own tests."""
         sizes = [group.examples_per_device for group in self.groups]
         return min(size if isinstance(size, int) else size[0] for size in sizes)
 
     @property
     def true_groups(self) -> list[str] | None:
-        """The name of each device's group, by device index; None with one group, for then nothing is to be found."""
+        """The name of each device's group, by device index; None with one group, because there is nothing to find."""
         if len(self.groups) == 1:
             return None
         return [group.name for group in self.groups for _ in range(group.devices)]
@@ -223,12 +225,12 @@ class EvenPartition(SplitPartition):
 
     @property
     def most_examples(self) -> int:
-        """The training examples of every device."""
+        """The number of training examples of every device."""
         return self.examples_per_device
 
     @property
     def least_examples(self) -> int:
-        """The examples of every device, its own tests included."""
+        """The number of examples of every device, including its own tests."""
         return self.examples_per_device
 
     @property
@@ -249,7 +251,7 @@ class DirichletPartition(EvenPartition):
 
 
 class IidPartition(EvenPartition):
-    """Every device draws from all examples alike."""
+    """Every device draws from all examples in the same way."""
 
     kind: Literal["iid"]
     """`iid`: every device draws from all examples alike."""
@@ -265,26 +267,26 @@ Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])
 
 
 class FoundPartition(SplitPartition):
-    """The settings of partitions that are found in the data or given; only the data say how many examples there are."""
+    """The settings of partitions in which the data, or a list, decide the number of each device's examples."""
 
     @property
     def most_examples(self) -> int | None:
-        """None: the data say it; `bounds.max_examples` may say what is too many."""
+        """None: only the data have the number. `bounds.max_examples` may set a limit."""
         return None
 
     @property
     def least_examples(self) -> int | None:
-        """None: the data say it."""
+        """None: only the data have the number."""
         return None
 
     @property
     def true_groups(self) -> list[str] | None:
-        """None: nobody knows which devices are alike."""
+        """None: the true groups are unknown."""
         return None
 
 
 class NaturalPartition(FoundPartition):
-    """Each device owns the examples with its value of a column: a user's, a sensor's, a file's."""
+    """Each device owns the examples with one value of a column, such as a user, a sensor or a file."""
 
     kind: Literal["natural"]
     """`natural`: each device owns the examples with its value of a column."""
@@ -307,7 +309,7 @@ class NaturalPartition(FoundPartition):
 
 
 class GivenPartition(FoundPartition):
-    """Each device owns the training examples that the experiment, or a file, says."""
+    """Each device owns the training examples that the experiment or a file lists."""
 
     kind: Literal["given"]
     """`given`: each device owns the training examples that are listed here or in a file."""
@@ -333,7 +335,7 @@ class GivenPartition(FoundPartition):
 
 
 class LocalPartition(Settings):
-    """Real boards: each device owns the whole of what its data folder holds. `names` gives each its index."""
+    """Real boards: each device owns all examples in its data folder. `names` gives each board its index."""
 
     kind: Literal["local"]
     """`local`: each device owns all that its folder holds; `data.name: folder` is required."""
@@ -350,12 +352,12 @@ class LocalPartition(Settings):
 
     @property
     def most_examples(self) -> int | None:
-        """None: nobody knows how many a board has; `bounds.max_examples` may say what is too many."""
+        """None: the number of a board's examples is unknown. `bounds.max_examples` may set a limit."""
         return None
 
     @property
     def true_groups(self) -> list[str] | None:
-        """None: nobody knows which boards are alike."""
+        """None: the true groups of the boards are unknown."""
         return None
 
 

@@ -1,4 +1,6 @@
-"""The section `privacy` of an experiment file: noise under which what devices tell is differentially private."""
+"""The section `privacy` of an experiment file: noise that makes the devices' answers or updates differentially
+private.
+"""
 
 from typing import Literal, Self
 
@@ -8,7 +10,9 @@ from fedstrata.experiment.sections import Settings
 
 
 class ProfilePrivacy(Settings):
-    """Profiles before training, under local differential privacy. The unit is one example, replaced by any other."""
+    """Noise on profiles before training, for local differential privacy. The unit is one example, replaced by any
+    other.
+    """
 
     epsilon: float = Field(gt=0, le=100)
     """ε of all that a device says before training; neighbouring data sets differ in one example."""
@@ -21,9 +25,10 @@ class ProfilePrivacy(Settings):
 
 
 class UpdatePrivacy(Settings):
-    """Updates of devices, under differential privacy. The unit is all of a device's examples, replaced by any others.
+    """Noise on updates of devices, for differential privacy. The unit is all examples of a device, replaced by any
+    others.
 
-    One of `epsilon`, of the whole run, and `noise_multiplier` is given.
+    Either `epsilon`, for the whole run, or `noise_multiplier` is given.
     """
 
     clip: float = Field(ge=1e-4, le=1e4)
@@ -49,7 +54,7 @@ class UpdatePrivacy(Settings):
 
 
 class PrivacySettings(Settings):
-    """The noise: its purpose, and the values that get it."""
+    """The noise: its purpose, and the values that receive it."""
 
     noise: Literal["research", "protection"]
     """`protection` draws noise from the system's entropy; `research` draws it from the seed, which can be repeated

@@ -1,6 +1,6 @@
 """Quantities of the experiment file, each written with its unit: rates, durations, power; and lists of devices.
 
-Inside they are whole numbers, such as of bits a second and of nanoseconds, so that nothing depends on rounding.
+Internally they are whole numbers, such as bits per second or nanoseconds, so that nothing depends on rounding.
 """
 
 import re
@@ -29,7 +29,9 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
 def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """Return the quantity in whole smallest units. Raises ValueError for what has no unit, or one that is not known."""
+    """Return the quantity in whole smallest units. Raises ValueError for a text without a unit or with an
+    unknown unit.
+    """
     known = ", ".join(units)
     is_bare = not isinstance(value, str)
     if is_bare:
@@ -44,7 +46,7 @@ def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
 
 
 def parsed_rate(value: Any) -> int:
-    """Return bits a second. Raises ValueError."""
+    """Return a rate in bits per second. Raises ValueError."""
     rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
     if not 1 <= rate <= FASTEST:
         raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit")
@@ -52,12 +54,12 @@ def parsed_rate(value: Any) -> int:
 
 
 def parsed_sample_rate(value: Any) -> int:
-    """Return bits a second of a trace, which may be none. Raises ValueError."""
+    """Return the rate of a trace's sample in bits per second, which may be 0. Raises ValueError."""
     return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
 
 
 def parsed_duration(value: Any) -> int:
-    """Return nanoseconds. Raises ValueError."""
+    """Return a duration in nanoseconds. Raises ValueError."""
     duration = _parsed(value, DURATION_UNITS, "40ms")
     if duration > LONGEST_NS:
         raise ValueError(f"{value!r}: a duration here is at most a week, 168h")
@@ -65,7 +67,7 @@ def parsed_duration(value: Any) -> int:
 
 
 def parsed_power(value: Any) -> int:
-    """Return the microwatts. Raises ValueError."""
+    """Return a power in microwatts. Raises ValueError."""
     power = _parsed(value, POWER_UNITS, "7.2W")
     if power > MOST_POWER:
         raise ValueError(f"{value!r}: power here is at most a megawatt, 1000kW")
@@ -73,7 +75,7 @@ def parsed_power(value: Any) -> int:
 
 
 def parsed_per_bit(value: Any) -> int:
-    """Return picojoules a bit. Raises ValueError."""
+    """Return an energy per bit in picojoules. Raises ValueError."""
     picojoules = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
     if picojoules > MOST_PER_BIT:
         raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
@@ -81,34 +83,34 @@ def parsed_per_bit(value: Any) -> int:
 
 
 def _written(number: int, units: Mapping[str, int]) -> str:
-    """Return the quantity in the largest unit of thousands that it reaches."""
+    """Return the quantity in the largest thousandfold unit that it reaches."""
     fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
     name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
     return f"{(Decimal(number) / size).normalize():f}{name}"
 
 
 def written_rate(rate: int) -> str:
-    """Return a rate as the experiment file has it."""
+    """Return a rate in the notation of the experiment file."""
     return _written(rate, RATE_UNITS)
 
 
 def written_duration(duration_ns: int) -> str:
-    """Return a duration as the experiment file has it."""
+    """Return a duration in the notation of the experiment file."""
     return _written(duration_ns, DURATION_UNITS) if duration_ns else "0s"
 
 
 def written_power(power: int) -> str:
-    """Power as the experiment file has it."""
+    """Return a power in the notation of the experiment file."""
     return _written(power, POWER_UNITS)
 
 
 def written_per_bit(picojoules: int) -> str:
-    """Return joules a bit as the experiment file has them."""
+    """Return an energy per bit in the notation of the experiment file."""
     return _written(picojoules, PER_BIT_UNITS)
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
-    """Return the device indexes, of numbers and ranges such as 4-7, which holds both its ends. Raises ValueError."""
+    """Return the device indexes of numbers and ranges. A range such as 4-7 includes both ends. Raises ValueError."""
     items = value if isinstance(value, list | tuple) else [value]
     found: list[int] = []
     for item in items:
@@ -128,7 +130,7 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
 
 
 def written_devices(indexes: Iterable[int]) -> list[int | str]:
-    """Return the device indexes in ascending order, three and more in a row as a range."""
+    """Return the device indexes in ascending order, with three or more consecutive ones as a range."""
     ordered = list(indexes)
     cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(ordered)) if other != one + 1), len(ordered)]
     written: list[int | str] = []

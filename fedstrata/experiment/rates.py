@@ -1,6 +1,6 @@
-"""Rates of links that change over time: exact, in whole nanoseconds and whole bits a second.
+"""Rates of links that change over time: exact, in whole nanoseconds and whole bits per second.
 
-A rate is a number, None where nothing limits it, or a `RateSchedule`. Zero carries nothing.
+A rate is a number, None without a limit, or a `RateSchedule`. A link with rate 0 carries nothing.
 """
 
 from bisect import bisect_right
@@ -13,14 +13,16 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class Trace:
-    """Rates from times on, the first from zero on; after `period_ns` it begins again, or else the last rate stays."""
+    """Hold rates from given times on, the first from zero on. After `period_ns` the trace begins again; without it the
+    last rate stays.
+    """
 
     starts: tuple[int, ...]
     rates: tuple[int, ...]
     period_ns: int | None = None
 
     def at(self, now_ns: int) -> tuple[int, int | None]:
-        """Return the rate at a time, and when it changes next; None where it does not."""
+        """Return the rate at a given time, and the time of its next change; None without a further change."""
         begun = 0 if self.period_ns is None else now_ns // self.period_ns * self.period_ns
         number = bisect_right(self.starts, now_ns - begun) - 1
         if number + 1 < len(self.starts):
@@ -29,24 +31,24 @@ class Trace:
 
     @cached_property
     def period_worth(self) -> int:
-        """Bits that a period carries, times the nanoseconds of a second."""
+        """The bits that a period carries, times the nanoseconds of a second."""
         ends = (*self.starts[1:], self.period_ns or self.starts[-1])
         return sum(rate * (end - start) for start, end, rate in zip(self.starts, ends, self.rates, strict=True))
 
     def limited(self, most: int) -> "Trace":
-        """Return the same with no rate above one."""
+        """Return the same trace with no rate above `most`."""
         return Trace(self.starts, tuple(min(rate, most) for rate in self.rates), self.period_ns)
 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Rates or traces from times on, the first from zero on; the last stays."""
+    """Hold rates or traces from given times on, the first from zero on. The last one stays."""
 
     starts: tuple[int, ...]
     sources: "tuple[int | Trace | None, ...]"
 
     def at(self, now_ns: int) -> tuple[int | None, int | None]:
-        """Return the rate at a time, and when it changes next."""
+        """Return the rate at a given time, and the time of its next change."""
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
         if not isinstance(source, Trace):
@@ -55,7 +57,9 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return the length of a trace's whole periods that carry at most `worth` from a time on, and their worth."""
+        """Return the length of a trace's whole periods from a given time that carry at most `worth`, and what they
+        carry.
+        """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
         if not isinstance(source, Trace) or source.period_ns is None:
@@ -73,12 +77,14 @@ AnyRate = int | None | RateSchedule
 
 
 def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
-    """Return a rate at a time, and when it changes next; None if it does not."""
+    """Return a rate at a given time, and the time of its next change; None without a further change."""
     return rate.at(now_ns) if isinstance(rate, RateSchedule) else (rate, None)
 
 
 def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """Return the rate of parts, each from a time on, the first from zero on; it is 0 from a cut's begin to its end."""
+    """Return a rate schedule of parts, each from a given time on, the first from zero on. The rate is 0 during each
+    cut.
+    """
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
         return parts[0][1]
     starts = sorted({start for start, _ in parts} | {at_ns for cut in cuts for at_ns in cut})
@@ -90,14 +96,16 @@ def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Seque
 
 
 def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
-    """Return when the last bit has left a link of its own, of a transfer that starts at a time; None limits nothing."""
+    """Return when the last bit of a transfer has left a link of its own. The transfer starts at `start_ns`. None sets
+    no limit.
+    """
     if isinstance(rate, RateSchedule):
         return _end_on(rate, start_ns, bits * SECOND_NS)
     return start_ns if rate is None else start_ns - (-bits * SECOND_NS // rate)
 
 
 def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
-    """Return how many bits a link of its own carries between two times; None if nothing limits it in between."""
+    """Return how many bits a link of its own carries between two times; None if the link has no limit in between."""
     worth = 0
     while start_ns < now_ns:
         bits, until = rate_at(rate, start_ns)
@@ -109,7 +117,7 @@ def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
 
 
 def fastest(rate: AnyRate) -> int | None:
-    """Return the largest rate that there ever is; None if nothing limits it at some time."""
+    """Return the largest rate over time; None if there is a time without a limit."""
     if not isinstance(rate, RateSchedule):
         return rate
     rates = [max(source.rates) if isinstance(source, Trace) else source for source in rate.sources]
@@ -117,7 +125,7 @@ def fastest(rate: AnyRate) -> int | None:
 
 
 def longest_ns(bits: int, rate: AnyRate) -> int:
-    """Return the longest that so many bits can take, whenever they begin."""
+    """Return the longest time that this many bits can take, for any start."""
     if not isinstance(rate, RateSchedule):
         return end_of(0, bits, rate)
     stops = zip(rate.starts, (*rate.starts[1:], rate.starts[-1]), strict=True)
@@ -126,7 +134,7 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
 
 
 def _longest_on(source: "int | Trace", bits: int) -> int:
-    """Return the longest time that so many bits take on one rate or trace alone."""
+    """Return the longest time that this many bits take on one rate or trace alone."""
     if not isinstance(source, Trace):
         return end_of(0, bits, source)
     if source.period_ns is None:
@@ -135,7 +143,7 @@ def _longest_on(source: "int | Trace", bits: int) -> int:
 
 
 def _end_on(schedule: RateSchedule, now_ns: int, left: int) -> int:
-    """Return the time at which so many bits, times 1e9 nanoseconds, have left on a link with a changing rate."""
+    """Return the time at which the bits, given times 1e9, have left a link with a changing rate."""
     while left:
         skipped_ns, carried = schedule.whole_periods(now_ns, left - 1)
         now_ns, left = now_ns + skipped_ns, left - carried

@@ -1,6 +1,6 @@
-"""The `schedule:` section of an experiment file: what changes while a run trains, and when.
+"""The section `schedule` of an experiment file: changes during training, with their times.
 
-Times count from where training begins. docs/links.md says what each entry does.
+Times count from the beginning of training. docs/links.md explains each entry.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """The links that an entry changes; all links, if it names no devices or LPSs."""
+    """The links that an entry changes: all links, if the entry names no devices or LPSs."""
 
     link: ScheduledLink = "device-lps"
     """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
@@ -38,7 +38,7 @@ class _OnLink(Settings):
 
 
 class SetLink(_OnLink, LinkTiming):
-    """A link has other values from now on; what is left out stays as it is."""
+    """Give a link other values from this time on. Values that are left out stay."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -50,7 +50,7 @@ class SetLink(_OnLink, LinkTiming):
 
 
 class CutLink(_OnLink):
-    """A link carries nothing for a time; what is under way goes on afterwards."""
+    """Let a link carry nothing for a time. Transfers under way continue afterwards."""
 
     for_: Annotated[Duration, Field(gt=0)] = Field(alias="for")
     """Time for which the link carries nothing; transfers go on afterwards."""
@@ -59,7 +59,7 @@ class CutLink(_OnLink):
 
 
 class Leave(Settings):
-    """Devices take no part in LPS rounds that begin while they are away; for good without `for`."""
+    """Let devices take no part in LPS rounds that begin while they are away; without `for`, for the rest of the run."""
 
     devices: DeviceList
     """Indexes of the devices that take no part in LPS rounds that begin meanwhile."""
@@ -70,7 +70,7 @@ class Leave(Settings):
 
 
 class Move(Settings):
-    """Devices train at another LPS from the next global round on."""
+    """Let devices train at another LPS from the next global round on."""
 
     devices: DeviceList
     """Indexes of the devices that another LPS serves from the next global round on; `topology` is required."""
@@ -107,20 +107,20 @@ class ScheduleEntry(Settings):
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The devices that are named."""
+        """The devices that the entry names."""
         what = self.set_ or self.cut or self.leave or self.move
         return (what.devices if what is not None else None) or ()
 
     @property
     def lps(self) -> tuple[int, ...]:
-        """The numbers of the LPSs that are named."""
+        """The numbers of the LPSs that the entry names."""
         if self.move is not None:
             return (self.move.home,)
         what = self.set_ or self.cut
         return (what.lps if what is not None else None) or ()
 
     def of_digest(self, traces: Traces | None) -> dict[str, Any]:
-        """Return its content for the digest, with numbers instead of the names of presets and traces."""
+        """Return the entry for the digest, with numbers instead of the names of presets and traces."""
         said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         if self.set_ is not None and self.set_.preset_times is not None:
             said["set"]["preset"] = self.set_.preset_times.of_digest()
@@ -134,5 +134,5 @@ Entries = tuple[ScheduleEntry, ...]
 
 
 def changes_who_trains(entries: Sequence[ScheduleEntry]) -> bool:
-    """Return whether an entry changes more than times: a device that leaves or moves."""
+    """Return whether an entry changes more than times: whether a device leaves or moves."""
     return any(entry.leave is not None or entry.move is not None for entry in entries)

@@ -1,4 +1,4 @@
-"""The sections of an experiment file, each checked by itself; `fedstrata.experiment` has the whole.
+"""The sections of an experiment file, each checked by itself. `fedstrata.experiment` combines them.
 
 The names of keys are the names of the fields below.
 """
@@ -45,7 +45,7 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Return the name, if it is known or names own code as `module:function`. Raises ValueError for any other."""
+    """Return the name, if it is known or names own code as `module:function`. Raises ValueError for any other name."""
     if value in known or PLUGIN.match(value):
         return value
     choose = f"choose {', '.join(known)}, or your own as module:function"
@@ -172,7 +172,7 @@ class ModelSettings(Settings):
 
 
 class ArchitectureSettings(Settings):
-    """Devices that have another model than `model`, from some global round on."""
+    """Give some devices another model than `model`, from a global round on."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[0, 2, "5-9"]`."""
@@ -197,10 +197,10 @@ class TaskSettings(Settings):
 
 
 class TopologySettings(Settings):
-    """The devices of each LPS, if their clusters do not decide it.
+    """Assign devices to LPSs, if their clusters do not decide the LPSs.
 
-    Give `lps` alone for so many LPSs with devices dealt out in index order, as evenly as can be; or `devices`, the
-    device indexes of each.
+    Give `lps` alone for this many LPSs: devices are dealt out in index order, as evenly as possible. Or give `devices`,
+    the device indexes of each LPS.
     """
 
     lps: int = Field(ge=1, le=10_000)
@@ -221,7 +221,7 @@ class TopologySettings(Settings):
 
 
 class StepSchedule(Settings):
-    """A learning rate that falls by a factor from time to time; decay 1 keeps it."""
+    """Lower the learning rate by a factor at regular intervals; with decay 1 the rate stays."""
 
     name: Literal["step"] = "step"
     """`step` multiplies the learning rate by `decay` after every `every` global rounds."""
@@ -234,7 +234,7 @@ class StepSchedule(Settings):
 
 
 class CosineSchedule(Settings):
-    """A learning rate that falls along half a cosine until the last global round."""
+    """Lower the learning rate along half a cosine until the last global round."""
 
     name: Literal["cosine"]
     """`cosine` multiplies the learning rate by floor + (1 − floor) · (1 + cos(π g / T)) / 2 in round g of T."""
@@ -245,7 +245,7 @@ class CosineSchedule(Settings):
 
 
 class _LocalOptimiser(Settings):
-    """The keys that all optimisers of devices have."""
+    """The keys of all optimisers of devices."""
 
     schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
     """The learning rate by global round."""
@@ -350,18 +350,18 @@ LocalOptimiserSettings = (
 
 
 def _named(value: Any, default: str) -> Any:
-    """Return the value of a union's key with a name: the default's, if the file gives none."""
+    """Return the value of a union's key with a name: the name of the default, if the file gives none."""
     return {"name": default, **value} if isinstance(value, Mapping) else value
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
-    """Return the number of examples in so many batches; the last batch of an epoch holds the rest of the epoch."""
+    """Return the number of examples in this many batches. The last batch of an epoch holds the rest of the epoch."""
     epochs, rest = divmod(steps, -(-examples // batch_size))
     return epochs * examples + rest * batch_size
 
 
 class NoOptimiserSettings(Settings):
-    """A server adds the mean update to its model: FedAvg."""
+    """Add the mean update to the server's model: FedAvg."""
 
     name: Literal["none"]
     """`none` adds the mean update to the model, as FedAvg does."""
@@ -397,7 +397,7 @@ ServerOptimiserSettings = Annotated[NoOptimiserSettings | MomentumSettings | Ada
 
 
 class TrainingSettings(Settings):
-    """Rounds and the local optimiser. One of `local_epochs` and `local_steps` is given."""
+    """Rounds and the local optimiser. Either `local_epochs` or `local_steps` is given."""
 
     global_rounds: int = Field(default=5, ge=1)
     """Rounds at the GPS: how often clusters exchange their shared layers."""
@@ -454,26 +454,26 @@ class TrainingSettings(Settings):
         return global_round % self.evaluate_every == 0
 
     def trained_examples(self, examples: int) -> int:
-        """Return the number of examples that a device trains on in an LPS round; a repeated example is counted each
-        time.
-        """
+        """Return the number of examples that a device trains on in an LPS round. Repeated examples count each time."""
         if self.local_steps is None:
             return (self.local_epochs or 1) * examples
         return examples_of_steps(self.local_steps, examples, self.batch_size)
 
     def asks_all(self, devices: int) -> bool:
-        """Return whether an LPS with up to so many devices asks each of them in every round."""
+        """Return whether an LPS with at most this many devices asks each of them in every round."""
         share = self.participation
         return share is None or (share == 1.0 if isinstance(share, float) else share >= devices)
 
     @property
     def lps_rounds(self) -> int:
-        """LPS rounds of the whole run."""
+        """The number of LPS rounds in the whole run."""
         return self.global_rounds * self.lps_rounds_per_global_round
 
 
 class TierDeadline(Settings):
-    """The time at which a parent stops waiting. Without `deadline_s` it waits for all, and the result is exact."""
+    """The time at which a parent stops waiting. Without `deadline_s` it waits for all children, and the result is
+    exact.
+    """
 
     deadline_s: float | None = Field(default=None, gt=0)
     """Seconds until the parent goes on without the children that have not answered; without it the parent waits for
@@ -483,12 +483,12 @@ class TierDeadline(Settings):
     """Share of the children that must be there; with fewer the run stops."""
 
     def quorum(self, children: int) -> int:
-        """Return the number of children that have to be there, of so many: the share rounded up, at least one."""
+        """Return how many of these children have to report: the share, rounded up, at least one."""
         return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):
-    """The most that a device may claim; the run refuses a device that claims more, by name."""
+    """The largest values that a device may claim. The run refuses, by name, a device that claims more."""
 
     max_examples: int | None = Field(default=None, ge=1)
     """Most examples to train on; without it as many as the partition gives its largest device."""
@@ -509,7 +509,9 @@ class SecureAggregation(Settings):
 
 
 class Deadlines(Settings):
-    """One deadline a tier: `enrolment` for profiles and again for relevance rows, then one for a round of each tier."""
+    """One deadline per tier: `enrolment` for profiles and again for relevance rows, then one for the rounds of each
+    tier.
+    """
 
     enrolment: TierDeadline = TierDeadline()
     """Deadline from the start until devices have enrolled and answered the first question, and again for the other

@@ -1,8 +1,9 @@
-"""Traces of links as files: read into samples before an experiment is checked, so that a run needs no file but its own.
+"""Traces of links from files: read into samples before an experiment is checked, so that a run needs no other file.
 
-CSV has a line `seconds,Mbit/s` (or another unit) and then a time and a rate a line, each until the next time.
-Mahimahi's has a millisecond a line, at each of which a packet of 1,500 bytes can go. Ghent's 4G logs have six numbers a
-line: milliseconds since 1970 and since the start, latitude, longitude, bytes and milliseconds since the last line.
+CSV has a line `seconds,Mbit/s` (or another unit), then one line per sample: a time, and the rate until the next time.
+Mahimahi's format has one line per packet of 1,500 bytes: the millisecond at which the packet can go. Ghent's 4G logs
+have six numbers per line: milliseconds since 1970 and since the start, latitude, longitude, and the bytes and
+milliseconds since the last line.
 """
 
 import math
@@ -24,11 +25,10 @@ Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, a
 
 
 def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an experiment's document with every trace file of its links read; `folder` is what their paths are
-    relative to.
+    """Return an experiment's document with all trace files read. Paths are relative to `folder`.
 
     Raises:
-        ExperimentError: a file cannot be read, or holds nonsense.
+        ExperimentError: a file cannot be read, or has invalid content.
     """
     links = document.get("links")
     traces = links.get("traces") if isinstance(links, dict) else None
@@ -62,14 +62,14 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
 
 
 class _NonsenseError(Exception):
-    """The fault of a trace, and its line."""
+    """An error in a trace, with its line."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f", line {line}: {what}" if line else f": {what}")
 
 
 def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
-    """Return so many numbers, each as large as a number of a link can be."""
+    """Return this many numbers, each within the range of a link's numbers."""
     try:
         found = [Decimal(word.strip()) for word in words]
     except InvalidOperation:

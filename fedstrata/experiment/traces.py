@@ -1,7 +1,7 @@
-"""Rates that follow a trace: read from a file, or generated; the sections of the experiment file that say so.
+"""Rates that follow a trace, read from a file or generated: the keys of an experiment file for traces.
 
-A generated trace is, second by second, e to the power of a first-order autoregression, and nothing in outages, which
-come and go by a chain of two states: addressed by seed, link and direction.
+A generated trace has one rate per second: e to the power of a first-order autoregression, or 0 in an outage. Outages
+begin and end by a chain of two states. The draws have the address of seed, link and direction.
 """
 
 import math
@@ -27,7 +27,7 @@ SampleRate = Annotated[
 
 
 class Generated(Settings):
-    """A trace that is drawn, for each device its own."""
+    """A generated trace, drawn for each device anew."""
 
     median: Rate
     """Median of the rate."""
@@ -49,7 +49,7 @@ class Generated(Settings):
         return self
 
     def drawn(self, address: Sequence[int]) -> Trace:
-        """Return the trace of a link and direction."""
+        """Return the trace of a link in a direction."""
         draws = np.random.default_rng([address[0], DRAWS, *address[1:]])
         count = self.length // SECOND_NS
         level, rates = float(draws.standard_normal()), []
@@ -63,7 +63,7 @@ class Generated(Settings):
         return Trace(tuple(second * SECOND_NS for second in range(count)), tuple(kept), count * SECOND_NS)
 
     def _outages(self, draws: Sequence[float]) -> list[bool]:
-        """Second by second, whether there is none."""
+        """Return, second by second, whether there is no outage."""
         if self.outage is None:
             return [False] * (len(draws) - 1)
         ends = SECOND_NS / self.outage
@@ -99,7 +99,7 @@ TRACE_SOURCES: Mapping[str, str] = {
 
 
 class TraceSettings(Settings):
-    """A trace by its name in `links.traces`: generated, or of a file, which is read into samples."""
+    """A trace with a name in `links.traces`: generated, or read from a file into samples."""
 
     generate: Generated | None = None
     """Draw the trace by the seed, for each device and direction, second by second."""
@@ -131,7 +131,7 @@ class TraceSettings(Settings):
         return self
 
     def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
-        """Refuse samples that jump back, end too soon or carry nothing. Raises ValueError."""
+        """Refuse samples with times that go back or end too soon, and samples that carry nothing. Raises ValueError."""
         times = [at for at, _ in samples]
         if times[0] != 0:
             raise ValueError(f"the trace begins at {times[0] / 1e9:g} s; the first time is 0")
@@ -148,7 +148,7 @@ class TraceSettings(Settings):
             raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; write after: repeat")
 
     def resolved(self) -> AnyTrace:
-        """Return the trace, or what draws it."""
+        """Return the trace, or the generator that draws it."""
         if self.generate is not None:
             return self.generate
         samples, period = self.samples or (), self.length if self.after == "repeat" else None
@@ -159,8 +159,8 @@ Traces = Mapping[str, TraceSettings]
 
 
 def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
-    """Return the trace of a name in a direction: one of `links.traces`, or a preset. Raises ValueError where there is
-    none.
+    """Return the trace of this name in a direction: from `links.traces`, or a preset. Raises ValueError for an unknown
+    name.
     """
     if name in traces:
         return traces[name].resolved()
@@ -174,7 +174,7 @@ def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
 
 
 def written(trace: AnyTrace) -> Mapping[str, Any]:
-    """Return a trace as numbers that YAML holds."""
+    """Return a trace as numbers for YAML."""
     if isinstance(trace, Generated):
         return trace.model_dump(mode="json")
     return {"starts": list(trace.starts), "rates": list(trace.rates), "period": trace.period_ns}

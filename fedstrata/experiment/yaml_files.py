@@ -1,4 +1,4 @@
-"""YAML that others may have written: read as plain values, of a size that can be walked through."""
+"""Read YAML from strangers: as plain values, of a limited size."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +9,10 @@ MOST_VALUES = 200_000  # of a document with its aliases written out; an experime
 
 
 class EachKeyOnce(yaml.SafeLoader):
-    """A safe loader that refuses a key that stands twice, of which YAML's own would keep the last."""
+    """Load YAML safely, and refuse a key that appears twice. YAML's own loader would keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping. Raises ConstructorError for a key that it has already."""
+        """Return the mapping. Raises ConstructorError for a key that appears twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = str(key.value)
@@ -26,7 +26,7 @@ def read_yaml(text: str) -> Any:
     """Return the document of a YAML text.
 
     Raises:
-        ValueError: it is not YAML, or its aliases stand for more values than anything can be done with; in one line.
+        ValueError: the text is not YAML, or its aliases expand to too many values. The message is one line.
     """
     try:
         document = yaml.load(text, EachKeyOnce)  # noqa: S506  # a safe loader
@@ -41,7 +41,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _values(document: Any) -> Iterator[Any]:
-    """Yield all values of a document, each alias counted as what it stands for; endless where one holds itself."""
+    """Yield all values of a document, with each alias expanded. The values are endless if an alias contains itself."""
     waiting = [iter((document,))]
     while waiting:
         for value in waiting[-1]:

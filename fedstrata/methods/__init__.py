@@ -1,4 +1,5 @@
-"""Methods: `base` and `work` are the contract, `registry` knows methods by name, `clusters` and `sketch` serve several.
+"""Methods: `base` and `work` are the contract, and `registry` maps names to methods. Several methods use `clusters` and
+`sketch`.
 
 Every other module is one method.
 """

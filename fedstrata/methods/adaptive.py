@@ -1,16 +1,15 @@
 """Adaptive clustered federated learning (Filippakopoulos et al., Personalization in Distributed tinyML Applications).
 
-Everybody trains some epochs from the same initial weights h⁰ and sends some layers of what comes of it, h_k^E. Devices
-are clustered hierarchically by the cosines of these, once. A cluster begins with the mean of its members' h_k^E. From
-then on a device begins each round with own_share · h_k + (1 − own_share) · h_c. There h_k is the device's model of the
-last time that it trained, and h_c is its cluster's mean. The paper's λ is own_share.
+All devices train some epochs from the same initial weights h⁰ and send some layers of the result h_k^E. The cosines of
+these layers cluster the devices hierarchically, once. A cluster begins with the mean of its members' h_k^E. From then
+on a device begins each round with own_share · h_k + (1 − own_share) · h_c. h_k is the model that the device trained
+last, and h_c is the mean of its cluster. The paper's λ is own_share.
 
-A cluster's first round makes its beginning: devices train the same epochs from h⁰ again. They draw the same examples,
-so they get the same bits. The mean is what lines 8 to 13 of their algorithm ask for, without a second upload.
+In a cluster's first round, devices train the same epochs from h⁰ again. They draw the same examples, so they get the
+same bits. The mean is the result of lines 8 to 13 of the paper's algorithm, without a second upload.
 
-Departures: cosines may be those of updates, h_k^E − h⁰, which tell tasks apart where those of weights hardly do;
-linkage, which the paper leaves open, is average; and a device mixes for itself, so that all of a cluster receive one
-model.
+Departures: cosines may be taken of updates, h_k^E − h⁰, which separate tasks better than weights do. Linkage is
+average; the paper leaves it open. Each device mixes by itself, so all devices of a cluster receive one model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +49,7 @@ class Adaptive(Method):
     """Group devices once by how they train on their own, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
-        """The comparison of devices, the number of clusters, and the use that a device makes of its cluster's model."""
+        """Hold the comparison of devices, the number of clusters, and the weight of a device's own model in its mix."""
 
         own_share: float = Field(default=0.25, ge=0, le=1)
         """Share λ of a device's own model in the mix: 0 is FedAvg in each cluster, 1 is local training."""
@@ -73,22 +72,24 @@ class Adaptive(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the dendrogram decides."""
+        """The number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model, in each cluster."""
+        """Return one channel: the whole model, averaged in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the compared layers of the pre-trained weights or of their difference to the initial ones."""
+        """Return the question for the compared layers: of the pre-trained weights, or of their difference to the
+        initial weights.
+        """
         size = compared(self.facts.trainable, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (size of the compared layers,)."""
+        """Return the compared layers, shape (size of these layers,)."""
         start = self.initial(work.model, 0)
         trained = (await work.train(start, epochs=self.options.pretrain_epochs)).weights
         vector = trained - start if self.options.compare == "updates" else trained
@@ -96,7 +97,7 @@ class Adaptive(Method):
         return {"layers": taken(vector, layout.slices_of(compared(layout, self.options.layers)))}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require all of the compared layers."""
+        """Raise PayloadError unless the answer has all compared layers."""
         (size,) = question.arrays["layers"][1]
         if len(arrays["layers"]) != size:
             raise PayloadError(f"{len(arrays['layers'])} numbers of compared layers, expected {size}")
@@ -104,7 +105,7 @@ class Adaptive(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Average linkage of cosines, cut at the threshold or into the number of clusters."""
+        """Return the clusters of average linkage of cosines, cut at the threshold or into the number of clusters."""
         given, threshold = answers.of(PRETRAINED), self.options.threshold
         indexes = tuple(device.device_index for device in answers.devices)
         affinity = cosine_affinity(np.stack([given[index]["layers"] for index in indexes]))
@@ -125,7 +126,7 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Return the pre-training in the first round; then training from the mix, and keep its result."""
+        """Return the pre-training in the first round. In later rounds train from the mix, and keep the result."""
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
             return Outcome.of(first)
@@ -141,24 +142,24 @@ class Adaptive(Method):
         )
 
     def _own(self, work: Work) -> Flat:
-        """h_k; what is received, where the device has not trained since its cluster began."""
+        """Return h_k; the received weights, if the device has not trained since its cluster began."""
         own: Flat = work.personal.get(OWN, work.start)
         return own
 
     def _mixed(self, work: Work) -> Flat:
-        """Return a round's start."""
+        """Return the mix with which a round starts."""
         share = np.float32(self.options.own_share)
         mixed: Flat = share * self._own(work) + (np.float32(1) - share) * work.start
         return mixed
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Return the mix, or the own model, and the cluster's model."""
+        """Measure the mix or the device's own model, and the cluster's model."""
         used = self._own(work) if self.options.measure == "own" else self._mixed(work)
         return await work.measure(used), await work.measure(work.start)
 
 
 def compared(layout: Layout, layers: str) -> Layout:
-    """Return the compared tensors: of the last layer, of all dense layers, or all.
+    """Return the layout of the compared tensors: the last layer, all dense layers, or all tensors.
 
     Raises:
         ExperimentError: the model has no dense layer.
@@ -176,14 +177,16 @@ def _layer(tensor: str) -> str:
 
 
 def units(vectors: NDArray[Any]) -> Matrix:
-    """Vectors (N, size) at length one, zeros left as they are."""
+    """Return vectors (N, size) scaled to length one. Vectors of zeros stay zeros."""
     wide = vectors.astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", wide, wide))
     return np.asarray(wide / np.maximum(norms, np.finfo(np.float64).tiny)[:, None])
 
 
 def cosine_affinity(vectors: NDArray[Any]) -> Matrix:
-    """(1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]; a vector of zeros has cosine 0 with others."""
+    """Return (1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]. A vector of zeros has cosine 0 with all
+    others.
+    """
     directions = units(vectors)
     matrix: Matrix = np.clip((1.0 + np.einsum("ik,jk->ij", directions, directions)) / 2, 0.0, 1.0)
     matrix = (matrix + matrix.T) / 2

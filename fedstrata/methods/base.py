@@ -1,9 +1,9 @@
 """The contract between methods and tiers. A method is one file: a subclass of `Method` that says what is new.
 
-The tiers carry out four things and know no method by name: a device **answers questions**, the GPS makes **plans**
-from the answers, a device does its **local work**, and what leaves it is summed up stream by stream. Every part has a
-default, and the defaults together are FedAvg in clusters with shared layers. This is a whole method; all layers are
-averaged over everybody, and a device that holds little data is pulled back harder:
+The tiers carry out four things and know no method by name: a device **answers questions**, the GPS makes **plans** from
+the answers, a device does its **local work**, and what leaves it is summed up stream by stream. Every part has a
+default, and the defaults together are FedAvg. The class below is a whole method. It averages all layers over all
+devices, and pulls devices with little data back harder:
 
 >>> class Careful(Method):
 ...     class Options(MethodSettings):
@@ -118,7 +118,9 @@ class Moment(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Ask devices for small arrays. An array of another name, dtype or size is refused before a byte is read."""
+    """Ask devices for small arrays. The GPS refuses an array of another name, dtype or size before it reads the
+    array.
+    """
 
     name: str
     """Name of the question; bytes are counted under it."""
@@ -193,11 +195,13 @@ class Plan:
 
     @classmethod
     def ordered(cls, clusters: Iterable[Iterable[int]], rule: str, **rest: Any) -> "Plan":
-        """Return a plan with clusters in the order of their lowest device, and devices in order."""
+        """Return a plan with clusters ordered by their lowest device, and the devices of each cluster in order."""
         return cls(clusters=tuple(sorted(tuple(sorted(cluster)) for cluster in clusters)), rule=rule, **rest)
 
     def check_covers(self, devices: Sequence[Candidate], *, may_be_empty: bool = False) -> None:
-        """Raise PluginError unless every device is in one cluster, and none is empty, or empty ones are allowed."""
+        """Raise PluginError unless every device is in one cluster and no cluster is empty. Empty clusters may be
+        allowed.
+        """
         grouped = sorted(index for cluster in self.clusters for index in cluster)
         is_whole = grouped == sorted(device.device_index for device in devices)
         if not is_whole or not (may_be_empty or all(self.clusters)):
@@ -245,7 +249,7 @@ class Facts:
 
     @cached_property
     def model(self) -> "Model":
-        """The model. It is made at the first access."""
+        """The model, made at the first access."""
         if self.make_model is None:
             raise PluginError("a method asks for the model where no model is known; give Facts a make_model")
         return self.make_model()
@@ -296,11 +300,13 @@ class Method:
         return cls(cls.Options.model_validate(section), facts)
 
     def check(self) -> None:
-        """Raise ExperimentError if options and facts do not go together."""
+        """Raise ExperimentError if the options do not fit the facts."""
 
     @property
     def needs_labels(self) -> bool:
-        """True if the method reads a label of each example, or one output per label. Other tasks are refused then."""
+        """True if the method reads a label of each example, or one output per label. Such a method refuses
+        other tasks.
+        """
         return False
 
     @property
@@ -309,7 +315,7 @@ class Method:
         return 1
 
     def refuses(self) -> Mapping[str, str]:
-        """Return the features that the method does not go with, each with the reason.
+        """Return the features that the method refuses, each with the reason.
 
         `fedstrata.checks.combinations` names the features. Most are keys of the experiment file.
         """
@@ -321,7 +327,7 @@ class Method:
         return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
-        """Return the channels. Together they name each tensor of the model once, and tables, if any."""
+        """Return the channels. Together they name each tensor of the model once, and all tables."""
         return shared_and_rest(model, Reach.CLUSTER)
 
     def initial(self, model: "Model", cluster: int) -> Flat:
@@ -343,7 +349,7 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Return what a device keeps of another device's relayed answer."""
+        """Return the part of another device's relayed answer that a device keeps."""
         raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -360,15 +366,15 @@ class Method:
     # plans
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the plan that holds from now on; `before` is the last plan, or None."""
+        """Return the plan that holds from now on. `before` is the last plan, or None."""
         return Plan(clusters=(tuple(device.device_index for device in answers.devices),), rule="one cluster")
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return, by cluster, the devices with answers that a late device hears."""
+        """Return, for each cluster, the devices with answers that a late device receives."""
         return ()
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster, by number, of a device that comes after a plan.
+        """Return the number of the cluster for a device that comes after a plan.
 
         `answers` has the answers of the planned devices and of the late device to the questions before training that
         are not relayed.
@@ -378,11 +384,13 @@ class Method:
     # local work
 
     async def local(self, work: Work) -> Outcome:
-        """Return a round's result: by default, of the experiment's gradient descent from the received model."""
+        """Return a round's result: by default, the result of the experiment's gradient descent from the
+        received model.
+        """
         return Outcome.of(await work.train(work.start))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure on held-out examples what the device would use, and what it received, if that is another model."""
+        """Measure, on held-out examples, the model that the device uses, and the received model if it is another."""
         return await work.measure(work.start), None
 
 

@@ -1,14 +1,14 @@
-"""CFL: clusters split where their devices pull apart (Sattler et al., Clustered Federated Learning, TNNLS 2020).
+"""CFL: clusters split if their devices' updates disagree (Sattler et al., Clustered Federated Learning, TNNLS 2020).
 
-In each global round, before updates are added up, the GPS looks at each cluster: where the mean update is small and the
-largest is not, the cluster stands still while its devices still want to move, and is split in two by the cosines of
-their updates. This round's updates then count for the new clusters already, as in the authors' program.
+In each global round, the GPS looks at each cluster before updates are added. If the mean update is small but the
+largest is not, the cluster stands still while its devices still want to move. Then the cosines of the updates split the
+cluster in two. This round's updates already move the new clusters, as in the authors' program.
 
-Departures: their two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) do not carry over between models, so the condition
-is relative, ‖mean‖ < ratio · max ‖·‖; an update longer than twice the median of its cluster counts there as one of
-twice that length, so that no device decides alone by the length that it says its update has; their optional check of a
-bipartition, by the largest cosine across it, is left out as in their program; and devices send sketches of their
-updates, which keep cosines and norms (`sketch.py`).
+Departures: the paper's two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) do not carry over between models. So the
+condition is relative: ‖mean‖ < ratio · max ‖·‖. An update longer than twice the median of its cluster counts with that
+length, so that no device decides alone by its claim. The paper's optional check of a bipartition, by the largest cosine
+across it, is left out, as in the authors' program. Devices send sketches of their updates, which keep cosines and norms
+(`sketch.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Cfl(Method):
     """Begin with one cluster, and split clusters in two by the cosines of their devices' updates."""
 
     class Options(MethodSettings):
-        """The conditions under which a cluster is split, and the way."""
+        """Hold the conditions and the manner of a split."""
 
         mean_ratio: float = Field(default=0.25, gt=0, le=1)
         """A cluster is split if the norm of its mean update is below this share of the largest norm."""
@@ -56,7 +56,7 @@ class Cfl(Method):
         """Linkage of the bipartition: `complete` as in the authors' program, `single` as in their Algorithm 1."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model, in each cluster."""
+        """Return one channel: the whole model, averaged in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     @property
@@ -65,23 +65,23 @@ class Cfl(Method):
         return 0
 
     def questions(self) -> Sequence[Question]:
-        """Return a sketch of the update, before it is sent."""
+        """Return the question for a sketch of each update, before the update is sent."""
         arrays = {"sketch": ("float64", (self.options.sketch,))}
         return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (sketch,), of trained minus received."""
+        """Return the sketch of the update, shape (sketch,)."""
         return {"sketch": sketch_of(work.update[: work.model.trainable.size], self.options.sketch, work.seed)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require a sketch of as many numbers as asked for."""
+        """Raise PayloadError unless the sketch has the requested length."""
         check_sketch(arrays["sketch"], self.options.sketch)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each cluster as it is, or in two: the larger part keeps its number, the other begins with the same
-        model.
+        """Return each cluster unchanged, or in two. The larger part keeps its number, and the other begins with the
+        same model.
 
-        Devices that have not answered stay in the part that keeps its number.
+        Devices without an answer stay in the part that keeps its number.
         """
         if before is None:
             return super().plan(moment, answers, before)
@@ -97,7 +97,7 @@ class Cfl(Method):
         return Plan(clusters=tuple(clusters), rule=rule, parents=tuple(parents))
 
     def _leaving(self, cluster: Sequence[int], answers: Answers) -> tuple[int, ...]:
-        """Return the devices that leave a cluster; none where it stays whole."""
+        """Return the devices that leave a cluster; none if it stays whole."""
         given = {index: arrays["sketch"] for index, arrays in answers.of(UPDATE).items() if index in cluster}
         if len(given) < SMALLEST:
             return ()
@@ -116,7 +116,9 @@ class Cfl(Method):
 
 
 def _distances(updates: Matrix, norms: Matrix) -> Matrix:
-    """Return one minus the cosine of each pair of updates, shape (N, N); of an update of zeros 1."""
+    """Return one minus the cosine of each pair of updates, shape (N, N). An update of zeros has distance 1 to all
+    others.
+    """
     directions = updates / np.maximum(norms, np.finfo(float).tiny)[:, None]
     distances = np.clip(1.0 - directions @ directions.T, 0.0, 2.0)
     np.fill_diagonal(distances, 0.0)

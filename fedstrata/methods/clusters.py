@@ -1,4 +1,4 @@
-"""What methods that group devices by a matrix have in common: the number of clusters, and the dendrogram's cut."""
+"""Tools for methods that group devices by a matrix: the number of clusters, and the cut of the dendrogram."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -16,19 +16,19 @@ ONE_CLUSTER_BELOW = 0.2
 
 
 class ClusterOptions(MethodSettings):
-    """The number of clusters: a number, or `auto`, by the data."""
+    """The number of clusters: a number, or `auto`, which reads it from the data."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of clusters, at most as many as devices, or `auto`: the method decides."""
 
     @property
     def given(self) -> int | None:
-        """The number, where one is given."""
+        """The number of clusters, if the options give one; else None."""
         return None if self.clusters == "auto" else self.clusters
 
 
 def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = None) -> None:
-    """Raise ExperimentError for more clusters than devices, or for a threshold beside their number."""
+    """Raise ExperimentError for more clusters than devices, or for a threshold together with a number of clusters."""
     if isinstance(clusters, int) and clusters > facts.device_count:
         raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
     if threshold is not None and clusters != "auto":
@@ -36,8 +36,8 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """Return the middle one of some numbers, the lower of two: fewer liars than honest devices move it to an honest
-    number.
+    """Return the lower median of numbers. If most devices are honest, liars cannot raise it above all honest
+    numbers.
     """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
@@ -54,10 +54,10 @@ def merge_heights(affinity: Matrix) -> Matrix:
 
 
 def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
-    """Return the number of clusters where the gap between successive merge heights is widest, and why.
+    """Return the number of clusters at the widest gap between successive merge heights, and the reason.
 
     With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N with the largest gap h_(N−T+1) − h_(N−T);
-    among equals the smallest T. When even the last merge is below 0.2 all devices form one cluster.
+    among equals the smallest T. If even the last merge is below 0.2, all devices form one cluster.
     """
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
@@ -68,11 +68,11 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 
 
 def outlying(affinity: Matrix) -> list[int]:
-    """Return the places, ascending, of single devices that would hide how the others group.
+    """Return the places, ascending, of single devices that would hide the groups of the others.
 
-    The widest gap may leave one cluster and, beside it, single devices. If that cluster by itself falls apart by a gap
-    of at least 0.2, the single devices are set aside, and the cluster is tested in the same way. So a device that is
-    like no other, by its profile or because it says so, does not make one cluster of all the others.
+    The widest gap may leave one cluster and some single devices. If that cluster by itself has a gap of at least 0.2,
+    the single devices are set aside, and the cluster is tested again. So one device that resembles no other device does
+    not merge all other devices into one cluster.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:
@@ -91,10 +91,11 @@ def outlying(affinity: Matrix) -> list[int]:
 def grouped_by(
     affinity: Matrix, devices: Sequence[Candidate], clusters: int | None, *, sets_apart: bool = False
 ) -> tuple[list[list[int]], str]:
-    """Agglomerative clusters of 1 − affinity with average linkage, as device indexes, and the rule for their number.
+    """Return agglomerative clusters of 1 − affinity with average linkage, as device indexes, and the rule for their
+    number.
 
-    `affinity` has shape (N, N) in the devices' order; `clusters` None takes their number from the dendrogram, after
-    `outlying` devices where it `sets_apart`.
+    `affinity` has the shape (N, N), in the devices' order. If `clusters` is None, the dendrogram gives the number; with
+    `sets_apart`, after `outlying` devices are set aside.
     """
     if clusters is None:
         if sets_apart and (apart := outlying(affinity)):
@@ -110,7 +111,7 @@ def grouped_by(
 def _grouped_without(
     apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
 ) -> tuple[list[list[int]], str]:
-    """Group all devices but these places as `grouped_by` does; each of the places has a cluster of its own."""
+    """Group all devices except these places like `grouped_by`. Each of the places gets a cluster of its own."""
     rest = [place for place in range(len(affinity)) if place not in apart]
     clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)
     alone = [[devices[place].device_index] for place in apart]
@@ -118,7 +119,7 @@ def _grouped_without(
 
 
 def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float) -> list[list[int]]:
-    """Agglomerative clusters with average linkage, as device indexes, joined up to this mean of 1 − affinity."""
+    """Return agglomerative clusters with average linkage, as device indexes, joined up to this mean of 1 − affinity."""
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -130,16 +131,17 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
 
 
 def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """Return the number of the group with the members most like a device on average; among equals the first.
+    """Return the number of the group that resembles a device most on average; among equals the first.
 
-    `likeness` is by device index; members that it does not name are passed over, and a group of none is like nobody.
+    `likeness` is by device index. Members without a likeness are ignored, and a group without members resembles no
+    device.
     """
     means = [float(np.mean([likeness[index] for index in group if index in likeness] or [0.0])) for group in groups]
     return means.index(max(means))
 
 
 def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:
-    """Return the cluster, from 0, of each of N points with distances of shape (N, N) in agglomerative clusters."""
+    """Return the agglomerative cluster, from 0, of each of N points with distances of shape (N, N)."""
     from sklearn.cluster import AgglomerativeClustering
 
     if count == 1:

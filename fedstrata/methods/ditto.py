@@ -1,8 +1,8 @@
 """Ditto (Li et al., Fair and Robust Federated Learning Through Personalization, ICML 2021).
 
-Each device takes part in FedAvg and trains a model v of its own beside it, pulled towards the global one (Algorithm 1):
-v ← v − η (∇F(v) + pull · (v − w^t)), their λ. What it uses, and what is measured, is v; the record tells of w^t, too.
-v begins as the weights that the device receives first.
+Each device takes part in FedAvg, and also trains a model v of its own that is pulled towards the global model w^t
+(Algorithm 1): v ← v − η (∇F(v) + pull · (v − w^t)). `pull` is the paper's λ. The device uses v, and v is measured; the
+record also has the measurement of w^t. v begins with the first weights that the device receives.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ PERSONAL_STREAM = 1  # its batches are drawn apart from those of the global mode
 
 
 class Ditto(FedAvg):
-    """Train a personal model on each device beside FedAvg."""
+    """Train a personal model on each device in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """The strength of the pull of the personal model towards the global one; 0 is local training."""
+        """Hold the strength of the pull of the personal model towards the global model; 0 is local training."""
 
         pull: NonNegativeFloat = 0.1
         """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""
@@ -30,12 +30,12 @@ class Ditto(FedAvg):
     has_personal_state = True
 
     def _own(self, work: Work) -> Flat:
-        """v; the weights received where there is none yet."""
+        """Return v; the received weights, if there is no v yet."""
         own: Flat = work.personal.get("model", work.start)
         return own
 
     async def local(self, work: Work) -> Outcome:
-        """Train the global model and the personal one, from the same round's weights."""
+        """Train the global model and the personal model in the same round."""
         everybodys, own = await asyncio.gather(
             work.train(work.start),
             work.train(
@@ -55,5 +55,5 @@ class Ditto(FedAvg):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Return the personal model, and the global one."""
+        """Measure the personal model, and the global one."""
         return await work.measure(self._own(work)), await work.measure(work.start)

@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning (T. Yu, E. Bagdasaryan and V. Shmatikov, Salvaging Federated Learning by Local Adaptation,
 2020, section 3.1; as FedAvg-FT in many comparisons).
 
-Devices train the global model w by FedAvg. A device uses v = w after some local epochs, and v is measured. v is thrown
-away with each round, so it never reaches w.
+Devices train the global model w by FedAvg. A device trains w for some further local epochs and uses the result v, which
+is measured. v is dropped after each round, so it never changes w.
 """
 
 from pydantic import Field
@@ -14,16 +14,16 @@ TUNING_STREAM = 1  # its batches are drawn apart from those of the global model
 
 
 class FedAvgFt(FedAvg):
-    """Fine-tune FedAvg's model on each device before it is used."""
+    """Fine-tune the model of FedAvg on each device before the device uses it."""
 
     class Options(MethodSettings):
-        """The length of the fine-tuning."""
+        """Hold the length of the fine-tuning."""
 
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
     async def local(self, work: Work) -> Outcome:
-        """Train the global model; in a measured round also measure the fine-tuned one."""
+        """Train the global model. In a measured round, measure the fine-tuned model, too."""
         trained = await work.train(work.start)
         used = None if trained.measured is None else await work.measure((await self._tuned(work)).weights)
         return Outcome(
@@ -34,7 +34,7 @@ class FedAvgFt(FedAvg):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Return the fine-tuned model, and the global one."""
+        """Measure the fine-tuned model, and the global one."""
         return await work.measure((await self._tuned(work)).weights), await work.measure(work.start)
 
     async def _tuned(self, work: Work) -> Trained:

@@ -1,9 +1,9 @@
 """FedBN (X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021).
 
-Normalisation layers stay at their devices, with their statistics; all other layers are averaged (Algorithm 1):
-w^(t+1) = Σ_k n_k/n · w_k over the other layers.
+Normalisation layers stay at their devices, with their statistics; all other layers are averaged (Algorithm 1): w^(t+1)
+= Σ_k n_k/n · w_k over the other layers.
 
-Departure: devices count by their examples; the paper's are of equal size.
+Departure: the weight of a device is its number of examples; the paper's devices are of equal size.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,16 @@ from fedstrata.models import Model
 
 
 class FedBn(Method):
-    """Average all layers over all devices but the normalisation layers, which stay on each device."""
+    """Average all layers over all devices, except the normalisation layers, which stay on each device."""
 
     def refuses(self) -> Mapping[str, str]:
-        """A model without normalisation layers."""
+        """Refuse a model without normalisation layers."""
         return {"no normalisation": "none of its layers is a normalisation, which the method keeps on devices"}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the normalisation layers nowhere, the other layers everywhere."""
+        """Return two channels: the normalisation layers stay on the device, and the other layers are averaged over all
+        devices.
+        """
         others = [name for name in model.layout.names if name not in model.normalisations]
         return (
             Channel(name="shared", tensors=model.layout.select(others), reach=Reach.EVERYWHERE),

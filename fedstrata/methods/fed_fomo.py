@@ -1,12 +1,12 @@
 """FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
 
-Every device has a model of its own and is offered those of some others. On examples of its own that it does not train
-on it finds how much the loss falls on the way to each of them, over how far that is (their Eq. 3); the mean of those
-that help, by this gain, is what it trains next (Eq. 4). The GPS adds each device's gains up and offers it the models
-that have helped it most, now and then others.
+Every device has a model of its own and is offered the models of some others. A device measures models on own examples
+that it does not train on. The gain of a model is the fall of the loss on the way to it, divided by the distance (Eq. 3
+of the paper). The device trains the mean of the models that help, weighted by gain (Eq. 4). The GPS adds up each
+device's gains and offers it the models with the highest sums, and sometimes a random one.
 
-Readings: gains are measured from what the device began its last training with, and its own trained model is one of
-those that it weighs, so that training which does not help is given up; where none helps it begins there again.
+Readings: gains are measured from the start of the last training. The device's own trained model is weighed, too, so a
+training that does not help is dropped. If no model helps, the device begins at the same start again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +48,10 @@ Parts = tuple["Examples", "Examples"]
 
 
 class FedFomo(Method):
-    """Let each device mix a model of its own from the models that lower its loss."""
+    """Let each device mix a model of its own from models that lower its loss."""
 
     class Options(MethodSettings):
-        """The models that a device is offered, and the examples on which it weighs them."""
+        """Hold the number of models that a device is offered, and the examples on which it weighs them."""
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""
@@ -66,42 +66,44 @@ class FedFomo(Method):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Rounds of LPSs alone: the GPS deals models out."""
+        """Refuse LPS rounds without the GPS, because the GPS distributes the models."""
         return {"training.lps_rounds_per_global_round": "the GPS deals models out anew in every round"}
 
     @property
     def clusters_known(self) -> int:
-        """One a device."""
+        """The number of devices: each device is a cluster."""
         return self.facts.device_count
 
     @property
     def most_offered(self) -> int:
-        """Its own model and those of M others."""
+        """The largest number of offered models: the device's own model and the models of M others."""
         return min(int(self.options.offered) + 1, self.facts.device_count)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model; each device is a cluster of its own, and its stream is what it has trained last."""
+        """Return one channel: the whole model. Each device is a cluster, and its stream is the model that it trained
+        last.
+        """
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the gain of each model that the device has received."""
+        """Return the question for the gain of each received model."""
         return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (models received,), in the order in which they are offered."""
+        """Return the gains, shape (models received,), in the order in which the models were offered."""
         return {"gains": await self._gains(work)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Gains that can be added up; how many they have to be, the plan knows."""
+        """Raise PayloadError for gains that cannot be added up. `plan` checks their number."""
         if not len(arrays["gains"]) or np.abs(arrays["gains"]).max() > LARGEST:
             raise PayloadError(f"gains of models: expected at least one, and none beyond {LARGEST:g} either way")
 
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each device by itself, and the devices with the models that it is offered next."""
+        """Return a plan with one cluster per device, and the models that each device is offered next."""
         if before is None:
             clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
             affinity = np.zeros((len(clusters), len(clusters)))
@@ -119,7 +121,7 @@ class FedFomo(Method):
         return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
 
     def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
-        """Return the device's own model, those of the greatest gains so far, and some drawn at random."""
+        """Return the device's own model, the models with the greatest gains so far, and some random models."""
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
         others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
         count = min(int(self.options.offered), len(others))
@@ -133,7 +135,7 @@ class FedFomo(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train the mix, on all examples but those that models are weighed on."""
+        """Train the mix on all examples except those that weigh models."""
         mixed = self._mixed(work, await self._gains(work))
         training, _ = await self._parts(work)
         trained = await work.train(mixed, on=training)
@@ -145,7 +147,7 @@ class FedFomo(Method):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Return the mix that a further round would begin with."""
+        """Measure the mix with which the next round would begin."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
 
     def _began(self, work: Work) -> Flat:
@@ -153,11 +155,11 @@ class FedFomo(Method):
         return began
 
     def _mixed(self, work: Work, gains: Gains) -> Flat:
-        """Eq. 4: where the device began, moved towards the models that help, each by its share of their gains."""
+        """Return Eq. 4: the start of the last training, moved towards each helpful model by its share of the gains."""
         return mixed(self._began(work), work.received, gains)
 
     async def _gains(self, work: Work) -> Gains:
-        """Return the gains of every received model; measure them once a round."""
+        """Return the gains of all received models, measured once per round."""
         if GAINS not in work.noted:
             _, validation = await self._parts(work)
             began = self._began(work)
@@ -169,16 +171,16 @@ class FedFomo(Method):
         return found
 
     async def _parts(self, work: Work) -> Parts:
-        """Return the device's examples to train on, and those to weigh models on."""
+        """Return the device's examples for training, and the examples for weighing models."""
         share = self.options.validation_share
         return await work.once(GAINS, lambda: split(work.examples, share, [work.seed, work.device_index]))
 
 
 def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
-    """Return examples without this share of them, and the share, drawn at random; at least one in each.
+    """Return the examples without a random share, and this share; each has at least one example.
 
     Raises:
-        DataError: there is but one example.
+        DataError: there is only one example.
     """
     if len(examples) < 2:
         raise DataError("method fedfomo sets some of a device's examples aside and needs two; one device has one")
@@ -188,12 +190,12 @@ def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
 
 
 def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
-    """Return the Euclidean distance of each model from where a device began."""
+    """Return the Euclidean distance of each model from the start of the last training."""
     return [float(np.sqrt(np.square(each.astype(np.float64) - began).sum())) for each in models]
 
 
 def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> Gains:
-    """Eq. 3: how much less than `loss` each of the losses is, over the model's distance; 0 for one at no distance."""
+    """Return Eq. 3: `loss` minus each of the losses, divided by the model's distance; 0 for a model at distance 0."""
     here, there = (np.nan_to_num(np.array(each), nan=LARGEST, posinf=LARGEST) for each in ([loss], losses))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         raw = np.where(np.array(lengths) > 0, (here - there) / np.array(lengths), 0.0)
@@ -202,7 +204,9 @@ def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> 
 
 
 def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
-    """Eq. 4 with the weights max(gain, 0), made to sum to 1; where no model helps, what the device began with."""
+    """Return Eq. 4 with the weights max(gain, 0), scaled to sum 1; if no model helps, the start of the last
+    training.
+    """
     helpful = np.maximum(gains, 0.0)
     if not helpful.any():
         return began

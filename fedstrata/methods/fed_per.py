@@ -1,6 +1,6 @@
-"""FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the deep layers stay at home.
+"""FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the last layers stay on devices.
 
-Departure: all heads begin with the same weights, those of the experiment's seed; theirs are drawn at each device.
+Departure: all heads begin with the same weights, from the experiment's seed. The paper's devices draw their own.
 """
 
 from fedstrata.methods.base import Channel, Method, Reach, shared_and_rest
@@ -11,5 +11,5 @@ class FedPer(Method):
     """Average the base layers (`model.shared`) over all devices, and keep a head on each device."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the base everywhere, the head nowhere."""
+        """Return two channels: the base is averaged over all devices, and the head stays on the device."""
         return shared_and_rest(model, Reach.DEVICE)

@@ -1,6 +1,7 @@
-"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): devices do not stray far.
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): a pull limits how far devices
+move.
 
-A local step minimises F(w) + mu / 2 · ‖w − w^t‖², w^t being the weights received (their Eq. 2).
+A local step minimises F(w) + mu / 2 · ‖w − w^t‖², where w^t are the received weights (Eq. 2 of the paper).
 """
 
 from fedstrata.methods.base import MethodSettings, NonNegativeFloat, Outcome, Pull, Work
@@ -11,11 +12,11 @@ class FedProx(FedAvg):
     """Pull devices back towards the weights that they received, and average as FedAvg does."""
 
     class Options(MethodSettings):
-        """The strength of the pull; 0 is FedAvg."""
+        """Hold the strength of the pull; 0 is FedAvg."""
 
         mu: NonNegativeFloat = 0.01
         """Strength μ of the pull towards the weights received; 0 is FedAvg."""
 
     async def local(self, work: Work) -> Outcome:
-        """Gradient descent with gradients corrected by mu · (w − w^t)."""
+        """Train with gradients corrected by mu · (w − w^t)."""
         return Outcome.of(await work.train(work.start, correct=Pull(self.options.mu), beside=(work.start,)))

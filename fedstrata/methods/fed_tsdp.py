@@ -1,13 +1,13 @@
 """FedTSDP (Federated Two-Stage Decoupling With Adaptive Personalization Layers; `docs/methods.md`).
 
-In each round every device, once it has trained, says what its model makes of a batch of public examples that belong to
-nobody. Where these outputs tend to fall into groups, by their Hopkins statistic (Eq. 6), devices are grouped by DBSCAN
-of the Jensen-Shannon divergences between them (Eq. 5), and each of these groups by DBSCAN of the distances between
-weights (Eq. 9). The first layers are averaged in each group, the others stay at devices; each new grouping leaves fewer
-layers shared (Eq. 11), and makes its batch likelier to be drawn again (Eq. 7, 8).
+In each round every trained device computes the outputs of its model on a batch of public examples. If the Hopkins
+statistic (Eq. 6) shows that these outputs form groups, DBSCAN groups the devices by the Jensen-Shannon divergences
+between outputs (Eq. 5). DBSCAN then divides each group by the distances between weights (Eq. 9). The first layers are
+averaged in each group, and the other layers stay on devices. Each new grouping leaves fewer layers shared (Eq. 11), and
+makes its batch likelier to be drawn again (Eq. 7, 8).
 
-Departures: devices compute outputs themselves and send a sketch of their weights, which keeps distances, so the server
-never has a device's whole model; and how much likelier a batch gets is an option (`growth`).
+Departures: devices compute outputs themselves and send a sketch of their weights, which keeps distances. So the server
+never has a device's whole model. The option `growth` decides how much likelier a batch gets.
 """
 
 import math
@@ -43,10 +43,10 @@ BATCH_ADDRESS, HOPKINS_ADDRESS = 0x7D_BA_7C, 0x7D_40_9C  # keep these draws apar
 
 
 class FedTsdp(Method):
-    """Average the first layers in groups. New groups form when outputs on public examples fall into clusters."""
+    """Average the first layers in groups. New groups form when outputs on public examples form clusters."""
 
     class Options(MethodSettings):
-        """The paper's values, but for `growth`."""
+        """Hold the paper's values, except for `growth`."""
 
         batch: int = Field(default=100, ge=1)
         """Number B of public examples that devices are asked about per round."""
@@ -92,16 +92,16 @@ class FedTsdp(Method):
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
 
     def refuses(self) -> Mapping[str, str]:
-        """Rounds of some devices: the others would be groups of their own."""
+        """Refuse rounds with some of the devices: the absent devices would each become a group."""
         return {"training.participation": "the method groups all devices anew in every round"}
 
     @property
     def clusters_known(self) -> int:
-        """Devices' outputs will tell."""
+        """Return 0: the devices' outputs decide the number of groups."""
         return 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the first layers in each group, the others at each device."""
+        """Return two channels: the first layers are averaged in each group, and the other layers stay on the device."""
         first, rest = self._split(model.layout.names, self._layers(model.layout.names))
         return (
             Channel(name=SHARED, tensors=model.layout.select(first), reach=Reach.CLUSTER),
@@ -109,12 +109,12 @@ class FedTsdp(Method):
         )
 
     def _layers(self, names: Sequence[str]) -> float:
-        """L_s at first, in layers of two tensors."""
+        """Return L_s at the start, in layers of two tensors."""
         return min(self.options.layers or len(names), len(names) / 2)
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the tensors that so many layers share, and the others: with ceil(2 · L_s), 4 is 3.5 after seven
-        groupings, with floor(2 · L_s) after the first.
+        """Return the tensors that this many layers share, and the other tensors. With ceil(2 · L_s), 4 layers become
+        3.5 after seven groupings; with floor(2 · L_s), after one.
         """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]
@@ -122,7 +122,7 @@ class FedTsdp(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array that goes to devices: the indexes of the public examples that a round uses."""
+        """Return the array for all devices: the indexes of the public examples of a round."""
         return {"batch": ("int64", (self.options.batch,))}
 
     def questions(self) -> Sequence[Question]:
@@ -132,8 +132,8 @@ class FedTsdp(Method):
         return (Question(name=OUTPUTS, moment=Moment.TRAINED, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return shapes (batch, classes), softmax outputs, and (sketch,), of what the weights are beyond the initial
-        ones.
+        """Return softmax outputs, shape (batch, classes), and the sketch of the weights minus the initial weights,
+        shape (sketch,).
         """
         inputs, batch = work.public.inputs, work.told["batch"]
         if not len(batch) or batch.min() < 0 or batch.max() >= len(inputs):
@@ -147,7 +147,9 @@ class FedTsdp(Method):
         }
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require a distribution over the classes for every example of the batch, and a whole sketch."""
+        """Raise PayloadError unless the answer has a distribution over the classes per example of the batch, and a
+        whole sketch.
+        """
         check_sketch(arrays["weights"], self.options.sketch)
         outputs = arrays["outputs"]
         if len(outputs) != self.options.batch:
@@ -158,7 +160,7 @@ class FedTsdp(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the groups there are, or new ones where the outputs of this round ask for them; and the next batch."""
+        """Return the present groups, or new groups if the outputs of this round form clusters, and the next batch."""
         indexes = tuple(device.device_index for device in answers.devices)
         if before is None:
             even = np.full(self.facts.public_examples, 1 / self.facts.public_examples)
@@ -180,7 +182,7 @@ class FedTsdp(Method):
     def _made(
         self, answers: Answers, groups: Sequence[tuple[int, ...]], rule: str, sampling: Matrix, layers: float
     ) -> Plan:
-        """Return a plan of groups, each of which mixes its own devices' layers by their examples."""
+        """Return a plan of groups. Each group averages the layers of its devices, weighted by examples."""
         next_round, names = answers.global_round + 1, self.facts.layout.names
         rng = np.random.default_rng([self.facts.seed, BATCH_ADDRESS, next_round])
         batch = np.sort(rng.choice(len(sampling), self.options.batch, replace=False, p=sampling)).astype(np.int64)
@@ -203,7 +205,7 @@ class FedTsdp(Method):
         return hopkins(points, min(self.options.hopkins_points, len(points) - 1), rng)
 
     def _groups(self, given: Mapping[int, Arrays]) -> list[tuple[int, ...]]:
-        """Return groups by outputs, each parted by weights."""
+        """Return groups by outputs, each divided by weights."""
         indexes = np.array(list(given))
         outputs = np.stack([arrays["outputs"].astype(np.float64) for arrays in given.values()])
         weights = np.stack([arrays["weights"] for arrays in given.values()])
@@ -217,17 +219,17 @@ class FedTsdp(Method):
 
 
 def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[int, float]:
-    """Return the share of each device of a group, by its examples."""
+    """Return the share of each device of a group, in proportion to its examples."""
     examples = {device.device_index: device.num_examples for device in devices if device.device_index in group}
     return {index: examples[index] / sum(examples.values()) for index in group}
 
 
 def grown(sampling: Matrix, batch: Sequence[int], growth: str) -> Matrix:
-    """Sampling weights, which sum to 1, once those of a batch have grown: Eq. 7, then Eq. 8.
+    """Return the sampling weights, with sum 1, after the growth of a batch's weights: Eq. 7, then Eq. 8.
 
-    `literal` adds |D_pub| / B to each as printed, beside which all other weights are nothing and the same batch is
-    drawn again and again; `even` adds 1 / B, as though the weights before were 1 on average, so that a batch comes to
-    half of the chances.
+    `literal` adds |D_pub| / B to each weight of the batch, as printed. All other weights then nearly vanish, and the
+    same batch is drawn again and again. `even` adds 1 / B, with weights that are 1 on average, so the batch gets half
+    of the chances.
     """
     after = sampling.copy()
     after[list(batch)] += (len(sampling) if growth == "literal" else 1) / len(batch)

@@ -42,7 +42,7 @@ class FedClust(Method):
     """Group devices once by the weights of the last layer after a short local training."""
 
     class Options(ClusterOptions):
-        """The training before devices are compared, and the number of clusters."""
+        """Hold the length of the training before devices are compared, and the number of clusters."""
 
         pretrain_epochs: int = Field(default=1, ge=1)
         """Epochs of local training before devices are compared."""
@@ -50,12 +50,12 @@ class FedClust(Method):
         """Mean distance λ up to which clusters are joined, in place of `clusters`."""
 
     def check(self) -> None:
-        """Require either a number of clusters or a threshold, not both."""
+        """Raise ExperimentError unless either a number of clusters or a threshold is set."""
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the dendrogram decides."""
+        """The number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -63,25 +63,27 @@ class FedClust(Method):
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the last layer after local training, to the GPS."""
+        """Return the question for the last layer after local training. Only the GPS reads the answers."""
         shape = (compared(self.facts.trainable, "last").size,)
         return (Question(name=LAST, moment=Moment.BEFORE, arrays={"weights": ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (size of the last layer,)."""
+        """Return the last layer, shape (size of the last layer,)."""
         trained = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
         layout = work.model.trainable
         return {"weights": taken(trained.weights, layout.slices_of(compared(layout, "last")))}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require all of the last layer."""
+        """Raise PayloadError unless the answer is the whole last layer."""
         if arrays["weights"].shape != question.arrays["weights"][1]:
             raise PayloadError(
                 f"{arrays['weights'].size} numbers of a last layer of {question.arrays['weights'][1][0]}"
             )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Average linkage of the distances, cut at the threshold or into the number of clusters."""
+        """Return the clusters of average linkage of the distances, cut at the threshold or into the number of
+        clusters.
+        """
         given = answers.of(LAST)
         vectors = {device.device_index: given[device.device_index]["weights"] for device in answers.devices}
         return grouped_by_distance(vectors, answers.devices, self.options.given, self.options.threshold)
@@ -97,7 +99,9 @@ def grouped_by_distance(
     clusters: int | None,
     threshold: float | None = None,
 ) -> Plan:
-    """Return average linkage of the Euclidean distances of devices' vectors, cut at a threshold or into clusters."""
+    """Return the clusters of average linkage of the Euclidean distances of vectors, cut at a threshold or into
+    clusters.
+    """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])
     farthest = distances.max() or 1.0

@@ -1,8 +1,8 @@
 """Flux: clusters by the means and deviations of features, of all examples and of each label (Fenoglio et al. 2025).
 
-A device describes its data once by moments of features z: the mean μ and the standard deviation σ of each of m numbers,
-over all its examples, P(X), and over those of each label, P(X | Y). Devices are compared by the Euclidean distance of
-descriptors, which between normal distributions with independent numbers is the 2-Wasserstein distance:
+A device describes its data once by moments of features z. These are the mean μ and the standard deviation σ of each of
+m numbers, over all its examples, P(X), and over the examples of each label, P(X | Y). The Euclidean distance of two
+descriptors compares devices. Between normal distributions with independent numbers it is the 2-Wasserstein distance:
 
     d(i, j)² = Σ ‖μ_i − μ_j‖² + ‖σ_i − σ_j‖² over P(X) and the labels
 
@@ -10,10 +10,10 @@ A label with fewer than two examples at a device has one constant in place of it
 Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts, NeurIPS 2025
 (arXiv 2511.22305).
 
-Departures: z is the random projection of `label_means`, shared before training, where theirs are latent features of a
-model that has trained for some rounds. The constant is 0, the smallest moment, where theirs is -1. Clusters are those
-of average linkage, theirs of DBSCAN with a radius from the data. A late device with labels joins the nearest cluster;
-theirs may have none. Training is FedAvg in each cluster.
+Departures: z is the random projection of `label_means`, before training. The authors use latent features of a model
+that has trained for some rounds. The constant is 0, the smallest moment; theirs is -1. Clusters come from average
+linkage; theirs come from DBSCAN with a radius from the data. A late device with labels joins the nearest cluster;
+theirs needs no labels. Training is FedAvg in each cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ FEWEST = 2  # examples of a label that has moments
 
 
 class Flux(Method):
-    """Group devices once by moments of their data and of each label. Each cluster has all its layers to itself."""
+    """Group devices once by moments of their data and of each label. Each cluster averages all layers by itself."""
 
     class Options(ClusterOptions, FeatureOptions):
         """Hold the features."""
@@ -67,15 +67,17 @@ class Flux(Method):
 
     @property
     def clusters_known(self) -> int:
-        """Return the number in the options; 0 if the dendrogram decides."""
+        """The number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model, in each cluster."""
+        """Return one channel: the whole model, averaged in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return a question for means and deviations, of all examples and by label; only the GPS reads them."""
+        """Return the question for means and deviations, over all examples and by label. Only the GPS reads the
+        answers.
+        """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes + 1, 2 * rows)
         return (Question(name=MOMENTS, moment=Moment.BEFORE, arrays={MOMENTS: ("float32", shape)}),)

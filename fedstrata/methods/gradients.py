@@ -1,4 +1,6 @@
-"""A device's gradient for a method that compares devices by it. Only a device calls this, which has torch."""
+"""A device's gradient, for methods that compare devices by it. Only devices call this module, because it needs
+torch.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the
 def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:
     """Return the gradient of the mean cross-entropy over some examples, shape (model.trainable.size,).
 
-    It draws nothing: dropout is left out, and statistics are used as they are.
+    The function draws no random numbers: dropout is left out, and statistics are used without updates.
     """
     import torch
     from torch.nn.functional import cross_entropy

@@ -60,7 +60,9 @@ class LabelMeans(Method):
     """Group devices once, before training, by the mean input of each label, in two views."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """The sketch, the view, what travels in a cluster, and how many devices are compared with all."""
+        """Hold the sketch, the view, the layers that travel in a cluster, and the number of devices that are all
+        compared.
+        """
 
         sketch: int = Field(default=64, ge=1, le=4096)
         """Number m that stands for an input; the inputs' dimension if that is less."""
@@ -84,11 +86,11 @@ class LabelMeans(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the silhouette decides."""
+        """The number in the options; 0 if the silhouette decides."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return where each layer is averaged, by `averaging`."""
+        """Return the channels, which decide how far each layer is averaged, by `averaging`."""
         if self.options.averaging == "all":
             return all_layers(model, Reach.CLUSTER)
         if self.options.averaging == "shared":
@@ -97,7 +99,9 @@ class LabelMeans(Method):
         return replace(base, reach=Reach.CLUSTER), head
 
     def questions(self) -> Sequence[Question]:
-        """Return a question for the sum of z, the count and a share of the squares, by label; only the GPS reads it."""
+        """Return the question for the sum of z, the count and a share of the squares, by label. Only the GPS reads the
+        answers.
+        """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes, rows + 2)
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays={SUMS: ("float32", shape)}),)
@@ -108,12 +112,12 @@ class LabelMeans(Method):
 
     @property
     def _deviation(self) -> float:
-        """The deviation of the noise on each number; 0 without noise."""
+        """Return the deviation of the noise on each number; 0 without noise."""
         shape = self.questions()[0].arrays[SUMS][1]
         return noise_deviation(self._privacy, shape) if self._privacy is not None else 0.0
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (classes, m + 2)."""
+        """Return the sums by label, shape (classes, m + 2)."""
         features, privacy, (classes, width) = feature_map(self.options), self._privacy, question.arrays[SUMS][1]
 
         def sums() -> Matrix:
@@ -125,11 +129,13 @@ class LabelMeans(Method):
         return {SUMS: (await work.once(f"label sums {width} {privacy}", sums)).astype(np.float32)}
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Sums are of as many points of at most length one as the device has examples; noised ones are near to that."""
+        """Raise PayloadError for sums that the device's examples cannot have. Noise widens the range."""
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Average linkage of one minus the clearest view; of many devices those not drawn join the most like group."""
+        """Return the clusters of average linkage in the clearest view. Of many devices, those not drawn join the most
+        similar group.
+        """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
         drawn = landmarks(len(indexes), self.facts.seed, exact_up_to=options.landmarks, count=options.landmarks)
@@ -140,7 +146,7 @@ class LabelMeans(Method):
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster to which the device is most like on average, in the plan's view."""
+        """Return the cluster that resembles the device most on average, in the plan's view."""
         given = answers.of(LABELS)
         sent = [given[index][SUMS] for index in (*plan.related, late.device_index)]
         spread = spread_of(sent, self._deviation)

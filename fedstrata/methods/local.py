@@ -1,4 +1,4 @@
-"""Local training: no weight leaves a device, and none comes; what every other method has to be better than."""
+"""Local training: no weight travels. Every other method has to be better than this one."""
 
 from collections.abc import Mapping
 
@@ -14,5 +14,5 @@ class Local(Method):
         return all_layers(model, Reach.DEVICE)
 
     def refuses(self) -> Mapping[str, str]:
-        """Noise, which nothing would bear."""
+        """Refuse noise, because nothing would carry it."""
         return {"privacy.updates": "the method sends no update that could be noised"}

@@ -1,7 +1,7 @@
 """One-shot eigen-relevance clustering for multi-task hierarchical federated learning.
 
-Source: Ali & Arafa, Algorithm 2. Devices share eigenvectors once and relate themselves to each other; the GPS clusters
-1 − R agglomeratively with average linkage. Where the number of clusters is not given it is read off the dendrogram.
+Source: Ali & Arafa, Algorithm 2. Devices share eigenvectors once, and each computes its relevance to the others. The
+GPS clusters 1 − R agglomeratively with average linkage. Without a given number of clusters, the dendrogram decides it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ class OneShot(Method):
     """Group devices once, before training, by the relevance of their data to each other."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """The profile, the number of clusters, and what is done for many and for late devices."""
+        """Hold the profile, the number of clusters, and the limits for many and for late devices."""
 
         eigenvectors: int = Field(default=5, ge=1, le=4096)
         """Number k of eigenvectors that a device shares."""
@@ -50,7 +50,7 @@ class OneShot(Method):
     noises_profiles = True
 
     def check(self) -> None:
-        """No more clusters than devices, or than landmarks where those are clustered."""
+        """Raise ExperimentError for more clusters than devices or, if only landmarks are clustered, than landmarks."""
         options, devices = self.options, self.facts.device_count
         check_clusters(options.clusters, self.facts)
         if options.given is not None and devices > options.exact_up_to and options.given > options.landmarks:
@@ -60,13 +60,13 @@ class OneShot(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the dendrogram decides."""
+        """The number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """First the eigenvectors, relayed; then a row of relevances."""
+        """Return two questions: for the eigenvectors, which the GPS relays, and then for a row of relevances."""
         profile = ("float32", (self.options.eigenvectors, feature_dim(self.options, self.facts.input_shape)))
         most = (self.facts.device_count,)
         row = {"devices": ("int64", most), "values": ("float64", most)}
@@ -76,7 +76,7 @@ class OneShot(Method):
         )
 
     def relays(self) -> Sequence[int]:
-        """Return all devices, or the landmarks where there are many."""
+        """Return all devices, or only the landmarks if there are many devices."""
         options = self.options
         return landmarks(
             self.facts.device_count, self.facts.seed, exact_up_to=options.exact_up_to, count=options.landmarks
@@ -92,7 +92,9 @@ class OneShot(Method):
         )
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the leading eigenvectors, shape (k, d); then what was heard as device indexes and values."""
+        """Return the leading eigenvectors, shape (k, d); to the second question, the other devices' indexes and the
+        relevances.
+        """
         if question.name == PROFILE:
             return {"eigenvectors": (await self._spectrum(work)).profile(self.options.eigenvectors)}
         devices = sorted(heard)
@@ -108,7 +110,9 @@ class OneShot(Method):
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Besides, eigenvectors are as many as a device of so many examples has, and orthonormal."""
+        """Raise PayloadError unless eigenvectors are orthonormal and as many as a device with this many
+        examples has.
+        """
         self.check_answer(question, arrays, relayed_by)
         if question.name == PROFILE:
             most, dim = question.arrays["eigenvectors"][1]
@@ -118,7 +122,9 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Eigenvectors are of length one; a row has a number in [0, 1] for every device heard."""
+        """Raise PayloadError unless eigenvectors have length one, and a row has a number in [0, 1] for every relayed
+        device.
+        """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])
             return
@@ -131,7 +137,9 @@ class OneShot(Method):
     # --- plans ----------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Hierarchical clustering of 1 − R, average linkage, cut into T clusters; the others join the most relevant."""
+        """Return the clusters of average linkage of 1 − R, cut into T clusters. The other devices join the most
+        relevant cluster.
+        """
         known = set(self.relays())
         related = [device for device in answers.devices if device.device_index in known]
         others = [device.device_index for device in answers.devices if device.device_index not in known]
@@ -150,7 +158,7 @@ class OneShot(Method):
         return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return the devices that stand for the clusters: those most relevant to their cluster on average."""
+        """Return, for each cluster, its sponsors: the devices most relevant to their cluster on average."""
         if plan.affinity is None:
             return ()
         places = {index: place for place, index in enumerate(plan.related)}
@@ -173,7 +181,7 @@ def _row(arrays: Arrays) -> dict[int, float]:
 
 
 def _matrix(indexes: Sequence[int], rows: Mapping[int, Mapping[int, float]]) -> Matrix:
-    """R over some devices, shape (N, N), in their order (Eq. 5)."""
+    """Return R over some devices, in their order, shape (N, N) (Eq. 5)."""
     places = {index: place for place, index in enumerate(indexes)}
     matrix = np.ones((len(indexes), len(indexes)))
     for index in indexes:

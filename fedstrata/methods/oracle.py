@@ -1,4 +1,4 @@
-"""Clusters from the true tasks, which only an emulated experiment knows: the upper bound of any clustering."""
+"""Clusters from the true tasks, which only an emulated experiment knows: an upper bound for clustering methods."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ class Oracle(Method):
     """Make one cluster per true task."""
 
     def check(self) -> None:
-        """Require that the true tasks are known."""
+        """Raise ExperimentError unless the true tasks are known."""
         if not self.facts.true_groups:
             raise ExperimentError(
                 "method oracle needs a partition with groups (kind tasks): only there are the true clusters known"
@@ -23,17 +23,17 @@ class Oracle(Method):
         return self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the devices of each true task."""
+        """Return the devices of each true task as a cluster."""
         return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster of the device's task; the first where nobody else has it."""
+        """Return the cluster of the device's task; the first cluster if no other device has the task."""
         others = devices_by_task(answers.devices).get(late.true_task or "", [])
         return plan.cluster_of(others[0]) if others else 0
 
 
 def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
-    """Return the device indexes by true task. Raises ExperimentError where the tasks are not known."""
+    """Return the device indexes by true task. Raises ExperimentError if the tasks are unknown."""
     tasks: dict[str, list[int]] = defaultdict(list)
     for device in devices:
         if device.true_task is None:

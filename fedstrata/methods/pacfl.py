@@ -1,15 +1,15 @@
 """PACFL: clusters by principal angles between the devices' data subspaces (Vahidian et al., AAAI 2023).
 
-Every device sends the p leading left singular vectors of its data to the GPS, which clusters devices agglomeratively
-with average linkage by an angle between them. Which one, `angle` says:
+Every device sends the p leading left singular vectors of its data to the GPS. The GPS clusters devices by an angle
+between these vectors, with average linkage. The option `angle` names the angle:
 
     principal  the smallest principal angle between the subspaces that the vectors span (their Eq. 2)
     sum        the sum of the angles between vectors of the same place (their Eq. 3)
     smallest   the smallest angle between any two of their vectors: what their published program takes for Eq. 2
 
-As in that program the vectors are taken label by label unless `by_label` is false. Departures: a vector and its
-negative are the same here, where the program lets the sign decide that the decomposition happened to give; and the
-number of clusters is given or read off the dendrogram, where theirs follows from a threshold on the angle.
+As in that program, the vectors are taken label by label unless `by_label` is false. Departures: a vector and its
+negative are equal here. In the program, the accidental sign of the decomposition matters. The number of clusters is
+given or read from the dendrogram; the program's follows from a threshold on the angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ SUBSPACE = "subspace"
 
 
 class Pacfl(Method):
-    """Group devices once, before training, by principal angles. Each cluster has all its layers to itself."""
+    """Group devices once, before training, by principal angles. Each cluster averages all layers by itself."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """The subspace and the angle."""
+        """Hold the subspace and the angle."""
 
         vectors: int = Field(default=3, ge=1, le=4096)
         """Number p of singular vectors that a device sends, for each label or for all its data."""
@@ -59,14 +59,16 @@ class Pacfl(Method):
         """
 
     def check(self) -> None:
-        """The sum goes place by place, which vectors of different labels do not have."""
+        """Raise ExperimentError for `sum` by label: it compares vectors at the same place, and labels have different
+        vectors.
+        """
         check_clusters(self.options.clusters, self.facts)
         if self.options.angle == "sum" and self.options.by_label:
             raise ExperimentError("method.angle sum compares vectors place by place; say method.by_label: false")
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give; 0 if the dendrogram decides."""
+        """The number in the options; 0 if the dendrogram decides."""
         return self.options.given or 0
 
     @property
@@ -75,17 +77,17 @@ class Pacfl(Method):
         return bool(self.options.by_label)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model, in each cluster."""
+        """Return one channel: the whole model, averaged in each cluster."""
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the leading singular vectors, to the GPS."""
+        """Return the question for the leading singular vectors. Only the GPS reads the answers."""
         rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
         shape = (rows, feature_dim(self.options, self.facts.input_shape))
         return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Shape (at most p, or p a label, d), rows of length one."""
+        """Return rows of length one, shape (at most p, or p per label, d)."""
         features = feature_map(self.options)
         labels = work.examples.labels if self.options.by_label else None
 
@@ -95,11 +97,11 @@ class Pacfl(Method):
         return {"vectors": (await work.once(SUBSPACE, vectors)).astype(np.float32)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require vectors of length one."""
+        """Raise PayloadError unless the vectors have length one."""
         check_eigenvectors(arrays["vectors"])
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Besides, there are no more than examples; where not by label, all that there are, and orthonormal."""
+        """Raise PayloadError for more vectors than examples. If not by label, require all vectors, orthonormal."""
         self.check_answer(question, arrays, relayed_by)
         vectors, (most, dim) = arrays["vectors"], question.arrays["vectors"][1]
         if not self.options.by_label:
@@ -108,7 +110,7 @@ class Pacfl(Method):
             raise PayloadError(f"{len(vectors)} vectors of a device with {device.num_examples} examples")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Average linkage of the angles, as shares of a right angle."""
+        """Return the clusters of average linkage of the angles, as shares of a right angle."""
         given = answers.of(SUBSPACE)
         matrix = affinity([given[device.device_index]["vectors"] for device in answers.devices], self.options.angle)
         clusters, rule = grouped_by(matrix, answers.devices, self.options.given)
@@ -128,7 +130,7 @@ class Pacfl(Method):
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
-    """Return the `count` leading right singular vectors of features (n, d): of all rows, or of those of each label in
+    """Return the `count` leading right singular vectors of features (n, d): of all rows, or of each label's rows in
     turn.
     """
     parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
@@ -136,8 +138,8 @@ def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: 
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """Return one minus the angle as a share of a right angle (of the sum of as many), shape (N, N), ones on the
-    diagonal.
+    """Return one minus the angle as a share of a right angle, shape (N, N), with ones on the diagonal. For `sum`, the
+    whole is a right angle per vector.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):
@@ -147,7 +149,9 @@ def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
 
 
 def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
-    """Return the angle, in radians, between vectors of length one, shapes (p, d) and (q, d); of a sum the mean."""
+    """Return the angle in radians between vectors of length one, shapes (p, d) and (q, d); for `sum`, the mean
+    angle.
+    """
     from scipy.linalg import subspace_angles
 
     if angle == "principal":

@@ -1,4 +1,4 @@
-"""Random clusters: the baseline that ignores the data (Ali & Arafa, section III)."""
+"""Random clusters: a baseline that ignores the data (Ali & Arafa, section III)."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -14,12 +14,12 @@ RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # keeps these draws apart from every other 
 
 
 class RandomClusters(Method):
-    """Shuffle devices into clusters with the sizes of the true tasks, or of nearly equal sizes without tasks."""
+    """Shuffle devices into clusters with the sizes of the true tasks or, without tasks, of nearly equal sizes."""
 
     Options = ClusterOptions
 
     def check(self) -> None:
-        """Require a number if the partition has no groups that give it."""
+        """Raise ExperimentError unless the options give a number of clusters, or the partition has groups."""
         check_clusters(self.options.clusters, self.facts)
         if self.options.clusters == "auto" and not self.facts.true_groups:
             raise ExperimentError(
@@ -28,11 +28,11 @@ class RandomClusters(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number that the options give, or the number of tasks."""
+        """The number in the options, or the number of tasks."""
         return self.options.given or self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return a permutation of the devices, cut at the cluster sizes."""
+        """Return a permutation of the devices, cut into the cluster sizes."""
         devices = [device.device_index for device in answers.devices]
         sizes, rule = self._sizes(answers.devices)
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS])
@@ -41,7 +41,7 @@ class RandomClusters(Method):
         return Plan.ordered([shuffled[start:stop] for start, stop in bounds], rule)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return any cluster, each as likely as it has devices."""
+        """Return a random cluster, with a probability in proportion to its devices."""
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS, late.device_index])
         return plan.cluster_of(int(rng.choice([device.device_index for device in answers.devices])))
 

@@ -1,4 +1,6 @@
-"""The methods by name: the one place that knows them all, and from an experiment file's section to a method."""
+"""The methods by name: the only module that knows all methods. It makes a method from the section `method` of a
+file.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -45,7 +47,7 @@ NAMES = tuple(REGISTRY)
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class of that name, or one's own as `module:Class`.
+    """Return the class of this name, or the user's own class for `module:Class`.
 
     Raises:
         ExperimentError: no method has that name. PluginError: own code is missing or is something else.
@@ -69,10 +71,10 @@ def method_class(name: str) -> type[Method]:
 
 
 def method_settings(section: Any) -> MethodSettings:
-    """Return the checked section `method` of an experiment file, a name alone or a mapping.
+    """Return the checked section `method` of an experiment file, which is a name or a mapping.
 
     Raises:
-        ExperimentError: it says something that this method does not take.
+        ExperimentError: the section has a key or value that the method refuses.
     """
     if isinstance(section, MethodSettings):
         return section
@@ -94,13 +96,13 @@ def make_method(experiment: Experiment) -> Method:
     """Return the method of an experiment.
 
     Raises:
-        ExperimentError: the method does not go with the rest of the experiment. PluginError: own code fails.
+        ExperimentError: the method refuses the rest of the experiment. PluginError: own code fails.
     """
     return method_of(experiment.method, facts_of(experiment))
 
 
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
-    """Return the method with its checked section. Raises as `make_method` does."""
+    """Return the method with its checked section. Raises the errors of `make_method`."""
     kind = method_class(settings.name)
     try:
         return kind(settings, facts)
@@ -113,7 +115,7 @@ def method_of(settings: MethodSettings, facts: Facts) -> Method:
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """Return the facts of a run that a method may know before the run begins."""
+    """Return the facts of a run that a method may know before the run."""
     from fedstrata.datasets import dataset_info
     from fedstrata.models import build_model
 

@@ -1,4 +1,4 @@
-"""Groups of like rows of a matrix: k-means, and the number of groups by silhouette."""
+"""Groups of similar rows of a matrix: k-means, with the number of groups by silhouette."""
 
 from typing import Any, Literal
 
@@ -13,11 +13,11 @@ SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:
-    """Return groups of rows as lists of their places, in the order of their first, and the rule for their number.
+    """Return groups of rows as lists of their places, ordered by their first place, and the rule for their number.
 
-    `count` is a number, `all` for one group a row, or `auto` for the number from 2 to `most` with the highest mean
-    silhouette, the smallest among equals. Rows that are the same to the bit are never in two groups, so there may be
-    fewer.
+    `count` is a number, `all` for one group per row, or `auto` for the number from 2 to `most` with the highest mean
+    silhouette (the smallest among equals). Bit-identical rows are never in two groups, so the result may have fewer
+    groups.
     """
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     if count == "auto":
@@ -30,7 +30,9 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
 
 
 def k_means(rows: Matrix, count: int) -> NDArray[Any]:
-    """Return a label a row. One thread: a sum of several threads' parts could come out in another order."""
+    """Return a label per row. The function uses one thread, because sums over several threads could change
+    their order.
+    """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 

@@ -1,12 +1,12 @@
 """Scores of public examples in place of weights (Gudur, Balaji and Perepu, Resource-Constrained Federated Learning with
 Heterogeneous Labels and Models, 2020).
 
-Devices may have other labels and other models than each other. D₀ is a public data set. In round i device m trains its
-own model on its private data D_m^i and says what that gives each public example, f_m; adds it to what it has received,
-f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|, of its own labels l_m only; and sends it. All together make
-f_G ← Σ β_m f_m, label by label, where β_m is 1 for a label that is one device's alone, else the accuracy of f_m. "Label
-by label" has two readings: **rows** of public examples with the label, or **columns** of scores for it. What devices
-receive may teach their models (`distil_epochs`), whatever these are.
+Devices may have different labels and different models. D₀ is a public data set. In round i device m trains its own
+model on its private data D_m^i and computes the model's scores f_m of the public examples. For its own labels l_m, it
+adds them to the received scores, f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|, and sends the sum. The sum over
+devices is f_G ← Σ β_m f_m, label by label. β_m is 1 for a label that only one device has, else the accuracy of f_m.
+"Label by label" has two readings: **rows** of public examples with the label, or **columns** of scores for it. A device
+can train its model on the received scores (`distil_epochs`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,10 +49,10 @@ Mask = NDArray[np.bool_]
 
 
 class Scores(Method):
-    """Exchange what models say about public examples, label by label. The models stay on their devices."""
+    """Exchange the models' scores of public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """The reading of "label by label", the sum over rounds, and the use of the table at a device."""
+        """Hold the reading of "label by label", the sum over rounds, and the use of the table on a device."""
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
         """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
@@ -77,7 +77,7 @@ class Scores(Method):
 
         @property
         def exchanges(self) -> bool:
-            """Return whether tables are added up at the GPS."""
+            """Return whether the GPS adds up tables."""
             return self.reading in {"rows", "columns"}
 
         @model_validator(mode="after")
@@ -98,7 +98,7 @@ class Scores(Method):
         return True
 
     def check(self) -> None:
-        """Public examples, and their labels where they are used."""
+        """Raise ExperimentError unless there are public examples, with labels if the reading needs them."""
         options, facts = self.options, self.facts
         if not facts.public_examples:
             raise ExperimentError(
@@ -118,12 +118,14 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Devices that are away, if tables are added up and not divided by who is there."""
+        """Refuse absent devices, if tables are added up and not divided by the devices' weights."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Models at home; the table and its weights everywhere, or the table at home, or none."""
+        """Return the channels: models stay on devices. The table and its weights are summed over all devices, or stay,
+        or are absent.
+        """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
         if self.options.reading == "labels":
@@ -136,28 +138,28 @@ class Scores(Method):
     # --- before training ------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return a question for the labels of each device: a label that only one device has gets another weight."""
+        """Return the question for the labels of each device. A label that only one device has gets another weight."""
         if not self.options.exchanges:
             return ()
         owned = {"owned": ("int64", (self.facts.num_classes,))}
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays=owned),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, object]) -> Arrays:
-        """1 for each label that it has examples of."""
+        """Return 1 for each label of which the device has examples, else 0."""
         return {"owned": self._of(work).owned().astype(np.int64)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """0 or 1 for each class."""
+        """Raise PayloadError unless the answer is 0 or 1 for each class."""
         owned = arrays["owned"]
         if len(owned) != self.facts.num_classes or not np.isin(owned, (0, 1)).all():
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array that goes to devices: the number of devices that have each label."""
+        """Return the array for all devices: the number of devices with each label."""
         return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return one cluster; its table is the plain mean of what devices send."""
+        """Return one cluster. Its table is the plain mean of the devices' tables."""
         plan = super().plan(moment, answers, before)
         if not self.options.exchanges:
             return plan
@@ -170,7 +172,7 @@ class Scores(Method):
     # --- a round --------------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Learn from the table, then from its own data, and add what the model says now."""
+        """Train from the table, then on the device's own data, and add the scores of the trained model."""
         taught = await self._taught(work)
         own = self._portion(work)
         trained = await work.train(taught, on=own)
@@ -185,11 +187,13 @@ class Scores(Method):
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Return the model, taught by the last table; and that table, of public examples."""
+        """Measure the model after training from the last table, and measure this table on public examples."""
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
-        """Return the device's model once it has learnt from the table; as it was where there is nothing to learn."""
+        """Return the device's model after training from the table; the unchanged model, if the table has nothing for
+        it.
+        """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
             return work.start
@@ -206,7 +210,7 @@ class Scores(Method):
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
     def _portion(self, work: Work) -> Examples:
-        """D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
+        """Return D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
         most, labels = self.options.examples_a_label, work.examples.labels
         if most is None:
             return work.examples
@@ -219,7 +223,7 @@ class Scores(Method):
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """Return the measurement that is used, and the one of the received model if that is measured, too."""
+        """Return the measurement of the model in use, and of the received model if it is measured, too."""
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None
@@ -231,7 +235,9 @@ class Scores(Method):
 
 
 class DeviceTable:
-    """One device's part of the table in a round: rows of public examples of its labels, or columns of them."""
+    """Hold one device's part of the table in a round: rows of public examples with its labels, or columns of these
+    labels.
+    """
 
     def __init__(self, options: Scores.Options, facts: Facts, work: Work) -> None:
         self._options, self._facts, self._work = options, facts, work
@@ -241,19 +247,19 @@ class DeviceTable:
         return np.isin(np.arange(self._facts.num_classes), self._work.examples.labels)
 
     def labels(self) -> Array:
-        """Return the public examples' labels. Raises ExperimentError if devices are not told them."""
+        """Return the public examples' labels. Raises ExperimentError if devices do not know them."""
         labels = self._work.public.labels
         if labels is None:
             raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
         return labels
 
     def rows(self) -> Mask:
-        """Return which public examples have a label that the device has."""
+        """Return a mask of the public examples with a label that the device has."""
         rows: Mask = self.owned()[self.labels()]
         return rows
 
     def _part(self) -> Mask:
-        """Return the device's part of the table: rows of its labels, or columns of them."""
+        """Return the mask of the device's part of the table: rows with its labels, or columns of them."""
         if self._options.reading == "rows":
             return self.rows()[:, None]
         return self.owned()[None]
@@ -263,7 +269,7 @@ class DeviceTable:
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:
-        """Return f_G(l_m): the device's part of what it has received, or of its own sum; 0 elsewhere."""
+        """Return f_G(l_m): the device's part of the received table, or of its own sum; 0 elsewhere."""
         found = self._work.tables[TABLE].astype(np.float64)
         if self._options.exchanges and self._options.normalised:
             weights = self._by_label(self._work.tables[WEIGHTS].astype(np.float64))
@@ -273,7 +279,7 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and β_m by label: a ratio needs only their sums over devices; alone, f_m itself."""
+        """Return β_m f_m and, by label, β_m, from which receivers compute ratios. For `alone`, return f_m itself."""
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:
             return {TABLE: updated}
@@ -286,12 +292,16 @@ class DeviceTable:
         return self.values() + np.where(self._part(), alpha * said, 0.0)
 
     def _weights(self, updated: Values) -> Array:
-        """Return β_m by label: 1 for one that is this device's alone, else its accuracy; 0 for labels of others."""
+        """Return β_m by label: 1 for a label that only this device has, else the device's accuracy; 0 for other
+        devices' labels.
+        """
         shared = 1.0 if self._options.beta == "equal" else self._accuracy(updated)
         return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)
 
     def _hits(self, table: Values) -> Mask:
-        """Return which public examples of its labels have the highest score at their label; no score is no hit."""
+        """Return a mask of the public examples with the device's labels on which the true label has the highest score.
+        Zero is no hit.
+        """
         rows = self.rows()
         found, labels = table[rows], self.labels()[rows]
         hits: Mask = (found.argmax(axis=1) == labels) & (found.max(axis=1, initial=0.0) > 0)
@@ -302,7 +312,7 @@ class DeviceTable:
         return float(hits.mean()) if len(hits) else 0.0
 
     def measured(self) -> Measurement:
-        """Measure the table by the public examples of the device's labels: cross-entropy of rows made to sum to 1."""
+        """Measure the table on public examples with the device's labels: cross-entropy of rows scaled to sum 1."""
         table, rows = self.values(), self.rows()
         labels, found = self.labels()[rows], table[rows]
         sums = found.sum(axis=1)

@@ -1,8 +1,8 @@
-"""Sketches: short vectors in place of long ones that keep their inner products, and so norms, cosines and distances.
+"""Sketches: short vectors that replace long ones and keep inner products, and so norms, cosines and distances.
 
 A count sketch (Charikar et al. 2002): every coordinate is added, with a random sign, to one of the sketch's places. It
-is linear, unbiased, and for vectors u and v the standard deviation of its ⟨u, v⟩ is at most ‖u‖ ‖v‖ √(2 / length).
-All devices draw signs and places by the experiment's seed; what a sketch gives away of its vector is not bounded here.
+is linear, unbiased, and for vectors u and v the standard deviation of its ⟨u, v⟩ is at most ‖u‖ ‖v‖ √(2 / length). All
+devices draw signs and places by the experiment's seed. Nothing bounds what a sketch reveals about its vector.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
 
 
 def check_sketch(sketch: NDArray[Any], length: int) -> None:
-    """Raise PayloadError for a sketch of another length, or with a number that no update's sketch has."""
+    """Raise PayloadError for a sketch of another length, or with a number that is too large for an update."""
     if len(sketch) != length:
         raise PayloadError(f"a sketch of {len(sketch)} numbers, expected {length}")
     if np.abs(sketch).max() > LARGEST:

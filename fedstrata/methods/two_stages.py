@@ -1,4 +1,4 @@
-"""How devices are grouped by what their models say of the same examples: statistics of outputs, and DBSCAN."""
+"""Group devices by the outputs of their models on the same examples: statistics of outputs, and DBSCAN."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ NEITHER = 0.5  # of the Hopkins statistic where all points are the same
 
 
 def softmax(logits: NDArray[Any]) -> Matrix:
-    """Return the distribution over classes of logits (n, classes), in float64."""
+    """Return the probabilities of classes, in float64, from logits (n, classes)."""
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
     shares: Matrix = raised / raised.sum(axis=1, keepdims=True)
@@ -19,11 +19,10 @@ def softmax(logits: NDArray[Any]) -> Matrix:
 
 
 def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
-    """Return the Hopkins statistic of points (n, d), below 1/2 where they are evenly spread and towards 1 where in
-    groups.
+    """Return the Hopkins statistic of points (n, d): below 1/2 for evenly spread points, towards 1 for groups.
 
-    Of `count` points drawn evenly from the smallest box around all, and of `count` of the points themselves, the
-    distances to the nearest (other) point are summed up; it is the former's share of both.
+    The statistic sums two kinds of distances to the nearest (other) point: from `count` points drawn evenly from the
+    smallest box around all points, and from `count` of the points. It is the share of the first sum in both.
     """
     from scipy.spatial.distance import cdist
 
@@ -36,7 +35,7 @@ def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
 
 
 def jensen_shannon(outputs: Matrix) -> Matrix:
-    """Jensen-Shannon divergences between outputs (n, batch, classes) in nats, means over the batch, shape (n, n)."""
+    """Return the mean Jensen-Shannon divergences, in nats, between outputs (n, batch, classes), shape (n, n)."""
     from scipy.special import rel_entr
 
     divergences = np.zeros((len(outputs), len(outputs)))
@@ -50,7 +49,9 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
 
 
 def groups_within(distances: Matrix, radius: float, neighbours: int) -> list[NDArray[np.int64]]:
-    """DBSCAN of points with distances (n, n): their places by group; a point in no group is one of its own."""
+    """Return the groups of DBSCAN for points with distances (n, n), as places. A point in no group is a group of its
+    own.
+    """
     from sklearn.cluster import DBSCAN
 
     labels = DBSCAN(eps=radius, min_samples=neighbours, metric="precomputed").fit_predict(distances)

@@ -1,14 +1,14 @@
-"""User-centric aggregation: every device gets a mix of its own of everybody's models (Mestoukirdi et al. 2021).
+"""User-centric aggregation: every device gets its own mix of all devices' models (Mestoukirdi et al. 2021).
 
-Before training every device sends its gradient at the initial weights, g_i, and how much the gradient of a batch of its
-data differs from it, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (their Eq. 7). With Δ_ij = ‖g_i − g_j‖² device j weighs w_ij ∝ n_j
-exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads the rows of W are clustered
-by k-means, and the devices of a cluster share one model, the mix by their centroid (section III-B).
+Before training every device sends its gradient g_i at the initial weights, and the mean squared distance of its
+batches' gradients from g_i, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (Eq. 7 of the paper). With Δ_ij = ‖g_i − g_j‖², device j
+has the weight w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads
+the rows of W are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section
+III-B).
 
-Departures: examples are shuffled before they are cut into batches, which the paper leaves open; a device may send a
+Departures: examples are shuffled before they are cut into batches; the paper leaves the order open. A device may send a
 sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`). σ_i is limited to three times
-what is usual among the devices for batches of that size (`capped`). So no device is like all others because it says
-that its σ is large.
+the usual value for batches of this size (`capped`). So a device cannot resemble all others by the claim of a large σ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,10 +46,10 @@ BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every 
 
 
 class UserCentric(Method):
-    """Give each device, or each few similar ones, a model from the updates of all."""
+    """Give each device, or each group of similar devices, a model from the updates of all devices."""
 
     class Options(MethodSettings):
-        """The number of models, and what is known of the devices' gradients."""
+        """Hold the number of models, and the size of the gradients' sketch."""
 
         streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"
         """Number m of models: `all` is one per device, `auto` the number with the highest mean silhouette."""
@@ -68,7 +68,7 @@ class UserCentric(Method):
         return True
 
     def check(self) -> None:
-        """No more streams than devices."""
+        """Raise ExperimentError for more streams than devices."""
         streams = self.options.streams
         if isinstance(streams, int) and streams > self.facts.device_count:
             raise ExperimentError(f"method.streams is {streams}, more than the {self.facts.device_count} devices")
@@ -80,19 +80,21 @@ class UserCentric(Method):
         return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the whole model; its streams are the mixes."""
+        """Return one channel: the whole model. Its streams are the mixes."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the gradient, or its sketch, and σ²."""
+        """Return the question for the gradient, or its sketch, and σ²."""
         length = self.options.sketch or self.facts.trainable.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return shapes (size,) or (sketch,), and (1,): at the initial weights, over all examples, without dropout."""
+        """Return the gradient (size,) or its sketch (sketch,), and σ² (1,), at the initial weights, over all examples,
+        without dropout.
+        """
         weights = work.start
 
         def gradients() -> tuple[Gradient, float]:
@@ -104,7 +106,9 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Require a whole gradient and variances that are not negative; `plan` believes a large one only in part."""
+        """Raise PayloadError unless the gradient is whole and variances are at least 0. `plan` limits large
+        variances.
+        """
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:
             raise PayloadError(f"a gradient of {len(arrays['gradient'])} numbers, expected {length}")
@@ -118,7 +122,7 @@ class UserCentric(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the streams, their devices, and the share of every device in each."""
+        """Return the streams, the devices of each, and the share of every device in each stream."""
         given = answers.of(GRADIENT)
         devices = sorted(answers.devices, key=lambda device: device.device_index)
         indexes = [device.device_index for device in devices]
@@ -137,13 +141,15 @@ class UserCentric(Method):
 
 
 def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Return the indexes of so many examples, shuffled and cut into K parts of near-equal size, none of them empty."""
+    """Return the indexes of this many examples, shuffled and cut into K parts of nearly equal size, none of
+    them empty.
+    """
     order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
     return np.array_split(order, min(parts, examples))
 
 
 def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
-    """Return the gradient over all parts, shape (size,), and σ², the mean squared distance of a part's gradient from
+    """Return the gradient over all parts, shape (size,), and σ², the mean squared distance of the parts' gradients from
     it.
     """
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
@@ -152,10 +158,10 @@ def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.
 
 
 def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """σ² of devices with batches of these sizes, as far as it is believed, shape (N,).
+    """Return σ² of devices with batches of these sizes, limited to believable values, shape (N,).
 
-    A batch of b examples has a b-th of a single example's variance. That of a single example, b σ², counts up to nine
-    times the lower median of the devices that have any.
+    A batch of b examples has 1/b of the variance of a single example, so b σ² is the variance of a single example. Its
+    limit is nine times the lower median of the devices with a positive one.
     """
     of_one = variances * batch_sizes
     if not of_one.any():
@@ -164,9 +170,9 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
 
 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
-    """exp(−Δ_ij / (2 σ_i σ_j)) of gradients (N, size), shape (N, N), ones on the diagonal.
+    """Return exp(−Δ_ij / (2 σ_i σ_j)) of gradients (N, size), shape (N, N), with ones on the diagonal.
 
-    Only devices with the same gradient are like a device with σ = 0.
+    A device with σ = 0 resembles only devices with the same gradient.
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -34,7 +34,7 @@ class Measurement:
 
     @property
     def loss(self) -> float:
-        """Mean loss; infinite if there is no example."""
+        """Mean loss; infinite if there are no examples."""
         return self.loss_sum / self.num_examples if self.num_examples else float("inf")
 
 
@@ -69,7 +69,7 @@ class Outcome:
 
     @classmethod
     def of(cls, trained: Trained) -> "Outcome":
-        """Return the outcome of one training and nothing else."""
+        """Return the outcome of one training, without further results."""
         return cls(weights=trained.weights, train_loss=trained.train_loss, measured=trained.measured)
 
 
@@ -139,7 +139,7 @@ class Work(Protocol):
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
         `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
-        a round needs another `stream` of random numbers. `epochs` replaces the number in the experiment. With
+        a round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the experiment. With
         `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels.
         """
 
@@ -152,8 +152,8 @@ class Work(Protocol):
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
         """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.
 
-        `trained_examples` is the number of examples in the computation, repetitions included. Clocks and energy take
-        them like as many examples of `train`.
+        `trained_examples` is the number of examples in the computation, repetitions included. Clocks and energy count
+        them like examples of `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:

@@ -30,15 +30,15 @@ BUILT_IN = {
 
 
 def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return the model for data of this shape and these classes, sharing the layers that `settings.shared` names.
+    """Return the model for data of this shape and these classes. All clusters share the layers in `settings.shared`.
 
-    `module:Class` names a torch module of one's own, made with `settings.options`. `module:function` is called with
-    (settings, info) and returns a Model: of layers (`Model.of_layers`), of a torch module (`from_module`), or made by
-    hand.
+    `module:Class` names the user's own torch module, made with `settings.options`. `module:function` is called with
+    (settings, info) and returns a Model, from layers (`Model.of_layers`), from a torch module (`from_module`), or made
+    directly.
 
     Raises:
         ExperimentError: the model does not fit the data, or has no layer that the settings name.
-        PluginError: own code is missing, fails or gives something else.
+        PluginError: own code is missing, fails or returns something else.
     """
     built_in = BUILT_IN.get(settings.name)
     model = built_in(settings, info) if built_in else _of_kinds(_build_own(settings, info), settings)
@@ -50,7 +50,7 @@ def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _of_kinds(model: Model, settings: ModelSettings) -> Model:
-    """Return an own model with the frozen tensors and weights of the settings."""
+    """Return the user's own model with the frozen tensors and the weights of the settings."""
     weights = None
     if settings.weights is not None:
         weights = WeightsFile(path=settings.weights, sha256=settings.weights_sha256)
@@ -79,6 +79,6 @@ def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _is_module(own: object) -> bool:
-    """Return whether own code is a class of torch modules; it has imported torch then."""
+    """Return whether own code is a class of torch modules. Such code has imported torch already."""
     torch: Any = sys.modules.get("torch")
     return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

@@ -25,8 +25,9 @@ SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 
 
 def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 5×5 convolutions to 6 and 16 channels, ReLU and 2×2 max pooling after each, then dense layers of 120 and 84;
-    the convolutions are shared."""
+    """Two 5×5 convolutions to 6 and 16 channels, ReLU and 2×2 max pooling after each, then dense layers of 120 and 84.
+    All clusters share the convolutions.
+    """
     image = image_shape(info, "cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
     flattened = CHANNELS[1] * _pooled_twice(image[1], padding) * _pooled_twice(image[2], padding)

@@ -1,4 +1,4 @@
-"""As many 3×3 convolutions as wanted, each with 2×2 pooling, then dense layers.
+"""Any number of 3×3 convolutions, each with 2×2 pooling, then dense layers.
 
 With its default channels, 32 and four times 64, it is the network of five convolutions and a dense layer of
 "Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning": 130,826 weights on
@@ -24,10 +24,10 @@ KERNEL = 3
 
 
 def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """3×3 convolutions as `channels` says, each with its activation and 2×2 max pooling while there are 2×2 pixels to
-    pool; the convolutions are shared.
+    """3×3 convolutions with `channels`, each with its activation and, for images of at least 2×2 pixels, 2×2 max
+    pooling. All clusters share the convolutions.
 
-    `settings.activation` is what follows each convolution: ReLU, or a softmax over the channels of a pixel.
+    `settings.activation` follows each convolution: ReLU, or a softmax over the channels of a pixel.
     """
     channels, height, width = image_shape(info, "convnet", smallest=1)
     widths = (channels, *(CHANNELS if settings.channels is None else settings.channels))

@@ -30,8 +30,9 @@ OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 3×3 convolutions to 32 and 64 channels, then a dense layer of 512. Training drops a quarter of what the
-    convolutions give and half of the dense layer's outputs. The convolutions are shared."""
+    """Two 3×3 convolutions to 32 and 64 channels, then a dense layer of 512. Training drops a quarter of the
+    convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
+    """
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
     height, width = (_convolved_twice(side, padding) for side in image[1:])
@@ -67,7 +68,7 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -> "torch.Tensor":
-    """Return the features, each 0 with probability `rate` and divided by 1 − rate otherwise, so that their mean
+    """Return the features. Each is 0 with probability `rate`, and otherwise divided by 1 − rate, so that the mean
     stays.
     """
     import numpy as np

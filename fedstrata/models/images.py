@@ -1,14 +1,14 @@
-"""What convolutional models ask of a data set: images that are large enough."""
+"""The requirement of convolutional models on a data set: images that are large enough."""
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError
 
 
 def image_shape(info: DatasetInfo, model: str, *, smallest: int) -> tuple[int, int, int]:
-    """(channels, height, width) of the data set's examples, grey where they have no channels.
+    """Return (channels, height, width) of the data set's examples. Images without channels are grey.
 
     Raises:
-        ExperimentError: they are no images, or their shorter side is below `smallest` pixels.
+        ExperimentError: the examples are no images, or their shorter side is below `smallest` pixels.
     """
     match info.input_shape:
         case (height, width) if min(height, width) >= smallest:

@@ -1,8 +1,8 @@
 """LeNet-5 of Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, Gradient-Based Learning Applied to Document Recognition,
 1998.
 
-As written there, tanh and average pooling, but for three things that nobody does any more: its trainable pooling
-coefficients, its partial connections between channels, and its radial basis functions at the end.
+The model has tanh and average pooling, as in the paper. It leaves out three outdated parts: trainable pooling
+coefficients, partial connections between channels, and radial basis functions at the end.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ CONVOLUTIONS = ("conv1", "conv2")
 
 def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
     """Two 5×5 convolutions to 6 and 16 channels, tanh and 2×2 average pooling after each, then dense layers of 120 and
-    84, for images of at least 12×12; the convolutions are shared."""
+    84, for images of at least 12×12. All clusters share the convolutions.
+    """
     channels, *sides = image_shape(info, "lenet5", smallest=SMALLEST)
     padding = 0 if min(sides) >= UNPADDED_FROM else KERNEL // 2
     height, width = (((side + 2 * padding - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in sides)

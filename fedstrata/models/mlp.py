@@ -16,7 +16,7 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 
 
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Dense layers `fc1`, `fc2`, … with ReLU, of one hidden layer of 32 by default; the first hidden one is shared."""
+    """Dense layers `fc1`, `fc2`, … with ReLU, by default one hidden layer of 32. All clusters share `fc1`."""
     hidden = HIDDEN if settings.hidden is None else settings.hidden
     widths = (math.prod(info.input_shape), *hidden, info.outputs)
     layers = dense_layers(widths)
@@ -29,12 +29,12 @@ def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dense_layers(widths: Sequence[int]) -> list[Layer]:
-    """Return layers fc1, fc2, … that lead from each width to the next."""
+    """Return the layers fc1, fc2, … from each width to the next."""
     return [Layer(name=f"fc{index}", shape=(out, into)) for index, (into, out) in enumerate(pairwise(widths), 1)]
 
 
 def dense(weights: "Mapping[str, torch.Tensor]", names: Sequence[str], features: "torch.Tensor") -> "torch.Tensor":
-    """Return features (n, d) through the named layers, ReLU after all but the last."""
+    """Return features (n, d) after the named layers, with ReLU after all layers except the last."""
     from torch.nn.functional import linear, relu
 
     for name in names[:-1]:

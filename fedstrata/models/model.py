@@ -1,4 +1,4 @@
-"""What a model is to the three tiers: a layout, the shared part of it, initial weights and a pure function.
+"""The model of the three tiers: a layout, its shared part, initial weights and a pure function.
 
 Only `Model.outputs` needs torch, and only a device calls it; gps and lps use the rest.
 """
@@ -27,7 +27,7 @@ INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTensor:
-    """A tensor of a layer and what it starts from: uniform draws within ±bound around `centre`."""
+    """Describe a tensor of a layer and its initial values: uniform draws within ±bound around `centre`."""
 
     name: str
     shape: tuple[int, ...]
@@ -150,7 +150,9 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """Return the model in a run of this seed. It is another only if a seed draws more than its weights."""
+        """Return the model for a run with this seed. The result differs only if the seed draws more than the
+        weights.
+        """
         return self
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
@@ -162,7 +164,9 @@ class Model:
 
 
 def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
-    """Uniform draws tensor by tensor, each from an address of its own: [seed, INITIAL_WEIGHTS, place of the tensor]."""
+    """Return uniform draws tensor by tensor. Each tensor has an address: [seed, INITIAL_WEIGHTS, place of the
+    tensor].
+    """
     sizes = [math.prod(tensor.shape) for tensor in tensors]
     flat = np.empty(sum(sizes), np.float32)
     begin = 0
@@ -176,7 +180,7 @@ def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
 
 
 def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
-    """Return the tensors of the named layers, in the layout's order; `block` names `block.0`, `block.1` and so on.
+    """Return the tensors of the named layers, in the layout's order. `block` stands for `block.0`, `block.1` and so on.
 
     Raises:
         ExperimentError: the model has no such layer.
@@ -192,7 +196,5 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_of_layer(name: str, pattern: str) -> bool:
-    """Return whether a tensor or layer is, or is inside, a layer that a pattern such as `block` or `block.*.norm`
-    names.
-    """
+    """Return whether a tensor or layer is, or is inside, a layer of a pattern such as `block` or `block.*.norm`."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

@@ -2,7 +2,7 @@
 
 K. He, X. Zhang, S. Ren and J. Sun, Deep Residual Learning for Image Recognition, 2016, with a first convolution of 3×3
 and no pooling after it, as is usual for 32×32 pixels. Y. Wu and K. He, Group Normalization, 2018, in place of batch
-normalisation: its running statistics are no weights, and differ between devices with different data.
+normalisation: running statistics are not weights, and differ between devices with different data.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ SHARED = ("conv1", "norm1", "layer1", "layer2", "layer3", "layer4")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Two 3×3 convolutions beside a shortcut, which is a 1×1 convolution where the shape changes."""
+    """Hold two 3×3 convolutions and a shortcut, which is a 1×1 convolution if the shape changes."""
 
     name: str
     channels_in: int
@@ -52,7 +52,7 @@ class Block:
         return layers
 
     def outputs(self, weights: "Weights", maps: "torch.Tensor") -> "torch.Tensor":
-        """Return the block's arithmetic on (n, channels_in, height, width)."""
+        """Return the block's outputs for inputs of shape (n, channels_in, height, width)."""
         name = self.name
         inner = _normalised(weights, f"{name}.conv1", f"{name}.norm1", maps, stride=self.stride).relu()
         inner = _normalised(weights, f"{name}.conv2", f"{name}.norm2", inner)
@@ -62,8 +62,9 @@ class Block:
 
 
 def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """ResNet-18 with group normalisation in place of batch normalisation, so that all it learns are weights; all but
-    the dense layers are shared."""
+    """ResNet-18 with group normalisation in place of batch normalisation, so that all trained tensors are weights. All
+    clusters share all layers except the dense one.
+    """
     image = image_shape(info, "resnet18", smallest=4)
     blocks = list(_blocks())
     dense_part = dense_layers((STAGES[-1], *(settings.hidden or ()), info.outputs))
@@ -95,7 +96,9 @@ def _convolution(name: str, norm: str, into: int, out: int, kernel: int) -> list
 
 
 def _normalised(weights: "Weights", name: str, norm: str, maps: "torch.Tensor", stride: int = 1) -> "torch.Tensor":
-    """Return a convolution that keeps the size, or halves it with stride 2, and its group normalisation."""
+    """Return the outputs of a convolution and its group normalisation. The convolution keeps the size; with stride 2 it
+    halves it.
+    """
     from torch.nn.functional import conv2d, group_norm
 
     weight = weights[f"{name}.weight"]

@@ -1,4 +1,4 @@
-"""A model from a torch module, for architectures of one's own. All three tiers then need torch.
+"""A model from the user's own torch module. All three tiers then need torch.
 
 Four kinds of tensors: parameters that train and statistics (float32 buffers such as those of batch normalisation) are
 tensors of the model; frozen parameters and all other buffers are not, and never travel.
@@ -64,20 +64,20 @@ class Kinds:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleModel(Model):
-    """A model that computes a torch module's forward."""
+    """Hold a model that computes a torch module's forward function."""
 
     module_factory: "Callable[[], torch.nn.Module]"
     kinds: Kinds
     forward: "_Forward"
 
     def of_run(self, seed: int) -> Self:
-        """Return the same model, with what its module has beside the weights drawn by this seed."""
+        """Return the same model with the untrained parts of its module drawn by this seed."""
         forward, drawn = _Forward(self.module_factory, self.kinds, seed), self.initial
         own = replace(self, forward=forward, outputs=forward.measured)
         return replace(own, initial=lambda other: forward.initial(self.layout) if other == seed else drawn(other))
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function of the steps of one training, which updates the statistics among the weights."""
+        """Return the function for the steps of one training. It updates the statistics among the weights."""
         return self.forward.training(rng)
 
     def of_kinds(self, kinds: Kinds) -> "ModuleModel":
@@ -112,7 +112,7 @@ def _model_of(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds) -> 
 
 
 class _Parts:
-    """The tensors of a module by name and kind."""
+    """Hold the tensors of a module by name and kind."""
 
     def __init__(self, module: "torch.nn.Module", kinds: Kinds) -> None:
         from torch import float32, nn
@@ -136,9 +136,9 @@ class _Parts:
 
 
 class _Forward:
-    """A module's forward with weights from outside: a function of its arguments, whichever thread calls it.
+    """Compute a module's forward with weights from outside: a function of its arguments, in any thread.
 
-    The module is made when it is first used, which servers never do.
+    The module is made at its first use, which never happens on a server.
     """
 
     def __init__(self, module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int) -> None:
@@ -155,7 +155,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """The place of each buffer in its submodule."""
+        """Return the place of each buffer in its submodule."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")
@@ -163,7 +163,7 @@ class _Forward:
         return found
 
     def initial(self, layout: Layout) -> Flat:
-        """Return the weights that the module is made with."""
+        """Return the weights with which the module is made."""
         with _turn:
             return _flattened(self._module, self._kinds, layout)
 
@@ -174,9 +174,9 @@ class _Forward:
         return self._computed(weights, inputs, more, self._kept(), seed=0, is_training=False)
 
     def training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function of the steps of one training, by the next draws of `rng`.
+        """Return the function for the steps of one training, with the next draws of `rng`.
 
-        The buffers that are no statistics begin as they were made, so no other training changes them.
+        Buffers that are not statistics begin with their first values, so no other training changes them.
         """
         kept = self._kept()
 
@@ -222,7 +222,9 @@ class _Forward:
 
     @contextmanager
     def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
-        """Give the module these buffers; afterwards those are what it has made of them, and its own are back."""
+        """Give the module these buffers. Afterwards write its changes to `weights` and `kept`, and restore its own
+        buffers.
+        """
         import torch
 
         own = {name: buffers[leaf] for name, (buffers, leaf) in self._places.items()}
@@ -263,7 +265,7 @@ def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[st
 
 @contextmanager
 def _drawing(seed: int) -> "Iterator[None]":
-    """Draw from torch's generator by this seed, and leave the generator as it was."""
+    """Draw from torch's generator by this seed, and restore the generator afterwards."""
     import torch
 
     # 2 µs, where torch.random.fork_rng and torch.manual_seed, which look for GPUs, take 100
@@ -277,13 +279,13 @@ def _drawing(seed: int) -> "Iterator[None]":
 
 
 def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torch.nn.Module":
-    """Return a new module drawn from this seed."""
+    """Return a new module, drawn from this seed."""
     with _turn, _drawing(seed):
         return module_factory()
 
 
 def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Return a module for its names and shapes: without memory for its tensors, if it can be made so."""
+    """Return a module for its names and shapes, without memory for its tensors if possible."""
     import torch
 
     try:
@@ -296,7 +298,7 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
 def _made(
     module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
 ) -> "torch.nn.Module":
-    """Return a new module with the values of the weights' file, of the named tensors or of all."""
+    """Return a new module, with the named tensors, or all tensors, from the file of weights."""
     import torch
 
     module = _seeded(module_factory, seed)

@@ -1,6 +1,6 @@
-"""Values of a module's tensors from a safetensors file of the user's, mapped into memory rather than read.
+"""Values of a module's tensors from the user's safetensors file, which is mapped into memory and not read as a whole.
 
-The file may hold frozen tensors, and others for training to begin with. Its SHA-256 is part of the run's id.
+The file may hold frozen tensors, and initial values of trained tensors. Its SHA-256 is part of the run's id.
 """
 
 import hashlib
@@ -27,16 +27,17 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsFile:
-    """A safetensors file, by its path and the SHA-256 of its bytes."""
+    """Hold the path of a safetensors file, and the SHA-256 of its bytes."""
 
     path: Path
     sha256: str
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
-        """Refuse a file that is not the experiment's, or has other tensors than the module.
+        """Refuse a file that differs from the experiment's, or has other tensors than the module.
 
         Raises:
-            ExperimentError: that; `shapes` are the module's, and the tensors of `needed` have to be there.
+            ExperimentError: the file is refused. `shapes` are the module's, and the file must have the tensors of
+                `needed`.
         """
         found = sha256_of(self.path)
         if found != self.sha256:
@@ -59,14 +60,14 @@ class WeightsFile:
             )
 
     def values(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield those of the named tensors that are there, mapped from the file."""
+        """Yield the named tensors that the file has, mapped into memory."""
         for name, (dtype, shape, start) in self._entries().items():
             size = math.prod(shape)
             if name in names and size:
                 yield name, np.memmap(self.path, dtype, mode="c", offset=start, shape=(size,)).reshape(shape)
 
     def _entries(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-        """Return type, shape and place of each tensor. Raises ExperimentError if the file is no safetensors file."""
+        """Return type, shape and place of each tensor. Raises ExperimentError if the file is not a safetensors file."""
         size = self.path.stat().st_size
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -1,1 +1,1 @@
-"""The optimiser of a server: how a round's mean update moves the model."""
+"""The optimiser of a server, which moves the model by a round's mean update."""

@@ -1,4 +1,4 @@
-"""A server's optimiser with its state on disk, one file a round beside the model's; without state, without files."""
+"""A server's optimiser with its state on disk: one file per round beside the model's, or no file without a state."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -11,7 +11,7 @@ from fedstrata.tensors import Flat, Layout
 
 
 class OptimiserFiles:
-    """`optimiser-000012.safetensors` is the state at the start of round 12."""
+    """Keep an optimiser's state in files: `optimiser-000012.safetensors` is the state at the start of round 12."""
 
     def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
         """`metadata` gives the metadata of a round's file."""
@@ -22,14 +22,14 @@ class OptimiserFiles:
 
     @property
     def has_state(self) -> bool:
-        """Return whether the optimiser has state to keep."""
+        """Return whether the optimiser has a state to keep."""
         return bool(self._optimiser.state_names)
 
     def begin(self, number: int, layout: Layout) -> None:
-        """Make the state of the first round, or open the state of a later one, for a vector of this layout.
+        """Make the state of the first round, or open the state of a later round, for a vector of this layout.
 
         Raises:
-            StateError: it is not there, or not whole.
+            StateError: the file is missing or damaged.
         """
         if not self.has_state:
             return
@@ -43,7 +43,7 @@ class OptimiserFiles:
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
-        """Write the state at the start of a round, from how everything moves, and open it."""
+        """Write the state at the start of a round, computed from `moves`, and open it."""
         if not self.has_state:
             return
         outputs = range(1, len(self._optimiser.state_names) + 1)
@@ -52,7 +52,7 @@ class OptimiserFiles:
         self._write(number, laid_out, pieces, durable=durable)
 
     def remove(self, number: int) -> None:
-        """Forget the state at the start of a round that nobody goes back to."""
+        """Delete the state at the start of a round to which the run cannot return."""
         if self.has_state:
             self._path(number).unlink(missing_ok=True)
 
@@ -61,7 +61,7 @@ class OptimiserFiles:
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
-        """Return the elements [start, stop) of the state at the start of a round, beside a vector of this layout."""
+        """Return the elements [start, stop) of the state at the start of a round, for a vector of this layout."""
         if not self.has_state:
             return ()
         if self._open is None or self._open[0] != number:

@@ -1,8 +1,8 @@
-"""What a server makes of a round's mean update: added as it is, or taken by an optimiser of the server's own.
+"""The server's use of a round's mean update: it is added unchanged, or moves the model by an optimiser.
 
 FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. All is
-elementwise: a model is walked through in pieces of any size with the same bits, and never held whole in float64.
+Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. All
+rules are elementwise. So a model is processed in pieces of any size with the same bits, and is never whole in float64.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ State = tuple[Flat, ...]  # vectors of the model's size that are kept beside it,
 
 
 class ServerOptimiser(Protocol):
-    """A tier's rule; it keeps nothing itself."""
+    """Define the rule of a tier's server. The object has no state."""
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -32,15 +32,15 @@ class ServerOptimiser(Protocol):
         """Return the state before the first round, for a piece of `size` elements."""
 
     def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
-        """Return the next model and state, float32, of a piece, from those before and the mean update.
+        """Return a piece of the next model and state, float32, from the present ones and the mean update.
 
         Raises:
-            StateError: the state is not as many vectors of the piece's shape as `state_names` says.
+            StateError: the state does not have one vector of the piece's shape per name in `state_names`.
         """
 
 
 def server_optimiser(settings: NoOptimiserSettings | MomentumSettings | AdamSettings) -> ServerOptimiser:
-    """Return the rule that an experiment's `training.lps_optimiser` or `training.gps_optimiser` asks for."""
+    """Return the rule for an experiment's `training.lps_optimiser` or `training.gps_optimiser`."""
     match settings:
         case NoOptimiserSettings():
             return _Addition()
@@ -52,7 +52,7 @@ def server_optimiser(settings: NoOptimiserSettings | MomentumSettings | AdamSett
 
 @dataclass(frozen=True)
 class _Addition:
-    """x ← x + Δ, as FedAvg has it."""
+    """Compute x ← x + Δ, as FedAvg does."""
 
     state_names: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class _Addition:
 
 @dataclass(frozen=True)
 class _Momentum:
-    """v ← momentum · v + Δ; x ← x + learning_rate · v."""
+    """Compute v ← momentum · v + Δ; x ← x + learning_rate · v."""
 
     settings: MomentumSettings
     state_names: tuple[str, ...] = ("velocity",)
@@ -82,13 +82,15 @@ class _Momentum:
 
 @dataclass(frozen=True)
 class _Adam:
-    """m ← β₁ m + (1 − β₁) Δ; v ← β₂ v + (1 − β₂) Δ²; x ← x + learning_rate · m / (√v + τ), without bias correction."""
+    """Compute m ← β₁ m + (1 − β₁) Δ; v ← β₂ v + (1 − β₂) Δ²; x ← x + learning_rate · m / (√v + τ), without bias
+    correction.
+    """
 
     settings: AdamSettings
     state_names: tuple[str, ...] = ("first_moment", "second_moment")
 
     def initial_state(self, size: int) -> State:
-        """m = 0 and v = τ², the least that the paper allows."""
+        """Return m = 0 and v = τ², the least value that the paper allows."""
         return np.zeros(size, np.float32), np.full(size, self.settings.tau**2, np.float32)
 
     def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
@@ -104,10 +106,11 @@ Move = tuple[Flat, Flat | None, State]  # a piece: where it stands, its mean upd
 
 
 def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
-    """Yield the pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the moves'
-    order.
+    """Yield the pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the order of
+    `moves`.
 
-    A piece without an update stays as it is. Each output is a walk of its own, so that no vector is ever held whole.
+    A piece without an update stays unchanged. Each output needs a pass of its own, so no vector is ever whole in
+    memory.
     """
     for model, update, state in moves:
         if update is None:
@@ -118,7 +121,7 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
 
 
 def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
-    """Return the vectors of an optimiser's state, one after the other, beside a vector of that layout."""
+    """Return the layout of an optimiser's state for a vector of this layout: its vectors one after the other."""
     return Layout(
         tuple(
             TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)
@@ -129,14 +132,14 @@ def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
 
 
 def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
-    """Yield the state before the first round, beside a vector of `size` elements, laid out as `state_layout` says."""
+    """Yield the state before the first round, for a vector of `size` elements, in the order of `state_layout`."""
     for number in range(len(optimiser.state_names)):
         for start, stop in pieces_of(size):
             yield optimiser.initial_state(stop - start)[number]
 
 
 def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
-    """Return the elements [start, stop) of each vector of a state, beside a vector of `size` elements."""
+    """Return the elements [start, stop) of each vector of a state, for a model vector of `size` elements."""
     if kept is None:
         return ()
     return tuple(kept.read(number * size + start, number * size + stop) for number in range(len(optimiser.state_names)))

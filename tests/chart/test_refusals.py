@@ -98,7 +98,7 @@ def test_contradictions_are_told_with_both_sides_and_a_way_out(values: dict[str,
         ("name: lab", "partition is missing"),
         (
             "name: lab\npartition: {devices: 2}",
-            "partition.kind is <nil>; choose tasks, groups, dirichlet, iid or local",
+            "partition.kind is <nil>; choose tasks, groups, dirichlet, iid, natural, given or local",
         ),
         ("name: lab\npartition: {kind: sorted}", "partition.kind is sorted"),
         ("name: lab\npartition: {kind: iid, devices: 0}", "partition.devices must be a whole number from 1 up, not 0"),

@@ -104,6 +104,14 @@ def test_pods_are_as_many_as_the_services_themselves_read_in_the_experiment(path
     assert lps_replicas(objects) == (topology.lps if topology is not None else 0)
 
 
+@pytest.mark.parametrize(
+    "partition", ["natural, devices: 3", "natural, names: [a, b, c]", "given, examples: [[0], [1], [2]]"]
+)
+def test_pods_are_as_many_as_devices_that_the_data_or_a_list_give(partition: str) -> None:
+    objects = render({"experiment": f"name: lab\npartition: {{kind: {partition}}}\n"})
+    assert one(objects, "StatefulSet", "demo-fedstrata-device")["spec"]["replicas"] == 3
+
+
 def test_lpss_are_as_many_as_the_topology_or_the_value_says_and_else_the_gps_scales_them() -> None:
     text = "name: lab\npartition: {kind: iid, devices: 5, examples_per_device: 9}\n"
     assert lps_replicas(render({"experiment": text})) == 0

@@ -1,4 +1,4 @@
-"""The feature map Φ of a profile: from a device's inputs to a matrix; the profile is the spectrum of that matrix."""
+"""The feature map Φ of a profile, from a device's inputs to a matrix. The profile is the spectrum of this matrix."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ FEATURE_MAPS = ("raw",)
 
 
 class FeatureOptions(MethodSettings):
-    """Options of methods that look at a device's data through Φ."""
+    """Hold the options of methods that look at a device's data through Φ."""
 
     features: str = "raw"
     """Feature map Φ: `raw` takes inputs as they are; own code is `module:function`."""
@@ -42,17 +42,18 @@ class FeatureOptions(MethodSettings):
 
 
 def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
-    """d, how many features Φ gives an example: all values of an input for raw, what the file says for own."""
+    """Return d, the number of features per example: all values of an input for `raw`, else the number in the file."""
     return options.feature_dim or math.prod(input_shape)
 
 
 def feature_map(settings: FeatureOptions) -> FeatureMap:
-    """Φ of the experiment, from inputs (n, *input_shape) to finite features (n, d).
+    """Return the map Φ from inputs (n, *input_shape) to finite features (n, d).
 
-    `raw` takes the inputs as they are; `module:function` names one's own, called with the inputs.
+    `raw` returns the inputs unchanged. `module:function` names a function of the user, which is called with the inputs.
 
     Raises:
-        PluginError: the own function is missing; or, when Φ is called, fails or gives something else.
+        PluginError: the user's function is missing. A call of Φ raises it if the function fails or returns something
+            else.
     """
     if settings.features == "raw":
         return _raw

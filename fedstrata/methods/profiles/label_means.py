@@ -1,4 +1,4 @@
-"""The arithmetic of label means: what a device sends, how alike two devices are by it, and clusters of them."""
+"""The arithmetic of label means: a device's answer, the likeness of two devices, and clusters."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ BLOCK = 512  # devices whose means are in memory at once, beside those compared 
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
-    """z of features (n, d), over `clip` and shortened to length one, shape (n, rows)."""
+    """Return z of features (n, d): divided by `clip`, projected, and shortened to length one, shape (n, rows)."""
     dim = features.shape[1]
     drawn = np.random.default_rng([seed, PROJECTION_ADDRESS]).standard_normal((dim, rows))
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
@@ -37,17 +37,18 @@ def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
 
 
 def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matrix:
-    """Return by label the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
+    """Return, by label, the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
     squares = SQUARES * (points**2).sum(axis=1, keepdims=True)
     found: Matrix = np.eye(classes)[:, labels] @ np.hstack([points, np.ones_like(squares), squares])
     return found
 
 
 def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
-    """Return the noise on each number of an answer of this shape.
+    """Return the deviation of the noise on each number of an answer of this shape.
 
     One example replaced by another moves one sum by at most 2 and its squares by a share of 1; or, with another label,
-    two sums, two counts and two squares by at most 1, 1 and a share of 1. The second moves more: √(4 + 2 · share²).
+    two sums, two counts and two squares by at most 1, 1 and a share of 1. The second change is larger: √(4 + 2 ·
+    share²).
     """
     sensitivity = (1 + FLOAT64) * math.sqrt(4 + 2 * SQUARES**2) + math.sqrt(math.prod(shape)) / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
@@ -65,7 +66,7 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Refuse sums that no device with so many examples has. Raises PayloadError."""
+    """Refuse sums that no device with this many examples can have. Raises PayloadError."""
     if sums.shape != shape:
         raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
@@ -82,7 +83,7 @@ def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviat
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """Label means of N devices."""
+    """Hold the label means of N devices."""
 
     centres: NDArray[np.float64]  # (N, classes, m)
     shares: Matrix  # of each label, (N, classes); 0 of labels that are left out
@@ -91,7 +92,9 @@ class Means:
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
-    """Return the means of answers (classes, m + 2) with noise of this deviation; v is their own by default."""
+    """Return the means of answers (classes, m + 2) with noise of this deviation. Without `spread`, v comes from these
+    answers.
+    """
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
         spread = spread_of(answers, deviation)
@@ -106,7 +109,7 @@ def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return counts, 0 of labels that are left out, means, their squared error by noise, and spreads by device."""
+    """Return, by device, counts (0 for labels that are left out), means, their squared error by noise, and spreads."""
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
     has, safe = counts > 0, np.maximum(counts, 1.0)
@@ -133,7 +136,7 @@ def likeness(one: Means, other: Means) -> dict[str, Matrix]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Clusters of N devices, numbered from 0, and what they were read from."""
+    """Hold clusters of N devices, numbered from 0, and the matrix from which they were made."""
 
     labels: NDArray[np.int64]  # (N,)
     affinity: Matrix  # of the devices compared with all of each other
@@ -144,7 +147,9 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster the devices at the places drawn; the others, in blocks, join the group most like them."""
+    """Cluster the devices at the drawn places. The other devices join, in blocks, the group that resembles them
+    most.
+    """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)
     found = likeness(marks, marks)
@@ -165,9 +170,10 @@ def grouped(
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """Return the clusters of devices, shape (N,), in the view in which they are clearest; that view; and the rule.
+    """Return the clusters of devices in the clearest view, shape (N,); the name of this view; and the rule for their
+    number.
 
-    Clearest is the highest silhouette, of `count` clusters or, if None, of any number from 2 to half of the devices.
+    The clearest view has the highest silhouette with `count` clusters or, if None, with any number from 2 to N / 2.
     """
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform

@@ -1,8 +1,8 @@
 """Profiles under local differential privacy: noise on the Gram matrix, before its eigenvectors are taken.
 
 Source: Dwork, Talwar, Thakurta, Zhang, Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component
-Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. All that a
-device says before training is computed from the noised matrix alone, so it has the same ε.
+Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. All answers of
+a device before training are computed from the noised matrix alone, so one ε covers them.
 """
 
 import math
@@ -19,7 +19,7 @@ ROUNDING = 1e-9  # by which float64 may leave a shortened row longer than one
 
 
 def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -> Spectrum:
-    """Return the spectrum of the noised Gram matrix of features, shape (n, d): d eigenvalues, at least 0, and vectors.
+    """Return the spectrum of the noised Gram matrix of features (n, d): d eigenvalues, at least 0, and eigenvectors.
 
     Raises:
         ExperimentError: there are fewer rows than `min_examples`.
@@ -38,17 +38,17 @@ def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -
 
 
 def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
-    """Return the noise on each entry of AᵀA / n for rows of at most length one.
+    """Return the deviation of the noise on each entry of AᵀA / n, for rows of at most length one.
 
-    One row replaced by another moves the matrix by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, rounding by at most d / grid; the
-    norm of the upper triangle, which is all that is noised, is no more than that.
+    One row replaced by another moves the matrix by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, and rounding moves it by at most d /
+    grid. Only the upper triangle is noised, and its norm is at most the norm of the matrix.
     """
     sensitivity = (1 + ROUNDING) * math.sqrt(2) / examples + dim / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
 
 
 def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
-    """Refuse a device with few examples. Raises ExperimentError."""
+    """Refuse a device with too few examples. Raises ExperimentError."""
     if examples < settings.min_examples:
         raise ExperimentError(
             f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "
@@ -58,7 +58,7 @@ def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
 
 
 def _gram(features: Matrix, clip: float) -> Matrix:
-    """AᵀA / n of rows that are divided by `clip`, and shortened to length one where they are longer, shape (d, d)."""
+    """Return AᵀA / n, shape (d, d). Rows are divided by `clip`, and shortened to length one if they are longer."""
     rows = features / clip
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows /= np.maximum(lengths, 1.0)

@@ -1,7 +1,8 @@
-"""Eigen-relevance: how well one device's data is explained by another's leading directions, without seeing it.
+"""Eigen-relevance: how well one device's leading directions explain the data of another device, without access to the
+data.
 
-Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hierarchical Federated Learning,
-Eq. 1 to 5. Everything is computed in float64; eigenvectors travel as float32.
+Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hierarchical Federated Learning, Eq. 1 to
+5. Everything is computed in float64; eigenvectors travel as float32.
 """
 
 import math
@@ -25,7 +26,9 @@ LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """A spectrum; it stays on the device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r, d)."""
+    """Hold a spectrum, which stays on the device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r,
+    d).
+    """
 
     eigenvalues: Matrix
     eigenvectors: Matrix
@@ -44,11 +47,11 @@ def spectrum_of(features: Matrix) -> Spectrum:
 
 
 def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measure: Measure = "geometric") -> float:
-    """r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of the device with this spectrum.
+    """Return r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of device i, which has this spectrum.
 
-    By measure: `geometric` is the paper's; `angles` is one minus the mean angle between directions of the same place,
-    as a share of a right angle; `subspace` the geometric mean of the paper's and of the part that both subspaces
-    share.
+    The measure `geometric` is the paper's. `angles` is one minus the mean angle between directions at the same place,
+    as a share of a right angle. `subspace` is the geometric mean of the paper's measure and of the part that both
+    subspaces share.
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
@@ -65,7 +68,8 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
 
 
 def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> float:
-    """Eq. 2: λ̂_m = ‖G v_m‖; Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m, λ̂_m); Eq. 4: the geometric mean of ρ, in logs.
+    """Return the geometric mean of ρ (Eq. 4), in logs. Eq. 2: λ̂_m = ‖G v_m‖. Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m,
+    λ̂_m).
 
     The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
     """
@@ -77,18 +81,20 @@ def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> 
 
 
 def _by_angles(cosines: Matrix) -> float:
-    """Return the mean angle of directions of the same place, from the cosines between both devices' directions."""
+    """Return one minus the mean angle of directions at the same place, from the cosines between both devices'
+    directions.
+    """
     angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
     return float(1.0 - angles.mean() / (np.pi / 2))
 
 
 def _shared_part(cosines: Matrix) -> float:
-    """‖V_i V_jᵀ‖² over the number of directions of V_i: what share of them lies in the other's subspace."""
+    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of them inside the other subspace."""
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 
 
 def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
-    """Refuse rows, shape (k, d), that are none, not finite or not of length one. Raises PayloadError."""
+    """Refuse rows, shape (k, d), that are absent, not finite or not of length one. Raises PayloadError."""
     if not len(vectors):
         raise PayloadError("at least one eigenvector is needed, and here is none")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -97,7 +103,9 @@ def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
 
 
 def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
-    """Refuse what no device's leading eigenvectors can be: as many as expected, orthonormal. Raises PayloadError."""
+    """Refuse vectors that cannot be leading eigenvectors: not orthonormal, or not as many as expected. Raises
+    PayloadError.
+    """
     check_eigenvectors(vectors)
     if len(vectors) != expected:
         raise PayloadError(f"{len(vectors)} eigenvectors of a device that has {expected}")
@@ -110,10 +118,10 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
-    """Return the indexes, ascending, of those devices that every device is related to.
+    """Return the indexes, ascending, of the devices to which every device computes its relevance.
 
-    All of them up to `exact_up_to` devices. Above it `count`, drawn without replacement by the experiment's seed:
-    each device then receives `count` profiles, so the exchange grows with N and not with N².
+    Up to `exact_up_to` devices, these are all devices. Above it they are `count` devices, drawn without replacement by
+    the experiment's seed. Each device then receives `count` profiles, so the exchange grows with N and not with N².
     """
     if devices <= exact_up_to:
         return list(range(devices))
@@ -122,7 +130,7 @@ def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[
 
 
 def relevance_matrix(rows: Matrix) -> Matrix:
-    """R = (r + rᵀ) / 2 with ones on the diagonal (Eq. 5); shape (N, N) in and out."""
+    """Return R = (r + rᵀ) / 2 with ones on the diagonal (Eq. 5), shape (N, N)."""
     matrix = (rows + rows.T) / 2
     np.fill_diagonal(matrix, 1.0)
     return matrix

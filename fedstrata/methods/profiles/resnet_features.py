@@ -1,7 +1,7 @@
-"""The feature map Φ of Ali & Arafa's CIFAR setting: what the convolutions of a trained ResNet-18 make of an image.
+"""The feature map Φ of Ali & Arafa's CIFAR setting: the outputs of a trained ResNet-18's convolutions for an image.
 
-The weights come from a file in torchvision's form, of which nothing is executed: `torch.load` with `weights_only`,
-after its SHA-256 is seen to be the one expected. Own weights are a feature map of two lines:
+The weights come from a file in torchvision's form. The module checks its SHA-256, then loads it by `torch.load` with
+`weights_only`, so nothing in it is executed. Own weights make a feature map in two lines:
 
     from fedstrata.methods.profiles.resnet_features import resnet18_features
     phi = resnet18_features(Path("weights.pth"), sha256="…")
@@ -36,8 +36,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def imagenet(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return features (n, 512) of images by the published weights, found in `$FEDSTRATA_DATA/resnet18`; else
-    DataError.
+    """Return features (n, 512) of images by the published weights in `$FEDSTRATA_DATA/resnet18`. Raises DataError
+    without them.
     """
     return _published()(inputs)
 
@@ -53,7 +53,7 @@ def _published() -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
 def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
     """Return the map from images (n, height, width) or (n, 1 or 3, height, width) in [0, 1] to features (n, 512).
 
-    Images keep their size, and grey ones count as three equal colours.
+    Images keep their size. Grey images become three equal colours.
 
     Raises:
         DataError: the file is missing, has another SHA-256, or holds no ResNet-18.
@@ -72,7 +72,7 @@ def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float3
 
 
 def _in_colour(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Normalised images of three channels. Raises DataError for what is no image."""
+    """Return normalised images with three channels. Raises DataError for other inputs."""
     images = inputs[:, None] if inputs.ndim == 3 else inputs
     if images.ndim != 4 or images.shape[1] not in {1, 3}:
         raise DataError(f"features resnet18 are of images with one or three channels, not of shape {inputs.shape[1:]}")
@@ -96,7 +96,7 @@ def _weights(path: Path, sha256: str) -> "Weights":
 
 
 def _checked(path: Path, loaded: Any) -> "Weights":
-    """Return the tensors that are needed, if all are there in their shapes."""
+    """Return the required tensors, if all are present with their shapes."""
     import torch
 
     found = loaded if isinstance(loaded, dict) else {}

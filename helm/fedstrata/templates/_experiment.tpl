@@ -7,8 +7,8 @@
 {{- fail (printf "experiment: %s. Give the whole file with --set-file experiment=FILE.yaml" .) -}}
 {{- end }}
 
-{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs it begins with, a number or "auto"), names (of a
-     local partition), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
+{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs it begins with, a number or "auto"), names (of
+     devices that the partition names), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
 {{- define "fedstrata.plan" -}}
 {{- $text := include "fedstrata.experiment" . -}}
 {{- if gt (len $text) 1000000 }}{{ include "fedstrata.experimentError" "the file is larger than the 1 MB that a ConfigMap holds" }}{{ end -}}
@@ -26,10 +26,12 @@
   {{- end -}}
 {{- else if eq (toString $partition.kind) "local" -}}
   {{- $devices = len ($partition.names | default list) -}}
-{{- else if has (toString $partition.kind) (list "dirichlet" "iid") -}}
+{{- else if and (has (toString $partition.kind) (list "natural" "given")) (or $partition.names $partition.examples) -}}
+  {{- $devices = len ($partition.names | default $partition.examples) -}}
+{{- else if has (toString $partition.kind) (list "dirichlet" "iid" "natural" "given") -}}
   {{- $devices = include "fedstrata.count" (dict "value" $partition.devices "key" "partition.devices") | int -}}
 {{- else -}}
-  {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, groups, dirichlet, iid or local" $partition.kind) -}}
+  {{- include "fedstrata.experimentError" (printf "partition.kind is %v; choose tasks, groups, dirichlet, iid, natural, given or local" $partition.kind) -}}
 {{- end -}}
 {{- if lt (int $devices) 1 }}{{ include "fedstrata.experimentError" "it has no devices; partition gives at least one" }}{{ end -}}
 {{- $lps := include "fedstrata.lpsCount" (dict "root" $ "file" $file "devices" (int $devices)) -}}

@@ -42,7 +42,7 @@
 {{- else }}{{ int $plan.lps }}{{ end -}}
 {{- end }}
 
-{{/* Who of a tier has a certificate, as JSON: a list of {who, pod, uri}. `pod` is the folder that its pod alone is shown. */}}
+{{/* Who of a tier has a certificate, as JSON: a list of {who, pod, names}. `pod` is the folder that its pod alone is shown. */}}
 {{- define "fedstrata.tlsHolders" -}}
 {{- $root := .root -}}
 {{- $full := include "fedstrata.fullname" $root -}}
@@ -50,25 +50,30 @@
 {{- $holders := list -}}
 {{- if eq .component "lps" -}}
   {{- range $number := until (include "fedstrata.tlsLpsCount" $root | int) -}}
-  {{- $holders = append $holders (dict "who" (printf "lps-%d" $number) "pod" (printf "%s-lps-%d" $full $number) "uri" (printf "lps/lps-%d" $number)) -}}
+  {{- $holders = append $holders (dict "who" (printf "lps-%d" $number) "pod" (printf "%s-lps-%d" $full $number) "names" (list (printf "lps/lps-%d" $number))) -}}
   {{- end -}}
 {{- else if eq $root.Values.device.kind "DaemonSet" -}}
   {{- range $plan.names -}}
-  {{- $holders = append $holders (dict "who" (printf "device-%s" .) "pod" . "uri" (printf "device/%s" .)) -}}
+  {{- $holders = append $holders (dict "who" (printf "device-%s" .) "pod" . "names" (list (printf "device/%s" .))) -}}
   {{- end -}}
 {{- else -}}
   {{- $perPod := int $root.Values.device.devicesPerPod -}}
   {{- $last := sub (int $plan.devices) 1 | int -}}
   {{- range $ordinal := until (include "fedstrata.deviceReplicas" $root | int) -}}
-  {{- $ends := list (mul $ordinal $perPod | int) (min $last (sub (mul (add1 $ordinal) $perPod) 1) | int) | uniq -}}
+  {{- $first := mul $ordinal $perPod | int -}}
+  {{- $ends := list $first (min $last (sub (add $first $perPod) 1) | int) | uniq -}}
   {{- $ids := list -}}
   {{- range $ends -}}
   {{- $digits := toString . -}}
   {{- $width := max 3 (len (toString $last)) | int -}}
   {{- $ids = append $ids (printf "device-%s%s" (repeat (sub $width (len $digits) | int) "0") $digits) -}}
   {{- end -}}
-  {{- if $plan.local }}{{ $ids = list }}{{ end -}}
-  {{- $holders = append $holders (dict "who" (printf "device-%d" $ordinal) "pod" (printf "%s-device-%d" $full $ordinal) "uri" (printf "device/%s" (join "_" $ids))) -}}
+  {{- $names := list (printf "device/%s" (join "_" $ids)) -}}
+  {{- if $plan.names -}}
+  {{- $names = list -}}
+  {{- range slice $plan.names $first (add1 (last $ends) | int) }}{{ $names = append $names (printf "device/%s" .) }}{{ end -}}
+  {{- end -}}
+  {{- $holders = append $holders (dict "who" (printf "device-%d" $ordinal) "pod" (printf "%s-device-%d" $full $ordinal) "names" $names) -}}
   {{- end -}}
 {{- end -}}
 {{- dict "holders" $holders | toJson -}}

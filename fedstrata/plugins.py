@@ -1,4 +1,6 @@
-"""Own code by reference: `module:function` for a data set, a model, a feature map or a method."""
+"""Own code by reference: `module:function` for a data set, a model or a feature map, `module:Class` for a method or a
+task.
+"""
 
 import importlib
 import sys
@@ -13,11 +15,12 @@ from fedstrata.errors import FedstrataError, PluginError
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
-    """Return the function that `module:function` names; the current directory is importable, as for `python -m`.
+    """Return the function or class that `module:function` names. The module may be in the current directory, as for
+    `python -m`.
 
     Args:
         reference: for instance `own_data:load`, or `package.module:function`.
-        purpose: what the function is for, as the message of an error says it: "data set", "feature map".
+        purpose: the purpose of the function for error messages, such as "data set" or "feature map".
 
     Raises:
         PluginError: the module cannot be imported, or has no such function.
@@ -35,12 +38,12 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line that says what foreign code raised."""
+    """Return one line about an error that own code raised."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return an error for what a method's code raised, with the line of its file."""
+    """Return an error about a method's failure, with the line of the method's file."""
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
@@ -49,7 +52,7 @@ def failed(method: Any, doing: str, error: Exception) -> PluginError:
 
 @contextmanager
 def own_code_of(method: Any, doing: str) -> Iterator[None]:
-    """Raises PluginError where a method that is own code fails; what comes with Fedstrata fails as it does."""
+    """Raise PluginError if a method of own code fails in the block. A method of Fedstrata raises its own error."""
     try:
         yield
     except FedstrataError:

@@ -1,4 +1,4 @@
-"""The page of a run: one document, drawn by one set of scripts, live from the GPS and afterwards as the report.
+"""The page of a run: one document and one set of scripts, live from the GPS and afterwards as the report.
 
 docs/page.md says what the document holds.
 """

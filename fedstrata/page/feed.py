@@ -1,4 +1,6 @@
-"""What open pages receive: always the newest state, so that a slow reader misses states and never queues them."""
+"""The source of open pages. A reader always receives the newest state, so a slow reader misses states and
+queues none.
+"""
 
 import threading
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
@@ -18,9 +20,9 @@ def to_json(value: object) -> bytes:
 
 
 class Feed:
-    """The newest state of a run as parts of JSON by name, and its rows by key; each reader is sent what has changed.
+    """Hold the newest state of a run, as parts of JSON by name and rows by key, and send each reader the changes.
 
-    Published from one thread and read from many. While nobody reads nothing is kept.
+    One thread publishes, and many read. Without readers the feed keeps nothing.
     """
 
     def __init__(self, on_reader: Callable[[], object] = lambda: None) -> None:
@@ -41,7 +43,7 @@ class Feed:
         return self._readers > 0
 
     def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
-        """Have readers told what is another than before; `rows` are those that are new or replace others."""
+        """Send readers the parts that have changed. `rows` are new rows, or replace rows with the same key."""
         encoded = {name: to_json(value) for name, value in parts.items()}
         before = self._parts
         encoded = {name: before[name] if before.get(name) == data else data for name, data in encoded.items()}
@@ -55,21 +57,21 @@ class Feed:
             self._changed.notify_all()
 
     def forget(self) -> bool:
-        """Drop everything if nobody reads; whether that was so."""
+        """Delete all content if there are no readers; return whether this happened."""
         with self._changed:
             if not self._readers:
                 self._parts, self._rows, self._events, self._version = {}, {}, {}, 0
             return not self._readers
 
     def close(self) -> None:
-        """Let readers end with the state last published, and wait for a moment until they have."""
+        """Let readers end with the last published state, and wait for them for a moment."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._readers, FLUSH_S)
 
     def read(self) -> Generator[bytes]:
-        """Server-sent events for one reader: everything, then what has changed whenever it asks for more."""
+        """Yield server-sent events for one reader: first all parts, then, at each request, the changes."""
         yield b"retry: %d\n\n" % RETRY_MS
         sent: Mapping[str, bytes] = {}
         version, is_last = 0, False
@@ -85,7 +87,9 @@ class Feed:
         self._changed.wait_for(lambda: self._is_closed or self._version > version, ALIVE_S)
 
     def _event_after(self, version: int, sent: Mapping[str, bytes]) -> bytes:
-        """Return the parts of a version that a reader lacks after it was `sent` others."""
+        """Return the event with all changes after a version. `sent` has the parts that the reader has already
+        received.
+        """
         if version not in self._events:
             news = [(name, data) for name, data in self._parts.items() if sent.get(name) is not data]
             rows = self._rows_since(version)
@@ -115,7 +119,7 @@ class Feed:
 
 
 def _event(news: Iterable[tuple[str, bytes]], rows: Iterable[bytes], *, is_first: bool) -> bytes:
-    """`document` for a reader that knows nothing yet, `change` for one that does."""
+    """Return a `document` event for a new reader, or a `change` event for any other."""
     name = b"document" if is_first else b"change"
     parts = b",".join(b"%s:%s" % (to_json(part), data) for part, data in news)
     return b'event: %s\ndata: {"parts":{%s},"rounds":[%s]}\n\n' % (name, parts, b",".join(rows))

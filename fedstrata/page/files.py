@@ -1,4 +1,4 @@
-"""The page's files, and the page as one file with its document in it."""
+"""The files of the page, and the page as one file that contains its document."""
 
 import hashlib
 from base64 import b64encode
@@ -34,7 +34,7 @@ NOTHING_ELSE = "default-src 'none'; img-src data:; base-uri 'none'; form-action 
 
 @cache
 def static_file(name: str) -> bytes:
-    """Return a file of the page."""
+    """Return the content of a file of the page."""
     return files("fedstrata.page").joinpath("static", name).read_bytes()
 
 
@@ -48,20 +48,20 @@ def _page(*, policy: str, head: str, body: str, title: str) -> str:
 
 
 def live_policy() -> str:
-    """Return the Content-Security-Policy of the live page: its own server's files and nothing else."""
+    """Return the Content-Security-Policy of the live page, which allows only files of its own server."""
     return f"{NOTHING_ELSE}; script-src 'self'; style-src 'self' {_hashed([PLOT_STYLE])}; connect-src 'self'"
 
 
 @cache
 def live_page() -> str:
-    """Return the page that follows a run; its files and events come from beside it."""
+    """Return the page that follows a run. Its files and events come from the same server."""
     head = "".join(f'<link rel="stylesheet" href="page/{name}">\n' for name in STYLES)
     body = "".join(f'<script src="page/{name}"></script>\n' for name in SCRIPTS)
     return _page(policy=live_policy(), head=head, body=body, title="Fedstrata run")
 
 
 def page_with(document: Any, *, title: str) -> str:
-    """Return the page as one file that works by itself, drawing a document; the same document gives the same bytes."""
+    """Return the page as one self-contained file that draws a document. The same document gives the same bytes."""
     styles = [static_file(name).decode() for name in STYLES]
     scripts = [static_file(name).decode() for name in SCRIPTS]
     data = json_text(document, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""What the page draws of a relevance matrix: its dendrogram, and the matrix in the dendrogram's order."""
+"""The drawing of a relevance matrix on the page: its dendrogram, and the matrix in the order of the dendrogram."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class Tree(NamedTuple):
 
 
 def tree_of(matrix: NDArray[np.float64]) -> Tree:
-    """Return the dendrogram of a matrix; its leaf `order[i]` stands at height i + 0.5."""
+    """Return the dendrogram of a matrix. Its leaf `order[i]` is at height i + 0.5."""
     count = len(matrix)
     if count < 2:
         return Tree(list(range(count)), [], [])
@@ -41,7 +41,7 @@ def tree_of(matrix: NDArray[np.float64]) -> Tree:
 
 
 def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the leaves from top to bottom; of two branches the one that holds the first device stands above."""
+    """Return the leaves from top to bottom. Of two branches, the branch with the first device is above."""
     below = [[leaf] for leaf in range(len(merges) + 1)]
     for a, b in merges:
         upper, lower = sorted((below[a], below[b]), key=min)
@@ -52,7 +52,7 @@ def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
 def mean_relevance(
     matrix: NDArray[np.float64], ids: Sequence[str], cluster_of: Mapping[str, str]
 ) -> tuple[float | None, float | None]:
-    """Return the mean relevance of pairs of devices in one cluster, and of pairs in two; None where there are none."""
+    """Return the mean relevance of pairs in one cluster, and of pairs in two clusters; None without such pairs."""
     clusters = np.array([cluster_of.get(device, "") for device in ids])
     placed = clusters != ""
     same = clusters[:, None] == clusters[None, :]
@@ -64,7 +64,7 @@ def mean_relevance(
 def relevance_part(
     matrix: NDArray[np.float64], ids: Sequence[str], clusters: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Return the document's part: `cells` are bytes from 0 to 255, row by row, in base64."""
+    """Return the part of the document: `cells` are bytes from 0 to 255, row by row, in base64."""
     tree = tree_of(matrix)
     blocks, side = _in_blocks(matrix[np.ix_(tree.order, tree.order)])
     cells = np.rint(255 * np.clip(blocks, 0, 1)).astype(np.uint8)
@@ -89,7 +89,7 @@ def _cut(heights: Sequence[float], clusters: int) -> float | None:
 
 
 def _in_blocks(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Return the means of square blocks so that at most MAX_CELLS stand along a side, and how many rows a block has."""
+    """Return the means of square blocks, at most MAX_CELLS per side, and the number of rows per block."""
     count = len(matrix)
     side = max(1, -(-count // MAX_CELLS))
     edges = np.arange(0, count, side)

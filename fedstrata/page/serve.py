@@ -1,4 +1,4 @@
-"""The page over HTTP: its files, and its events for as long as a reader stays."""
+"""The page over HTTP: its files, and its events while a reader stays."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -21,7 +21,7 @@ HEADERS = [
 
 
 class PageApp:
-    """A WSGI application: `/`, the files beside it, and `/page/events`."""
+    """Serve `/`, the page's files, and `/page/events` as a WSGI application."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -49,7 +49,7 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events; each request means that the last event was taken."""
+    """Yield the events. Each further request confirms that the reader has received the last event."""
     with closing(events):
         for event in events:
             stay()

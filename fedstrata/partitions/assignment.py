@@ -1,4 +1,4 @@
-"""The result of a split: who owns which examples."""
+"""The result of a split: which device owns which examples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from fedstrata.partitions.stock import Indices, no_indices
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Indices into the training and the test data, one array a device, and what is done to its examples."""
+    """Hold indices into the training and the test data, one array per device, and the changes to the examples."""
 
     train: Sequence[Indices]
     test: Sequence[Indices]

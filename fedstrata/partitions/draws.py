@@ -18,12 +18,11 @@ from fedstrata.partitions.stock import (
 
 
 def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Label shares of each device drawn from Dirichlet(concentration), and its examples by those shares.
+    """Return examples for each device by label shares that are drawn from Dirichlet(concentration).
 
-    After T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for
-    Federated Visual Classification, 2019, with a uniform prior over labels. Devices draw in index order,
-    without replacement; when a label has run out, its share falls to the device's remaining labels in
-    proportion.
+    After T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification, 2019, with a uniform prior over labels. Devices draw in index order, without replacement. If
+    a label has run out, the device's remaining labels get its share, in proportion.
     """
     check_total(partition, len(dataset.train))
     kinds = kinds_of(dataset, partition.by)
@@ -37,7 +36,7 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return disjoint uniform draws for training; the test examples are shared out evenly."""
+    """Return disjoint uniform draws for training. The test examples are divided evenly."""
     check_total(partition, len(dataset.train))
     total = partition.devices * partition.examples_per_device
     drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]

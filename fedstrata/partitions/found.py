@@ -1,4 +1,4 @@
-"""Partitions `natural` and `given`: who owns which examples is in the data, or in the experiment."""
+"""Partitions `natural` and `given`: the data, or the experiment, say which device owns which examples."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MOST_NAMED = 5
 
 
 def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return to each device the training and test examples with its value of the column."""
+    """Return, for each device, the training and test examples with its value of the column."""
     train, test = dataset.train.column(partition.by), dataset.test.column(partition.by)
     values = list(dataset.values(partition.by))
     places = _places(partition, [values[place] for place in np.union1d(train, test)])
@@ -29,7 +29,7 @@ def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assig
 
 
 def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
-    """Return the value of each device. Raises DataError if the data have other values than the experiment says."""
+    """Return the value of each device. Raises DataError if the data and the experiment disagree about the values."""
     some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
     if partition.names is None:
         if len(found) != partition.devices:
@@ -44,7 +44,7 @@ def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
 
 
 def as_given(partition: GivenPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return to each device the training examples listed for it, and tests in the proportions of their labels."""
+    """Return, for each device, the training examples listed for it, and tests in the proportions of their labels."""
     total = len(dataset.train)
     train = _listed(partition, total) if partition.file is None else _owned(partition, partition.file, total)
     return Assignment(train=train, test=tests_like(train, labels_or_one_kind(dataset), seed))

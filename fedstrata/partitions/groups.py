@@ -1,4 +1,4 @@
-"""Partition `groups`: what distinguishes groups is labels, label shares, orientation or the meaning of labels."""
+"""Partition `groups`: groups differ in labels, label shares, orientation or the meaning of labels."""
 
 from collections.abc import Iterator
 
@@ -27,9 +27,9 @@ from fedstrata.partitions.stock import (
 
 
 def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Devices take their examples in index order, without replacement, of the labels that they have.
+    """Return examples of each device's labels. Devices draw in index order, without replacement.
 
-    Tests are in the proportions of a device's training labels, and shifted as these are.
+    Tests have the proportions of the device's training labels, and the same shift.
     """
     kinds = kinds_of(dataset, partition.by)
     stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
@@ -44,7 +44,7 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
-    """Yield the labels that each device of the group may have; `place` is seed, group and first device."""
+    """Yield the labels that each device of the group may have. `place` is seed, group and first device."""
     seed, group_index, first = place
     labels = _labels_of(group, num_classes, where)
     number = group.labels_per_device or len(labels)
@@ -57,7 +57,7 @@ def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: 
 
 
 def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
-    """Return the labels that the group's devices draw from. Raises ExperimentError where they are not there or
+    """Return the labels from which the group's devices draw. Raises ExperimentError if labels are missing or
     too few.
     """
     labels = np.arange(num_classes) if group.labels is None else np.array(group.labels)
@@ -77,7 +77,7 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
 
 
 def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
-    """Return how many examples of each label a device takes of what is left; `place` is seed, group and device."""
+    """Return how many examples of each label a device takes from the rest. `place` is seed, group and device."""
     seed, group_index, device = place
     available = np.zeros_like(left)
     available[labels] = left[labels]
@@ -97,7 +97,7 @@ def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where:
 
 
 def _size(group: Group, rng: np.random.Generator) -> int:
-    """Return examples of one device: as many as the group says, or any number of its range alike."""
+    """Return the number of examples of one device: the group's number, or a uniform draw from the group's range."""
     if isinstance(group.examples_per_device, int):
         return group.examples_per_device
     least, most = group.examples_per_device

@@ -1,7 +1,7 @@
-"""Which examples each device owns: a pure function of the experiment, the data set's labels and the device.
+"""The examples that each device owns: a pure function of the experiment, the data set's labels and the device.
 
-All splits are index arithmetic over labels, done once for all devices and kept as long as the data set is;
-inputs are copied for the device asked for only. No training example is given to two devices.
+All splits are index arithmetic over labels. The split is made once for all devices and kept as long as the data set.
+Only the inputs of the requested device are copied. No training example goes to two devices.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from fedstrata.partitions.tasks import by_task
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceData:
-    """The data of one device; `test` may be empty if there are fewer test examples than devices."""
+    """Hold the data of one device. `test` may be empty if there are fewer test examples than devices."""
 
     train: Examples
     test: Examples
@@ -41,7 +41,7 @@ class DeviceData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicData:
-    """Examples that belong to nobody: inputs (n, *input_shape), and labels (n,) if devices may know them."""
+    """Hold examples that no device owns: inputs (n, *input_shape), and labels (n,) if devices may know them."""
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64] | None
@@ -51,13 +51,13 @@ _assignments: WeakKeyDictionary[Dataset, dict[tuple[Partition, int], Assignment]
 
 
 def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> DeviceData:
-    """Return the examples of one device, the same whichever process asks and whatever was asked before.
+    """Return the examples of one device. The result does not depend on the process or on earlier calls.
 
-    With partition `local` the data set is the device's own folder, and all of it is the device's.
+    With partition `local` the data set is the device's own folder, and the device owns all of it.
 
     Raises:
         ExperimentError: there is no such device, or a task asks for a label that the data set does not have.
-        DataError: the data set holds less than the partition asks for.
+        DataError: the data set has fewer examples than the partition needs.
     """
     if not 0 <= device_index < experiment.device_count:
         raise ExperimentError(f"device {device_index} is not one of 0 to {experiment.device_count - 1}")
@@ -74,7 +74,7 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
 
 
 def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:
-    """Return all examples of the folder. Raises DataError if it has no tests, or they are set aside, too."""
+    """Return all examples of the folder. Raises DataError if the folder has no tests, or tests are set aside, too."""
     everything = np.arange(len(dataset.train))
     if (partition.test_share is None) != bool(len(dataset.test)):
         raise DataError("a folder has test examples, or partition.test_share says how many are set aside: one of them")
@@ -85,11 +85,11 @@ def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_ind
 
 
 def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
-    """Return the examples that belong to nobody, the same for every device.
+    """Return the public examples, which no device owns. They are the same for every device.
 
     Raises:
         ExperimentError: the experiment has none.
-        DataError: devices leave fewer than it asks for.
+        DataError: devices leave fewer examples than the public set needs.
     """
     partition = experiment.partition
     if isinstance(partition, LocalPartition) or partition.public is None:
@@ -104,12 +104,14 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
 
 
 def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
-    """Return the number of training examples of each device; raise the errors of `device_data`."""
+    """Return the number of training examples of each device. Raises the errors of `device_data`."""
     return [len(examples) for examples in _assignment(experiment, dataset).train]
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
-    """Raise what `device_data` would, and DataError for a device with more than `bounds` allow, before any starts."""
+    """Raise the errors of `device_data`, and DataError for a device with more examples than `bounds` allow, before
+    devices start.
+    """
     if isinstance(experiment.partition, LocalPartition):
         return
     counts, most = example_counts(experiment, dataset), experiment.most_examples
@@ -121,7 +123,7 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
-    """Computed once for a data set, partition and seed; forgotten with the data set."""
+    """Return the assignment, computed once per data set, partition and seed. The data set's end frees it."""
     known = _assignments.setdefault(dataset, {})
     key = (experiment.partition, experiment.seed)
     if key not in known:

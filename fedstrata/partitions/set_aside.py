@@ -1,4 +1,6 @@
-"""What is set aside of a split: a share of each device's own examples for tests, and examples that nobody owns."""
+"""Examples that a split sets aside: a share of each device's own examples for tests, and public examples without an
+owner.
+"""
 
 from dataclasses import replace
 
@@ -22,14 +24,13 @@ from fedstrata.partitions.stock import (
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return the split with the public examples, and with tests out of devices' own data, where the partition asks for
-    them.
+    """Return the split with the public examples, and with tests from devices' own data, if the partition asks for them.
 
-    The public examples are of what devices leave, so they change nothing of what a device owns.
+    The public examples come from the examples that devices leave, so they change nothing in what a device owns.
 
     Raises:
         ExperimentError: the data set has no such label.
-        DataError: devices leave too little for the public set, or a device has too few examples to hold some out.
+        DataError: too few examples are left for the public set, or a device has too few examples for tests.
     """
     share = partition.test_share
     aside = split if share is None else _with_own_tests(split, partition, seed)
@@ -51,7 +52,9 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
 
 
 def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, seed: int) -> Assignment:
-    """Each device is tested on the public examples of the labels that it has; no other test example is anybody's."""
+    """Return the split in which the public examples with a device's labels are its tests. Other test examples are
+    unused.
+    """
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
     part, owned = (kinds.train, split.train) if public.source == "train" else (kinds.test, [no_indices()])
@@ -62,7 +65,7 @@ def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, 
 
 
 def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> Assignment:
-    """A share of each device's examples is its test data."""
+    """Return the split in which a share of each device's examples is its test data."""
     parts = [own_tests(partition, indices, seed, device) for device, indices in enumerate(split.train)]
     train, test = ([part[place] for part in parts] for place in (0, 1))
     return replace(split, train=train, test=test, tests_on_training_data=True)
@@ -71,7 +74,7 @@ def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> 
 def own_tests(
     partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
 ) -> tuple[Indices, Indices]:
-    """Return the examples of a device that it trains on, and the share, rounded to whole ones, that it is tested on."""
+    """Return a device's examples for training, and the share, rounded to whole examples, for its tests."""
     share = partition.test_share or 0.0
     held_out = round(share * len(indices))
     if held_out in {0, len(indices)}:

@@ -1,4 +1,4 @@
-"""What a group does to its devices' examples: images turned (covariate shift), labels renamed (concept shift)."""
+"""The changes of a group to its devices' examples: turned images (covariate shift), renamed labels (concept shift)."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from fedstrata.partitions.stock import LABEL_PERMUTATION
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shift:
-    """Quarter turns counter-clockwise, and the new name of each label, shape (num_classes,), where they change."""
+    """Hold quarter turns counter-clockwise, and the new name of each label, shape (num_classes,), if labels change."""
 
     quarter_turns: int = 0
     new_labels: NDArray[np.int64] | None = None
@@ -34,16 +34,17 @@ class Shift:
 
 
 def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift:
-    """Return the shift that a group asks for.
+    """Return the shift of a group.
 
     Args:
         group: its settings.
         info: shape and classes of the data set.
-        seed: of the run; a permutation given by its number is drawn from it, so groups with one number share one.
+        seed: the run's seed, from which a numbered permutation is drawn. So groups with the same number share a
+            permutation.
         where: the group's place in the experiment file, for the error.
 
     Raises:
-        ExperimentError: the data are no images that can be turned so, or have other labels than the permutation.
+        ExperimentError: the data are not images that can be turned, or have other labels than the permutation.
     """
     if group.rotation:
         check_rotation(group.rotation, info.input_shape, f"{where}.rotation")

@@ -1,4 +1,4 @@
-"""What all kinds of partition are made of: piles of examples by label, and ways to share a number out."""
+"""Tools for all kinds of partition: piles of examples by label, and ways to divide a number."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds:
-    """The label of each example, or its value of another column, by which a partition goes: from 0 to `count` − 1."""
+    """Hold the label of each example, or its value of another column, as numbers from 0 to `count` − 1."""
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -26,12 +26,14 @@ class Kinds:
 
 
 def kinds_of(dataset: Dataset, by: str | None) -> Kinds:
-    """Return the kinds of a column, or of the labels. Raises DataError if the data set has no such column."""
+    """Return the kinds of a column, or of the labels if the column is None. Raises DataError if the column is
+    missing.
+    """
     return Kinds(train=dataset.train.column(by), test=dataset.test.column(by), count=len(dataset.values(by)))
 
 
 def labels_or_one_kind(dataset: Dataset) -> Kinds:
-    """Return the kinds of the labels; without labels all examples are of one kind."""
+    """Return the kinds of the labels. Without labels all examples have the same kind."""
     if dataset.train.has_labels:
         return kinds_of(dataset, None)
     train, test = (np.zeros(len(part), np.int64) for part in (dataset.train, dataset.test))
@@ -39,12 +41,12 @@ def labels_or_one_kind(dataset: Dataset) -> Kinds:
 
 
 def no_indices() -> Indices:
-    """Return an empty array of them."""
+    """Return an empty array of indices."""
     return np.empty(0, np.int64)
 
 
 class Stock:
-    """The examples of each label in a random order, handed out from the top."""
+    """Hold the examples of each label in a random order, and hand them out from the top."""
 
     def __init__(self, labels: NDArray[np.int64], num_classes: int, address: list[int]) -> None:
         self._piles = [
@@ -56,19 +58,19 @@ class Stock:
 
     @property
     def left(self) -> Counts:
-        """Examples of each label that nobody has yet."""
+        """The number of examples of each label that are left."""
         left: Counts = np.maximum(self.sizes - self._taken, 0)
         return left
 
     def take(self, counts: Counts) -> Indices:
-        """Return the next `counts` examples of each label, sorted by label; a pile at its end starts over."""
+        """Return the next `counts` examples of each label, sorted by label. An exhausted pile starts again."""
         starts, self._taken = self._taken, self._taken + counts
         rows = zip(self._piles, starts, counts, strict=True)
         return np.concatenate([pile.take(np.arange(start, start + count), mode="wrap") for pile, start, count in rows])
 
 
 def level(total: int, available: Counts) -> Counts:
-    """Return counts that sum to `total`, as equal as `available` allows; it must hold that many."""
+    """Return counts with sum `total`, as equal as `available` allows. `available` must hold this many."""
     counts = np.zeros_like(available)
     while total > 0:
         has_more = np.flatnonzero(available > counts)
@@ -80,7 +82,7 @@ def level(total: int, available: Counts) -> Counts:
 
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
-    """Return how many examples of each label come up in `total` draws by `shares` from what is `left`."""
+    """Return how often each label comes up in `total` draws by `shares` from the rest `left`."""
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:
         more = left - counts
@@ -92,11 +94,11 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
 
 
 def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
-    """Return an even share of the test examples in number for each device, in the proportions of its training examples.
+    """Return equally many test examples for each device, in the proportions of its training labels.
 
-    Devices get different ones until a label's are used up; then those are given out again, so that a device
-    is tested on what it has learnt. None gets an example twice; one with too few test examples for its labels
-    gets fewer.
+    Devices get different examples until a label is used up. Then its examples are given out again, so that a device is
+    tested on its own labels. No device gets an example twice. A device with too few test examples for its labels gets
+    fewer.
     """
     stock = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
     share = max(1, len(kinds.test) // len(train))
@@ -108,7 +110,7 @@ def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
 
 
 def apportioned(total: int, weights: Counts) -> Counts:
-    """Return counts that sum to `total` in proportion to `weights`, by largest remainders; zeros for no weights."""
+    """Return counts with sum `total` in proportion to `weights`, by largest remainders; zeros without weights."""
     if not weights.sum():
         return np.zeros_like(weights)
     counts, remainders = np.divmod(total * weights, weights.sum())

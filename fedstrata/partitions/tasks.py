@@ -1,4 +1,4 @@
-"""Partition `tasks`: groups of devices, each with the labels of its own task and a minority of the others'."""
+"""Partition `tasks`: groups of devices. Each device has examples of its own task, and a minority from other tasks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,11 @@ from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices,
 
 
 def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Most examples from the device's own task, a minority from the others; tests from its own task only.
+    """Return, for each device, most examples from its own task and a minority from others. Tests are from its own task
+    only.
 
-    All own parts are set aside first. Examples lie sorted by label and are dealt like cards, so that devices
-    of a task differ by at most one example of a label in their own part, and in their minority, too.
+    The examples for all own parts are taken first. Examples are sorted by label and dealt like cards. So devices of a
+    task differ by at most one example per label, in the own part as in the minority.
     """
     kinds = kinds_of(dataset, partition.by)
     _check_labels(partition, kinds.count)
@@ -34,7 +35,7 @@ def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment
 
 
 def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
-    """Return the index of the task of each label, or −1."""
+    """Return the index of the task of each label; −1 for a label without a task."""
     owner = np.full(num_classes, -1, dtype=np.int64)
     for index, task in enumerate(partition.tasks):
         owner[list(task.labels)] = index
@@ -42,14 +43,16 @@ def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
 
 
 def _minority_sizes(partition: TaskPartition) -> list[int]:
-    """Return, for each task, how many of a device's examples are from other tasks."""
+    """Return, for each task, how many examples of each device come from other tasks."""
     if len(partition.tasks) == 1:
         return [0]
     return [round(task.examples_per_device * partition.minority_ratio) for task in partition.tasks]
 
 
 def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, what all its devices take of its own labels, as level as the data allow."""
+    """Return, for each task, how many examples of its own labels its devices take together, as even as the data
+    allow.
+    """
     owner, counts = _labels_of(partition, len(left)), []
     for index, (task, minority) in enumerate(zip(partition.tasks, _minority_sizes(partition), strict=True)):
         available = np.where(owner == index, left, 0)
@@ -64,11 +67,11 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
 
 
 def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, what all its devices take of the other tasks' labels, as level as the data allow.
+    """Return, for each task, how many examples of other labels its devices take together, as even as the data allow.
 
-    A task may use every label but its own. So where examples are scarce, the first to choose must leave what a
-    later task can use, which is to say, must take some of the later task's own labels (`owed`). With that, all
-    tasks are served whenever any assignment serves them (Hall's theorem); `_check_minority` refuses the rest.
+    A task may use every label except its own. If examples are scarce, an earlier task must leave examples that a later
+    task can use. So it must take some of the later task's own labels (`owed`). Then all tasks are served if any
+    assignment can serve them (Hall's theorem). `_check_minority` refuses other partitions.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

@@ -1,1 +1,1 @@
-"""Differential privacy of updates: budgets, noise on what leaves a device, and what the record says of it."""
+"""Differential privacy of updates: budgets, noise on what leaves a device, and its report in the record."""

@@ -1,4 +1,4 @@
-"""What the record and `fedstrata check` say of noise: ε and δ, of what, and what is not covered."""
+"""The noise of a run for the record and `fedstrata check`: ε and δ, what they cover, and what they do not cover."""
 
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
@@ -11,7 +11,7 @@ DIGESTS = "digests of what devices keep for themselves"
 
 
 def not_covered(experiment: Experiment) -> tuple[str, ...]:
-    """Return what leaves devices without noise."""
+    """Return the values that leave devices without noise."""
     privacy = experiment.privacy
     if privacy is None or privacy.updates is None:
         return ("updates", *NEVER_COVERED)
@@ -19,14 +19,16 @@ def not_covered(experiment: Experiment) -> tuple[str, ...]:
 
 
 class EpsilonSpent:
-    """ε of a run's updates so far: asked for with each status, and worked out when there are more releases only."""
+    """Compute ε of a run's updates so far. Each status asks for ε, which is computed anew only after further
+    releases.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self._budget, self._training = budget_of(experiment), experiment.training
         self._last = 0, 0.0  # releases, and what they come to
 
     def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
-        """After so many global rounds, the open one with them; None where updates are not noised."""
+        """Return ε after this many global rounds, including the open one; None without noise on updates."""
         if self._budget is None:
             return None
         begun = min(global_rounds + 1, self._training.global_rounds) if is_grouped else 0
@@ -37,13 +39,13 @@ class EpsilonSpent:
 
 
 def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
-    """ε against who sees sums alone; None where that is nobody's promise."""
+    """Return ε against a reader who sees only sums; None if nobody promises this."""
     masks = experiment.secure_aggregation
     return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
 
 
 def privacy_lines(experiment: Experiment) -> list[str]:
-    """Return lines for a person: what is private, in what sense, and what is not."""
+    """Return lines for a person: what is private, in which sense, and what is not private."""
     privacy, budget, said = experiment.privacy, budget_of(experiment), []
     if privacy is None:
         return []

@@ -1,10 +1,10 @@
-"""Updates under differential privacy: shortened and noised at the device, before anything of them leaves it.
+"""Updates under differential privacy: the device shortens and noises each update before it sends it.
 
-The unit is all that a device has, replaced by anything else: two updates of at most the length `clip` are at most
-twice that apart. Every device counts as one, since a weighted mean moves by its largest weight. Sources: McMahan,
+The unit is all data of a device, replaced by any other data: two updates of length at most `clip` are at most 2 ·
+`clip` apart. Every device has weight one, because a weighted mean moves by its largest weight. Sources: McMahan,
 Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, for shortened updates of
-equal weight; Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), by which T Gaussian releases, each
-chosen after what came before, are as one with 1/√T of the noise. The noise of one follows Balle & Wang, ICML 2018.
+equal weight; Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), by which T adaptive Gaussian releases
+equal one release with 1/√T of the noise. The noise of one follows Balle & Wang, ICML 2018.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every devic
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBudget:
-    """The amount of noise on updates, and the ε that it gives."""
+    """Hold the amount of noise on updates, and the resulting ε."""
 
     settings: UpdatePrivacy
     rounds: int  # LPS rounds of the whole run
@@ -46,14 +46,14 @@ class UpdateBudget:
         return self.releases_in(self.rounds)
 
     def releases_in(self, lps_rounds: int) -> int:
-        """Return the largest number of releases of one device in the first so many LPS rounds."""
+        """Return the largest number of releases of one device in the first `lps_rounds` LPS rounds."""
         if self.cohorts is None:
             return lps_rounds
         return self.cohorts.most[lps_rounds - 1] if lps_rounds else 0
 
     @cached_property
     def multiplier(self) -> float:
-        """The noise on what is covered, as a multiple of what one device moves it by."""
+        """The noise on the covered values, as a multiple of the distance by which one device moves them."""
         settings = self.settings
         if settings.noise_multiplier is not None:
             return settings.noise_multiplier / 2
@@ -61,17 +61,19 @@ class UpdateBudget:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of what a device adds to each weight."""
+        """The standard deviation of the noise that a device adds to each weight."""
         return self.multiplier * 2 * self.settings.clip * (1 + ROUNDING) / math.sqrt(self.devices)
 
     @property
     def reach(self) -> float:
-        """The bound on every value that leaves a device."""
+        """The bound on every value that a device sends."""
         return self.settings.clip + FARTHEST * self.deviation
 
     @property
     def grid(self) -> float:
-        """Values that leave a device are multiples of the inverse: so fine that float32 has them all, and no finer."""
+        """The inverse of the step of all values that a device sends. float32 holds all these multiples, and no finer
+        ones.
+        """
         return 2.0 ** min(SUM_BITS, FLOAT32_BITS - math.ceil(math.log2(self.reach)))
 
     @cached_property
@@ -80,7 +82,7 @@ class UpdateBudget:
         return self.epsilon_after(self.releases)
 
     def check_round(self, device_index: int, lps_round: int) -> None:
-        """Refuse a round that is not counted in ε, whatever an LPS asks for. Raises PayloadError."""
+        """Refuse a round that ε does not count, even if an LPS asks for it. Raises PayloadError."""
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
             raise PayloadError(
@@ -89,7 +91,9 @@ class UpdateBudget:
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:
-        """ε of so many releases; of sums, or single updates, that have the noise of so many devices, if not as said."""
+        """Return ε of this many releases, with the noise of `devices` devices in each sum; by default, of the usual
+        number.
+        """
         if not releases:
             return 0.0
         share = (devices or self.devices) / self.devices / min(releases, self.releases)
@@ -99,7 +103,7 @@ class UpdateBudget:
 
 
 def budget_of(experiment: Experiment) -> UpdateBudget | None:
-    """Return the noise on updates in an experiment, if there is any."""
+    """Return the noise on updates in an experiment; None without noise on updates."""
     settings = experiment.privacy.updates if experiment.privacy is not None else None
     if settings is None:
         return None
@@ -113,7 +117,7 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Return the cohorts of each round, if not all devices are asked and the seed alone decides."""
+    """Return the cohorts of each round, if only some devices are asked and the seed alone decides which."""
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
     if (
@@ -133,12 +137,12 @@ def weight_of(experiment: Experiment, num_examples: int) -> int:
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """Return a device's update as it leaves the device, shape (size,): shortened, on the grid, with noise.
+    """Return a device's update for sending, shape (size,): shortened, on the grid, with noise.
 
-    One that is not finite counts as zeros: what is released must not depend on whether training diverged.
+    An update that is not finite becomes zeros, because a release must not depend on whether training diverged.
 
     Raises:
-        PayloadError: the round is none in which the device is asked.
+        PayloadError: the device is not asked in this round.
     """
     budget.check_round(device_index, lps_round)
     scale = _scale(update, budget.settings.clip)
@@ -156,7 +160,7 @@ def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_i
 
 
 def _scale(update: Flat, clip: float) -> float | None:
-    """Return the factor that shortens an update to `clip`; None for an update that is not finite."""
+    """Return the factor that shortens an update to length `clip`; None for an update that is not finite."""
     pieces = (update[start : start + PIECE] for start in range(0, len(update), PIECE))
     length = math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
     if not math.isfinite(length):
@@ -165,8 +169,8 @@ def _scale(update: Flat, clip: float) -> float | None:
 
 
 def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield the shortened update as multiples of 1 / grid, piece by piece; rounded towards zero, so that no length
-    grows.
+    """Yield the shortened update as multiples of 1 / grid, piece by piece, rounded towards zero so that its length
+    cannot grow.
     """
     for start in range(0, len(update), PIECE):
         piece = update[start : start + PIECE].astype(np.float64)

@@ -1,1 +1,1 @@
-"""What every process needs: starting and stopping, logs, metrics, HTTP, deadlines and pauses."""
+"""The needs of every process: start and stop, logs, metrics, HTTP, deadlines and pauses."""

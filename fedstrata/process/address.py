@@ -1,4 +1,4 @@
-"""Addresses as users write them."""
+"""Network addresses in the notation of users."""
 
 import socket
 from contextlib import closing
@@ -12,7 +12,7 @@ LOOPBACK_S = 2.0  # more than any answer of one's own machine takes
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`. Raises AddressError for anything else."""
+    """Return host and port of `host:port` or `[v6]:port`. Raises AddressError for other texts."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535 or not host:
         raise AddressError(f"{address!r} is not an address; write host:port, for instance 127.0.0.1:50051")
@@ -20,7 +20,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def has_ipv6() -> bool:
-    """Return whether this machine's kernel knows IPv6."""
+    """Return whether this machine's kernel supports IPv6."""
     try:
         socket.socket(socket.AF_INET6).close()
     except OSError:
@@ -29,10 +29,11 @@ def has_ipv6() -> bool:
 
 
 def numbered_address(address: str, number: int) -> str:
-    """`host:port`, or `host:port+`, with a port that counts up with a number: `host:50060+` is `host:50062` for 2.
+    """Return `host:port`. With `+` at its end, the port counts up with the number: for 2, `host:50060+` is
+    `host:50062`.
 
     Raises:
-        AddressError: it is neither, or the port counts beyond the last.
+        AddressError: the text has another form, or the port exceeds the largest port.
     """
     if not address.endswith("+"):
         return joined_address(*split_address(address))
@@ -42,10 +43,10 @@ def numbered_address(address: str, number: int) -> str:
 
 @cache
 def loopback() -> str:
-    """Return the address by which processes of this machine reach each other, of IPv4 if it has that.
+    """Return the address by which processes of this machine reach each other, in IPv4 if available.
 
     Raises:
-        AddressError: there is none.
+        AddressError: the machine has no such address.
     """
     for host in LOOPBACK:
         if _answers(host):
@@ -54,17 +55,17 @@ def loopback() -> str:
 
 
 def any_port() -> str:
-    """Return an address for a process that only this machine's are to reach, at a port that the kernel chooses."""
+    """Return an address for a process that only this machine may reach, with a port that the kernel chooses."""
     return joined_address(loopback(), 0)
 
 
 def joined_address(host: str, port: int) -> str:
-    """`host:port`, or `[v6]:port`."""
+    """Return `host:port`, or `[v6]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _answers(host: str) -> bool:
-    """Return whether a connection to this machine itself succeeds."""
+    """Return whether a connection of this machine to itself succeeds."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, 0), family=family)) as server:

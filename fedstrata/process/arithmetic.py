@@ -1,6 +1,6 @@
-"""Which arithmetic a process uses: OpenBLAS's kernel is chosen as NumPy is loaded, by the processor or the environment.
+"""The arithmetic of a process: OpenBLAS chooses its kernel by processor or environment when NumPy is loaded.
 
-Imports nothing that computes, so that the environment can be put in order before.
+This module imports nothing that computes, so the environment can be set before.
 """
 
 import os
@@ -10,14 +10,14 @@ SCRUBBED = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_")
 
 
 def scrub_environment() -> None:
-    """Take away what a shell says about arithmetic, so that bits are the same in a shell and in a pod."""
+    """Delete the shell's settings for arithmetic, so that a shell and a pod compute the same bits."""
     for name in [name for name in os.environ if name.startswith(SCRUBBED)]:
         del os.environ[name]
 
 
 @cache
 def openblas_kernel() -> str:
-    """Return the kernel of NumPy's OpenBLAS, such as SkylakeX or Haswell; empty where that cannot be told."""
+    """Return the kernel of NumPy's OpenBLAS, such as SkylakeX or Haswell; an empty text if it is unknown."""
     try:
         import numpy  # noqa: F401  # it has to be loaded to be asked
         from threadpoolctl import threadpool_info

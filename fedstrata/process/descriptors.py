@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open at once, and what it does where that is not enough."""
+"""The limit on a process's open files and connections, and what happens at the limit."""
 
 import errno
 import resource
@@ -17,10 +17,10 @@ OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # longer than a connection is kept that says
 
 
 def raise_limit() -> int:
-    """Let this process open as many files as its hard limit allows, and say how many.
+    """Raise this process's limit on open files to its hard limit, and return the limit.
 
     Raises:
-        ResourceError: they are too few to start with.
+        ResourceError: the limit is too low for a start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MOST_FILES:
@@ -33,7 +33,7 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return the number of connections that a server may have at once, with some files left for the server itself."""
+    """Return how many connections a server may have at once, with some files left for the server itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -41,10 +41,10 @@ def connections_allowed() -> int:
 
 
 def when_there_is_room(open_one: Callable[[], Opened]) -> Opened:
-    """Return what a call opens; repeat the call for some 15 s while too many files are open.
+    """Return the result of a call that opens a file. Repeat the call for some 15 s while too many files are open.
 
     Raises:
-        OSError: as the call does, the one of too many open files at last.
+        OSError: the error of the call, or of too many open files after this time.
     """
     for _ in range(OPEN_TRIES):
         try:

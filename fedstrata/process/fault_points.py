@@ -1,9 +1,9 @@
-"""Named points at which a process can be told to die, so that a crash can be tried exactly where it hurts.
+"""Named points of the code at which a process can be set to die, so that tests can cause a crash at a critical moment.
 
 Nothing happens unless the environment says so: FEDSTRATA_DIE_AT is a JSON list of `{"point", "round", "count",
-"marker"}`. A process kills itself (SIGKILL, nothing flushed, nobody told) when it reaches the point for the
-`count`-th time, in that round if one is given. The marker, a file that is made first, keeps it to once, whatever
-number of lives follow.
+"marker"}`. A process kills itself by SIGKILL, without a flush or a message, when it reaches the point for the
+`count`-th time, in that round if one is given. First it makes the marker file, so a restarted process does not die
+again.
 """
 
 import json
@@ -43,7 +43,7 @@ _ORDERS = _orders()
 
 
 def reach(point: Point, round_number: int | None = None) -> None:
-    """Die here if this process was told to, and has not before."""
+    """Kill this process if it is set to die at this point and has not done so before."""
     for order in _ORDERS:
         if order.point != point or order.round not in {None, round_number}:
             continue

@@ -1,8 +1,8 @@
-"""The C library's heap: what it keeps of the memory that comes and goes with every round.
+"""The C library's heap: the memory that it keeps between rounds.
 
-A chunk of 1 MiB is several buffers on its way, a step of training a dozen. Given back to the kernel and asked for
-again, each MiB costs 256 page faults, more than its bytes cost to send. Where the C library is not glibc there is
-nothing to set, and both functions do nothing.
+A chunk of 1 MiB takes several buffers on its way, and a step of training takes a dozen. If a MiB goes back to the
+kernel and is requested again, it costs 256 page faults, which take longer than sending its bytes. With another C
+library than glibc both functions do nothing.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ MIB = 1 << 20
 
 
 def keep_for_chunks() -> None:
-    """Let a server's heap keep chunks, but no models.
+    """Set a server's heap to keep chunks, but no models.
 
-    All threads share one heap: in a heap of its own each keeps the largest chunks that ever passed through it.
+    All threads share one heap. With separate heaps, each thread would keep the largest chunks that it has ever handled.
     """
     _set({M_MMAP_THRESHOLD: 2 * MIB, M_TRIM_THRESHOLD: 8 * MIB, M_ARENA_MAX: 1})
 
 
 def keep_for_training() -> None:
-    """Let a device's heap keep the weights, gradients and inputs of a stack, too."""
+    """Set a device's heap to keep the weights, gradients and inputs of a stack, too."""
     _set({M_MMAP_THRESHOLD: 8 * MIB, M_TRIM_THRESHOLD: 32 * MIB})
 
 

@@ -1,4 +1,4 @@
-"""The small HTTP server of every process: `/metrics`, `/healthz`, `/readyz`, and what a process serves beside them."""
+"""The small HTTP server of every process: `/metrics`, `/healthz`, `/readyz`, and further paths of the process."""
 
 import socket
 import sys
@@ -46,8 +46,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own.
 
-        Of too many the oldest is hung up on of the address that has most, so that probes are answered whoever else
-        asks; who comes while all of these are still ending is not heard.
+        Above the limit, close the oldest connection of the address with the most connections, so that probes are always
+        answered. A new connection is dropped while all others are still closing.
         """
         if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
             self.shutdown_request(request)
@@ -61,12 +61,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke: who opens and resets them would fill the log with tracebacks."""
+        """Ignore connections that broke. Otherwise a peer that opens and resets connections fills the log with
+        tracebacks.
+        """
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def _hang_up(self, request: socket.socket) -> None:
-        """Have the thread of a connection read its end."""
+        """Close a connection, so that its thread reads the end."""
         self._from.pop(request, None)
         with suppress(OSError):  # it has ended by itself
             request.shutdown(socket.SHUT_RDWR)
@@ -79,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def stay(self, request: socket.socket) -> bool:
-        """Let a connection last for as long as its other end goes on reading; False where too many do."""
+        """Let a connection last while its peer reads; return False if too many connections last."""
         if request not in self._staying and len(self._staying) >= MOST_STAYING:
             return False
         if request in self._open:  # else it was hung up on
@@ -88,14 +90,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         return True
 
     def service_actions(self) -> None:
-        """Hang up, a few times a second, on who takes too long: its thread then reads the end of the connection."""
+        """Close slow connections, a few times per second. Their threads then read the end."""
         now = time.monotonic()
         for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
             with suppress(OSError):  # it has ended by itself
                 request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Bind without the reverse look-up of the host name that the standard server makes."""
+        """Bind without the reverse look-up of the host name in the standard server."""
         # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
@@ -112,15 +114,15 @@ class _Quiet(WSGIRequestHandler):
     server: _Server
 
     def get_environ(self) -> "WSGIEnvironment":
-        """Return a request's environment, with a way to let its connection last."""
+        """Return a request's environment, with a function that lets its connection last."""
         return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Requests of probes and scrapers are no events."""
+        """Log nothing: requests of probes and scrapers are not events."""
 
 
 class StatusServer:
-    """Serves metrics and health in a thread of its own, so that a busy event loop still answers."""
+    """Serve metrics and health in a separate thread, so that a busy event loop still answers."""
 
     def __init__(
         self,
@@ -132,11 +134,11 @@ class StatusServer:
     ) -> None:
         """Bind `address` (host:port, port 0 for any); `beside` answers all other paths.
 
-        A request by another name than this machine's, an address, a name of Kubernetes or one of `names` is refused:
-        a page that somebody has open elsewhere may have pointed a name of its own here (DNS rebinding).
+        The host name of a request must be this machine's, an address, a name of Kubernetes or one of `names`. Other
+        names are refused, because an attacker's page may point a name of its own to this machine (DNS rebinding).
 
         Raises:
-            AddressError: it cannot be bound.
+            AddressError: the address cannot be bound.
         """
         host, port = split_address(address)
         if host == EVERYWHERE and not has_ipv6():
@@ -179,13 +181,15 @@ class StatusServer:
 
 
 def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, without its port; empty where there is no header."""
+    """Return the name or address in a Host header, without its port; an empty text without a header."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return name.removesuffix(".").lower()
 
 
 def _is_nobody_elses(name: str) -> bool:
-    """Return whether a name is an address, or a name that no stranger can have: without a dot, or of Kubernetes."""
+    """Return whether a name is an address, or a name that no stranger can own: a name without a dot, or of
+    Kubernetes.
+    """
     if "." not in name or name.endswith(NOBODY_ELSES):
         return True
     try:

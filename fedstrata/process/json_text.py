@@ -1,4 +1,4 @@
-"""JSON that every reader takes: a number that is not finite is null, since JSON has none such."""
+"""JSON for every reader: a number that is not finite becomes null, because JSON has no such numbers."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def json_text(value: object, **how: Any) -> str:
-    """Return a document as JSON; `how` is handed on to `json.dumps`. No number makes it fail."""
+    """Return a document as JSON. `how` goes to `json.dumps`. No number causes an error."""
     try:
         return json.dumps(value, allow_nan=False, **how)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Logs: one JSON line an event on standard error, with its fields; INFO alone tells the story."""
+"""Logs on standard error: one JSON object per event with its fields. The level INFO alone tells the story of a run."""
 
 import io
 import logging
@@ -29,14 +29,14 @@ def configure_logs(level: str = "INFO") -> None:
 
 
 def print_whatever_comes() -> None:
-    """Let what a locale has no letters for be printed as escapes, instead of ending the program that prints it."""
+    """Print letters that the locale lacks as escapes. Otherwise such a letter would end the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class EventLog:
-    """Says events of one part of a process: `log.info("round_closed", round=3, seconds=0.4)`."""
+    """Log the events of one part of a process, as in `log.info("round_closed", round=3, seconds=0.4)`."""
 
     def __init__(self, name: str, **fields: Any) -> None:
         self._logger = logging.getLogger(name)
@@ -59,5 +59,5 @@ class EventLog:
         self._logger.error(event, extra={"fields": self._fields | fields})
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Log as `error` does, with the traceback of the exception being handled."""
+        """Log an event like `error`, with the traceback of the current exception."""
         self._logger.exception(event, extra={"fields": self._fields | fields})

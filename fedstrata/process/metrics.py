@@ -1,4 +1,4 @@
-"""What a process measures of itself: bytes per link, rounds, updates; all exposed at /metrics.
+"""The measurements of a process about itself, at /metrics: bytes per link, rounds, updates.
 
 Bytes are counted where messages are serialised and parsed (`fedstrata.rpc.counting`), never computed.
 """
@@ -20,7 +20,7 @@ ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKey:
-    """The place at which bytes were counted: the link, the direction, the kind and the end."""
+    """Name the place where bytes were counted: the link, the direction, the kind and the end."""
 
     link: str
     direction: str
@@ -29,7 +29,7 @@ class LinkKey:
 
 
 class LinkMeter(Collector):
-    """Bytes by link, direction, kind and end."""
+    """Count bytes by link, direction, kind and end."""
 
     def __init__(self) -> None:
         self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # a count that its counter holds
@@ -46,7 +46,9 @@ class LinkMeter(Collector):
         return add
 
     def go_on_from(self, counts: Mapping[LinkKey, int]) -> None:
-        """Add what an earlier life of this process had counted; of several notes of it the largest counts."""
+        """Add the counts of this process before its restart. If there are several notes of a count, the largest is
+        used.
+        """
         for key, count in counts.items():
             more = max(0, count - self._earlier[key])
             self._earlier[key] += more
@@ -65,7 +67,7 @@ class LinkMeter(Collector):
         )
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """Yield the counts as Prometheus reads them."""
+        """Yield the counts in the form of Prometheus."""
         family = CounterMetricFamily(
             "fedstrata_link_bytes", "Bytes of messages, counted when serialised and parsed.", labels=LINK_LABELS
         )
@@ -122,25 +124,25 @@ class ProcessMetrics:
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
     def run(self, run_id: str, *, experiment: str, method: str, global_rounds: int) -> None:
-        """Show which run this is, and how many rounds it is to have; only the GPS does."""
+        """Show the run and its number of global rounds; only the GPS does this."""
         self._run.info.labels(run_id, experiment, method).set(1)
         self._run.global_rounds.set(global_rounds)
 
     def phase(self, phase: str) -> None:
-        """Show which phase the run is in."""
+        """Show the phase of the run."""
         for other in PHASES:
             self._run.phase.labels(other).set(other == phase)
 
     def refused(self, reason: str) -> None:
-        """Count a call that was refused by who makes it, or given up."""
+        """Count a call that was refused because of its caller, or given up."""
         self._refused.labels(reason).inc()
 
     def progressed(self) -> None:
-        """Note that the run has got on just now."""
+        """Note that the run has made progress now."""
         self._run.progressed.set_to_current_time()
 
     def waits(self, seconds: Mapping[str, float], awaited: int) -> None:
-        """Show who is waited for, and how many are in all."""
+        """Show how long the run has waited for whom, and the number of all awaited children."""
         for who in self._run.named - set(seconds):
             self._run.waits.remove(who)
         for who, waited_s in seconds.items():
@@ -159,12 +161,12 @@ class ProcessMetrics:
         self._outcomes[outcome].inc()
 
     def devices(self, states: Mapping[str, int]) -> None:
-        """Show how many devices are in which state."""
+        """Show the number of devices in each state."""
         for state, count in states.items():
             self._devices.labels(state).set(count)
 
     def evaluated(self, lps_id: str, gauges: Mapping[str, str], measured: Mapping[str, float | None]) -> None:
-        """Show the loss and the metrics that devices of a cluster measured; `gauges` names each metric's gauge."""
+        """Show the loss and the metrics of a cluster. `gauges` names each metric's gauge."""
         for name, gauge in gauges.items():
             if name not in self._measured:
                 about = f"At the GPS: {name} of a cluster's last measured model on held-out examples."
@@ -176,7 +178,7 @@ class ProcessMetrics:
 
 
 class _RunMetrics:
-    """The metrics that only the GPS shows, for the run as a whole; without a registry it shows none."""
+    """Hold the metrics of the whole run, which only the GPS shows. Without a registry they are not shown."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.info = Gauge(

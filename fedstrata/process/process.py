@@ -1,4 +1,4 @@
-"""How every service process starts, says where it listens, and stops."""
+"""The start of every service process, the report of its addresses, and its end."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Arguments(argparse.ArgumentParser):
-    """Options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
+    """Parse options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
 
     def option(self, name: str, help: str, *, default: str | None = None, required: bool = False) -> None:  # noqa: A002
         """Add an option with a value."""
@@ -60,8 +60,8 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """Return a folder, made for its owner alone if it is not there. Raises OutputError where nobody can make or write
-    it.
+    """Return a folder. A missing folder is made for its owner alone. Raises OutputError if it cannot be made or
+    written.
     """
     path = Path(text)
     try:
@@ -74,15 +74,15 @@ def folder(text: str) -> Path:
 
 
 def say_listening(**addresses: str) -> None:
-    """Tell whoever started this process where it listens: one JSON line on standard output."""
+    """Print one JSON line with the addresses of this process on standard output, for the program that started it."""
     print(json.dumps({"event": "listening", **addresses}), flush=True)
 
 
 def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int | None]]) -> NoReturn:
-    """Run a service until it is done or told to stop; its exit codes are those of `fedstrata.errors`.
+    """Run a service until its work is done or a signal stops it. The exit codes are those of `fedstrata.errors`.
 
-    A `main` that gives None was told to stop before its work was over. A process so stopped ends as one that the
-    signal killed, 143 for SIGTERM, so that whoever keeps it alive knows that it is still needed.
+    If `main` returns None, a signal stopped it before its work was done. Then the process ends with the exit code of
+    the signal, 143 for SIGTERM. So a supervisor knows that the process is still needed.
     """
     print_whatever_comes()
     configure_logs(options.log_level.upper())
@@ -102,7 +102,7 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
 
 
 def run_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end on the event loop of our services: uvloop's, which turns faster than asyncio's own."""
+    """Run a coroutine to its end on uvloop's event loop, which is faster than asyncio's."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
@@ -132,9 +132,10 @@ def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
 
 
 def spare_what_is_loaded() -> None:
-    """Have the garbage collector pass over all that is there by now, modules above all: to walk it takes 0.1 s.
+    """Exclude all present objects, mostly modules, from garbage collection, because a pass over them takes 0.1 s.
 
-    It looks at the rest less often than by default: with 2,000 devices it took an eighth of a device process's time.
+    Other objects are collected less often than by default. With 2,000 devices the collection took an eighth of a device
+    process's time.
     """
     gc.collect()
     gc.freeze()
@@ -142,7 +143,7 @@ def spare_what_is_loaded() -> None:
 
 
 async def first_of(stop: asyncio.Event, work: Awaitable[int]) -> int | None:
-    """Return the result of the work, or None (the work cancelled) when told to stop before."""
+    """Return the result of the work, or None if a stop comes first; the work is cancelled then."""
     job, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

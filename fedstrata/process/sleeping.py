@@ -1,6 +1,6 @@
-"""Time on links: how long calls may take, how long a parent holds one back, and the pauses between attempts.
+"""Time on links: how long calls may take, how long a parent holds a call, and the pauses between attempts.
 
-The only module that lets time pass on purpose.
+This is the only module that waits on purpose.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
-    """Return the deadline of a call that carries a payload, and may be held back for some time before."""
+    """Return the deadline of a call with a payload that the parent may hold for `held_s`."""
     return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
 
 
 def hold_s(children: int) -> float:
-    """Return how long a parent of so many children holds the call of each back.
+    """Return how long a parent of this many children holds each call.
 
     >>> hold_s(100), hold_s(2_000)
     (20.0, 400.0)
@@ -39,69 +39,69 @@ def hold_s(children: int) -> float:
 
 
 def wall_time() -> float:
-    """Return seconds since 1970 as this process knew them when it started, and as many as have gone by since: somebody
-    who sets the clock meanwhile changes no duration.
+    """Return seconds since 1970, as the clock was when the process started plus the time since then. A changed clock
+    changes no duration.
     """
     return _STARTED_AT + time.monotonic()
 
 
 def since_ns(unix_ns: int) -> int:
-    """Return the time since a time given in nanoseconds since 1970; 0 for a time in the future."""
+    """Return the time since `unix_ns`, in nanoseconds since 1970; 0 for a future time."""
     return max(0, round(wall_time() * 1e9) - unix_ns)
 
 
 def pass_time(seconds: float) -> None:
-    """Let time go by where there is no event loop yet."""
+    """Wait where no event loop runs yet."""
     time.sleep(seconds)
 
 
 async def until_ns(at_ns: int, early_ns: int = 0) -> None:
-    """Wait until a time of the monotonic clock: a timer of whole milliseconds may be early, and is set again.
+    """Wait until a time of the monotonic clock. A timer of whole milliseconds may end early, and is then set again.
 
-    It may be late, too. Set as much as a timer's step early, `early_ns`, the rest is waited for turn by turn of the
-    loop, which costs its processor that long.
+    A timer may also be late. With `early_ns` the timer ends this much earlier, and the loop's turns fill the rest,
+    which uses the processor.
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
 
 
 class Clock(Protocol):
-    """A clock: it tells the time, in nanoseconds, and lets it pass."""
+    """Define a clock, which tells the time in nanoseconds and waits."""
 
     def now_ns(self) -> int:
-        """Return the time now."""
+        """Return the current time."""
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that are set so much early."""
+        """Wait until a time, with timers that end `early_ns` earlier."""
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something called at a time, or by chance a little before."""
+        """Call a function at a time, or slightly earlier."""
 
 
 class RealTime:
-    """The machine's own time."""
+    """Use the machine's own time."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since some time."""
+        """Return nanoseconds since an arbitrary time."""
         return time.monotonic_ns()
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that are set so much early."""
+        """Wait until a time, with timers that end `early_ns` earlier."""
         await until_ns(at_ns, early_ns)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Have something called at a time."""
+        """Call a function at a time."""
         return asyncio.get_running_loop().call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, call)
 
 
 class Backoff:
-    """Pauses between attempts: each twice the last, up to two seconds."""
+    """Pause between attempts. Each pause is twice the last, up to two seconds."""
 
     def __init__(self) -> None:
         self.attempts = 0
 
     async def pause(self) -> None:
-        """Let one pause go by."""
+        """Wait for the next pause."""
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.attempts)
         self.attempts = min(self.attempts + 1, 16)
         await asyncio.sleep(pause_s)
@@ -111,7 +111,7 @@ class Backoff:
 
 
 async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-    """Wait until a condition holds, looking again when an event is set; False on time-out."""
+    """Wait until a condition holds, which is checked whenever an event is set. Return False on time-out."""
     if is_true():
         return True
     try:
@@ -124,7 +124,7 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
 
 
 class Changes:
-    """Has those who wait for something look again whenever it may have come; their time-outs share one timer."""
+    """Wake the waiting callers whenever their condition may hold. Their time-outs share one timer."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, asyncio.Future[bool]]] = []  # a heap, by when their time is over
@@ -140,7 +140,7 @@ class Changes:
         return self._next
 
     def tell(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all waiting callers."""
         told, self._waiting = self._waiting, []
         for _, _, waiting in told:
             _wake(waiting, is_over=False)
@@ -149,7 +149,7 @@ class Changes:
             self._next = None
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until a condition holds; False on time-out."""
+        """Wait until a condition holds. Return False on time-out."""
         loop, is_over = asyncio.get_running_loop(), False
         ends_at = math.inf if timeout_s is None else loop.time() + timeout_s
         while not is_true():
@@ -176,23 +176,23 @@ def _wake(waiting: "asyncio.Future[bool]", *, is_over: bool) -> None:
 
 
 class Alarm:
-    """One timer for many times: it rings at the earliest that it was asked for, or by chance before."""
+    """Use one timer for many times. The alarm rings at the earliest requested time, or slightly earlier."""
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """`ring` is given the time up to which all is due."""
+        """Set the function `ring`, which receives the time up to which everything is due."""
         self._ring = ring
         self._timer: asyncio.Handle | None = None
         self._rings_at = math.inf
 
     def ring_by(self, when: float) -> None:
-        """Ring at a time of the running loop, or earlier."""
+        """Ring at this time of the running loop, or earlier."""
         if when < self._rings_at:
             self.close()
             self._timer = asyncio.get_running_loop().call_at(when, self._fire)
             self._rings_at = when
 
     def close(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._rings_at = None, math.inf
@@ -203,9 +203,9 @@ class Alarm:
 
 
 class TimeLimit:
-    """A time limit for one step after another: what `asyncio.timeout` does, with a timer that stays.
+    """Limit the time of one step after another, like `asyncio.timeout` but with one timer.
 
-    A step that is over in time leaves the timer as it is; one that fires too early is set again.
+    A step that ends in time leaves the timer unchanged. A timer that fires too early is set again.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class TimeLimit:
         self._is_over = False
 
     async def hold(self, timeout_s: float, step: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of a step. Raises TimeoutError when it takes longer; it is cancelled then."""
+        """Return the result of a step. If the step takes longer, cancel it and raise TimeoutError."""
         task = asyncio.current_task()
         if task is None or self._task is not None:
             step.close()
@@ -236,7 +236,7 @@ class TimeLimit:
                 task.uncancel()
 
     def close(self) -> None:
-        """Give the timer up, unless a step is under way that still needs it."""
+        """Cancel the timer, unless a step under way still needs it."""
         if self._task is None:
             self._alarm.close()
 

@@ -1,1 +1,1 @@
-"""The run record: each table is declared once, written by the GPS and read by whoever looks at a run."""
+"""The run record: each table is declared once. The GPS writes the tables, and the experimenter reads them."""

@@ -1,4 +1,4 @@
-"""The real clock in the record: links.csv, what links were to do and what they did, and `real` of summary.json."""
+"""The real clock in the record: links.csv, which compares configured and achieved links, and `real` of summary.json."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Real:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LinkRow:
-    """Hold what was configured and achieved for a child's link in one direction, or for its computing."""
+    """Hold the configured and the achieved values of a child's link in one direction, or of its computing."""
 
     link: Link
     """Link. `device-gps` holds the answers before training, since the GPS last started."""
@@ -111,5 +111,5 @@ def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:
 
 
 def real_summary(rows: Sequence[LinkRow]) -> Real:
-    """Return how many rows there are, and how many of them are outside."""
+    """Return the number of rows, and the number of rows outside the tolerance."""
     return Real(links=len(rows), outside=sum(row.outside is not None for row in rows))

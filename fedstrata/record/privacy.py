@@ -1,4 +1,4 @@
-"""`privacy` of summary.json: what noise covered, with which ε and δ, and what it did not cover."""
+"""`privacy` of summary.json: the values that noise covered, with ε and δ, and the values that it did not cover."""
 
 from typing import Literal
 
@@ -58,7 +58,7 @@ class Privacy:
 
 
 def privacy_summary(experiment: Experiment, spent: float | None = None) -> Privacy | None:
-    """Return what a record says of noise; None for an experiment without that section."""
+    """Return the noise of a run for its record; None if the experiment has no section `privacy`."""
     privacy, budget = experiment.privacy, budget_of(experiment)
     if privacy is None:
         return None

@@ -1,4 +1,4 @@
-"""relevance.csv: the matrix that the first grouping was read from, with device ids as header row and first column."""
+"""relevance.csv: the matrix of the first grouping, with device ids as header row and first column."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ from fedstrata.record.tables import csv_lines, csv_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Relevance:
-    """The relevance matrix R, shape (N, N), symmetric, values in [0, 1]; row and column i are `ids[i]`."""
+    """Hold the relevance matrix R, shape (N, N), symmetric, with values in [0, 1]. Row and column i belong to
+    `ids[i]`.
+    """
 
     ids: tuple[str, ...]
     matrix: Matrix
@@ -37,7 +39,7 @@ def relevance_csv(relevance: Matrix, ids: Sequence[str]) -> Iterator[str]:
 
 
 def read_relevance(path: Path) -> Relevance | None:
-    """Return the matrix; None if it has no device, or is not there. Raises DataError."""
+    """Return the matrix; None if it has no device, or the file is missing. Raises DataError."""
     table = csv_rows(path) if path.exists() else []
     ids = tuple(table[0][1:]) if table else ()
     if not ids:

@@ -1,4 +1,4 @@
-"""rounds.csv: what each LPS round came to, with loss and metrics of the model that the round produced."""
+"""rounds.csv: the result of each LPS round, with loss and metrics of the model that the round produced."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -46,15 +46,17 @@ class RoundRow:
 
     @property
     def key(self) -> tuple[int, str]:
-        """A later row of the same LPS round of the same cluster replaces an earlier one."""
+        """Return the key of a row: the LPS round and the cluster. A later row with the same key replaces an earlier
+        one.
+        """
         return self.lps_round, self.lps_id
 
 
 class RoundsTable(Table[RoundRow]):
-    """rounds.csv, which has a column for each metric of the run's task."""
+    """Declare rounds.csv, which has a column for each metric of the run's task."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
-        """The first of `metrics` is the headline."""
+        """Set the metrics, of which the first is the headline."""
         super().__init__(RoundRow)
         self._ranges = {metric.name: metric.range for metric in metrics}
         names = {
@@ -83,7 +85,7 @@ class RoundsTable(Table[RoundRow]):
 
 
 def _check_in_range(cell: str | None, least: float, most: float, said: str) -> None:
-    """Raise DataError for a cell that is no number in a range; an empty one is fine."""
+    """Raise DataError for a cell that is not a number in this range. An empty cell is valid."""
     try:
         is_in_range = cell is None or least <= float(cell) <= most
     except ValueError:
@@ -93,7 +95,7 @@ def _check_in_range(cell: str | None, least: float, most: float, said: str) -> N
 
 
 def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
-    """Return the mean loss as `loss` and the metrics, over held-out examples; None if devices have not measured that
+    """Return the mean loss as `loss` and the metrics, over held-out examples; None if devices have not measured the
     model.
     """
     if not row.evaluated_examples:
@@ -102,7 +104,7 @@ def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
-    """Return the row of what an LPS reported."""
+    """Return the row for an LPS's report."""
     found = metrics_of(row, task) or {}
     return RoundRow(
         global_round=row.global_round + 1,
@@ -121,7 +123,7 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
 
 
 def page_row(row: RoundRow, headline: Metric) -> list[Any]:
-    """Return the cells of a row in the order of the page's columns, with the headline alone of the metrics."""
+    """Return the cells of a row in the order of the page's columns, with the headline as the only metric."""
     found = ((each.name, getattr(row, each.name)) for each in fields(row))
     return [value.get(headline.name) if name == "metrics" else value for name, value in found]
 
@@ -133,7 +135,7 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return a cell; nothing for a number that was not measured."""
+    """Return a cell; an empty text for a number that was not measured."""
     if value is None:
         return ""
     return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"

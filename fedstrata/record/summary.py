@@ -1,4 +1,4 @@
-"""summary.json: what a run came to."""
+"""summary.json: the result of a run."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Name a device or LPS that took no part from some point on, and say why."""
+    """Name a device or LPS that took no part from some point on, and give the reason."""
 
     device: str
     """Device or LPS."""
@@ -90,9 +90,7 @@ class Moved:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Hold the values of one metric. Each device measures what it would use, on its held-out examples: the final model
-    with its own layers in it, or a model of its own.
-    """
+    """Hold the values of one metric. Each device measures the model that it uses, on its held-out examples."""
 
     clusters: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
     """The metric by cluster, over all examples of its devices. `mean` is the plain mean over clusters."""
@@ -116,7 +114,7 @@ PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "task
 class Summary:
     """Hold the result of a run. Unknown keys in a file are ignored.
 
-    A field with a default is left out of the file if the experiment does not ask for it.
+    A field with a default is left out of the file if the experiment does not need it.
     """
 
     run_id: str
@@ -215,7 +213,7 @@ class Summary:
         return self.measured[self.headline.name]
 
     def mean_of(self, metric: Metric) -> float | None:
-        """Return the mean of a metric over clusters; None if the task has it not, or nobody measured it."""
+        """Return the mean of a metric over clusters; None if the task lacks the metric, or nobody measured it."""
         return self.measured[metric.name].clusters.get("mean") if metric.name in self.measured else None
 
     @property
@@ -229,7 +227,7 @@ class Summary:
 
     @property
     def by_lps(self) -> dict[str, tuple[str, ...]]:
-        """The devices of each LPS: those of its cluster or, if clusters span LPSs, those that it serves."""
+        """Return the devices of each LPS: of its cluster or, if clusters span LPSs, those that the LPS serves."""
         return self.clusters if self.homes is None else self.homes
 
     @property
@@ -245,7 +243,7 @@ class Summary:
         return self.bytes.get(name, LinkBytes(up=0, down=0))
 
     def document(self) -> dict[str, Any]:
-        """Return the summary as JSON has it."""
+        """Return the summary as a mapping for JSON."""
         document = SUMMARY.dump_python(self, mode="json", by_alias=True, exclude_defaults=True)
         measured = document.pop("measured")
         flat = {key.replace("METRIC", name): part for name, parts in measured.items() for key, part in parts.items()}
@@ -274,7 +272,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the keys of a file with those of each metric together."""
+    """Return the keys of a file, with the keys of each metric gathered."""
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):
@@ -290,7 +288,7 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics with the name of another key or column of the record. Raises ExperimentError."""
+    """Refuse metrics that share a name with another key or column of the record. Raises ExperimentError."""
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     for metric in metrics:
         if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:

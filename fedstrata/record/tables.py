@@ -1,6 +1,6 @@
-"""A table of the record: the fields of a row's class are its columns, in the file that is written and in the one read.
+"""Tables of the record. The fields of a row's class are the columns of its file, for writing and for reading.
 
-Lines are made one by one: a long run has more rows than memory should hold at once.
+Lines are made one by one, because a long run has many rows.
 """
 
 import csv
@@ -31,14 +31,14 @@ class Table(Generic[R]):
     """A CSV file of the record."""
 
     def __init__(self, row: type[R]) -> None:
-        """`row` is a checked dataclass."""
+        """Set the row class, a checked dataclass."""
         self.columns = tuple(field.name for field in fields(row))
         self._row = row
         self._adapter = TypeAdapter(row)
 
     @property
     def types(self) -> Mapping[str, type]:
-        """The type of each column: int, float or str, whether or not its cells may be empty."""
+        """The type of each column: int, float or str. Cells may be empty for any type."""
         return self._types_of(self._row)
 
     def _types_of(self, row: type[R]) -> Mapping[str, type]:
@@ -51,7 +51,7 @@ class Table(Generic[R]):
         return [getattr(row, name) for name in self.columns]
 
     def lines(self, rows: Iterable[Iterable[object]]) -> Iterator[str]:
-        """Return the lines of the file; each row has its cells in the order of the columns."""
+        """Yield the lines of the file. Each row is given as its cells in the order of the columns."""
         return csv_lines(self.columns, rows)
 
     def read(self, path: Path) -> tuple[R, ...]:
@@ -70,14 +70,14 @@ class Table(Generic[R]):
         return tuple(self._parsed(header, row, f"{path} row {line}") for line, row in enumerate(table[1:], start=2))
 
     def read_if_there(self, path: Path) -> tuple[R, ...]:
-        """Return the rows of a file that only some runs have; none if it is not there."""
+        """Return the rows of a file that only some runs have; no rows if it is missing."""
         return self.read(path) if path.exists() else ()
 
     def _parsed(self, header: list[str], row: list[str], where: str) -> R:
         return self._checked(self._cells(header, row, where), where)
 
     def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
-        """Return the cells of a row by column; None for an empty one."""
+        """Return the cells of a row by column; None for an empty cell."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
         return {name: cell or None for name, cell in zip(header, row, strict=True)}
@@ -109,7 +109,7 @@ def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
 
 
 def of_global_round(global_round: int) -> tuple[object, ...]:
-    """Return the first columns of a global round, given from 0."""
+    """Return the first columns of a global round, which is counted from 0 here."""
     return "gps", global_round + 1, "", ""
 
 
@@ -125,7 +125,7 @@ def csv_lines(header: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterat
 
 
 def csv_rows(path: Path) -> list[list[str]]:
-    """Return all rows of a CSV file that are not blank. Raises DataError."""
+    """Return all rows of a CSV file, except blank ones. Raises DataError."""
     try:
         return [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
     except csv.Error as error:
@@ -145,7 +145,7 @@ def read_text(path: Path) -> str:
 
 
 def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
-    """Return a `kind` built from `values`. Raises DataError naming the first key that is wrong."""
+    """Return a `kind` made from `values`. Raises DataError with the name of the first wrong key."""
     try:
         return kind.validate_python(values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The virtual clock in the record: timeline.csv, flows.csv that it follows from, and `virtual` of summary.json."""
+"""The virtual clock in the record: timeline.csv, flows.csv, from which it follows, and `virtual` of summary.json."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ class FlowRow(OfRound):
     """Number of `examples` that the device trained on before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """Return the row as a timeline takes it."""
+        """Return the row as the timeline's Exchanged."""
         work = pb.Work(
             examples=self.examples,
             busy_ns=busy_ns,
@@ -116,7 +116,9 @@ OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as t
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """The times of the GPS: the questions, from zero on, and the global rounds, from the beginning of training."""
+    """Hold the times of the GPS: of the questions, from zero on, and of the global rounds, from the beginning of
+    training.
+    """
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
     global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class RunTimes:
 
 
 def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:
-    """Return the lines of timeline.csv: questions, LPS rounds, global rounds."""
+    """Yield the lines of timeline.csv: questions, LPS rounds, global rounds."""
     return TIMELINE.lines(_timeline(rows, times))
 
 
@@ -138,7 +140,7 @@ def _timeline(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[tuple[ob
 
 
 def flows_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:
-    """Return the lines of flows.csv.
+    """Yield the lines of flows.csv.
 
     Before training `lps_id` is the question's name. After the last global round each LPS has a row for the final model.
     """
@@ -166,7 +168,7 @@ def _flows_of(of: Sequence[object], times: pb.RoundTimes) -> Iterator[tuple[obje
 
 
 def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
-    """Return how long the run took, and the parts of it at each tier."""
+    """Return the duration of the run, and its parts at each tier."""
     by_lps: dict[str, list[int]] = {}
     last_ns = max((closed.ends_ns for closed in times.global_rounds.values()), default=0)
     for row in rows:
@@ -187,7 +189,7 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
 
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
-    """Return the columns from begins_s on, of a round with times from another start."""
+    """Return the columns from begins_s on, for a round with times from another start."""
     whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 
@@ -198,10 +200,10 @@ def _means(times: pb.RoundTimes) -> list[int]:
 
 
 def _summed(rounds: Iterable[pb.RoundTimes]) -> Parts:
-    """Return the parts summed over rounds one after the other."""
+    """Return the sum of the parts over consecutive rounds."""
     return _named(sum(part) / 1e9 for part in zip(*(_means(times) for times in rounds), strict=True))
 
 
 def _named(seconds: Iterable[float]) -> Parts:
-    """Return seconds in the order of the parts; 0 if there are none."""
+    """Return seconds in the order of the parts; 0 for a missing part."""
     return Parts(**dict(zip(PARTS, [*seconds] or [0.0] * len(PARTS), strict=True)))

@@ -1,4 +1,4 @@
-"""What a clock adds to a record: its tables, and its part of the summary."""
+"""The additions of a clock to a record: its tables, and its part of the summary."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Timing:
     carried_before: Sequence[pb.Carried] = ()  # of answers before training, on the real clock
 
     def tables(self) -> dict[str, Iterator[str]]:
-        """Return the lines of each table by its file's name; none without a clock."""
+        """Return the lines of each table by file name; no tables without a clock."""
         found, ids = {}, self.experiment.device_ids()
         if self.experiment.clock == "virtual":
             found["timeline.csv"] = timeline_csv(self.rows, self.times)
@@ -39,7 +39,7 @@ class Timing:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """Return the keys of the summary that a clock fills in."""
+        """Return the summary's keys that come from a clock."""
         experiment = self.experiment
         return {
             "virtual": virtual_summary(self.rows, self.times) if experiment.clock == "virtual" else None,

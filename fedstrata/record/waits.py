@@ -1,4 +1,4 @@
-"""waits.csv: who waited for whom, each child's four parts of each round, on either clock."""
+"""waits.csv: each child's four parts of each round, on either clock, which show who waited for whom."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """Hold the parts of a round of one child."""
+    """Hold the parts of one child's round."""
 
     tier: Literal["lps", "gps"]
     """`lps`: an LPS round; `gps`: a global round."""
@@ -41,7 +41,7 @@ class WaitRow(OfRound):
 
     @property
     def busy_s(self) -> float:
-        """The time of the child's own work, without waiting."""
+        """The time of the child's own work, without its wait."""
         return self.down_s + self.compute_s + self.up_s
 
 
@@ -50,7 +50,7 @@ WAITS = Table(WaitRow)
 
 @dataclass(kw_only=True)
 class _Took:
-    """The time of a child in each part of a round, in nanoseconds."""
+    """Hold the time of a child in each part of a round, in nanoseconds."""
 
     down_ns: int = 0
     compute_ns: int = 0
@@ -61,7 +61,7 @@ class _Took:
         return self.down_ns + self.compute_ns + self.up_ns
 
     def cells(self, round_ns: int) -> list[str]:
-        """Return the parts, and the rest of the round as waiting."""
+        """Return the parts, with the rest of the round as wait."""
         parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
         return [as_seconds(part) for part in parts]
 
@@ -85,7 +85,7 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return each child's parts by number: as the virtual clock calculated them, or as the real clock measured them."""
+    """Return each child's parts by number: calculated by the virtual clock, or measured by the real clock."""
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
     }
@@ -98,8 +98,8 @@ def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tu
 def _of_lpss(
     global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[int, _Took, int]]:
-    """Yield the LPSs in a global round, and how long it was; on the real clock an LPS computes as long as its LPS
-    rounds, in which its devices' answers go up, where they are asked.
+    """Yield the LPSs of a global round and its duration. On the real clock, an LPS's computing is the time of its LPS
+    rounds, in which its devices' answers also go up.
     """
     found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns

@@ -1,4 +1,4 @@
-"""What a parent answers when its children call."""
+"""The answers of a parent to the calls of its children."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ChildCalls:
-    """Answers the calls of one parent's children, by the round that is open."""
+    """Answer the calls of one parent's children, in the open round."""
 
     def __init__(
         self,
@@ -36,10 +36,12 @@ class ChildCalls:
         refused: Refusals | None = None,
         hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
-        """`accepts_updates` gives what an update of a round has to be; by default, what `exchange` says.
+        """Set the parts of the parent. `accepts_updates` returns the required form of a round's updates; by default,
+        the form in `exchange`.
 
-        `serves` is false for a child that another parent has now. `refused` keeps refused children for others, too.
-        `hear` takes what a child shows with each asking, and raises PayloadError for what no honest child shows.
+        `serves` returns False for a child that another parent serves now. `refused` keeps refused children, and other
+        objects may share it. `hear` takes each request of a child, and raises PayloadError for a request that no honest
+        child makes.
         """
         self.exchange = exchange
         self._metrics = metrics
@@ -58,7 +60,9 @@ class ChildCalls:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the open round, -1 for none, the children that it still waits for, and for what of theirs."""
+        """Return the number of the open round (-1 for none), the children that it waits for, and what they still have
+        to send.
+        """
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 
     def opened(self) -> OpenRound:
@@ -68,7 +72,7 @@ class ChildCalls:
         return self._round
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Hold the call until there is something for this child, then stream it."""
+        """Hold the call until there is a reply for this child, then stream the reply."""
         check_run(self.exchange.run_id, request.run_id)
         child_id = request.child_id
         self.refused.check(child_id)
@@ -95,7 +99,7 @@ class ChildCalls:
                 del part  # a chunk; the next may be long in coming
 
     async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Give what a child gets of the open round: its model, or the reply in place of it."""
+        """Yield the parts of the open round for a child: its model, or the reply in place of the model."""
         for first in opened.first(request):
             yield first
         if (said := await opened.instead_of_model(request)) is not None:
@@ -111,14 +115,14 @@ class ChildCalls:
         return self._is_over_for(request) or (self._round is not None and self._round.has_news_for(request))
 
     def _is_over_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether a child gets nothing more here: the run is over, or another parent has the child now."""
+        """Return whether the child gets no further reply here: the run is over, or another parent serves the child."""
         return self._finished is not None or not self._serves(request.child_id)
 
     def _hear_of(self, request: pb.FetchModelRequest) -> None:
         """Let the stages of the open round know that a child asks.
 
         Raises:
-            PayloadError: no honest child asks so; the child is refused, which it can be of an open round alone.
+            PayloadError: no honest child asks like this. The child is refused, which is possible only in an open round.
         """
         try:
             self._hear(request)
@@ -129,10 +133,11 @@ class ChildCalls:
             raise
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        """Take what a child says beside its update: an answer, or an announcement. What is not wanted is passed over.
+        """Take a child's answer or announcement. Messages that the round does not want are ignored.
 
         Raises:
-            PayloadError: no honest child says so; the child is refused. SupersededError: it has begun another call.
+            PayloadError: no honest child sends this; the child is refused.
+            SupersededError: the child has begun another call.
         """
         check_run(self.exchange.run_id, message.run_id)
         try:
@@ -145,7 +150,9 @@ class ChildCalls:
             raise
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Take one child's update for the open round; one that misses it is an answer, not an error."""
+        """Take one child's update for the open round. For an update that misses the round, return a reply, not an
+        error.
+        """
         check_run(self.exchange.run_id, header.run_id)
         try:
             accepted = await self._uploads.take(self._round, header, parts)
@@ -161,17 +168,17 @@ class ChildCalls:
         self._uploads.check_payload(self._round, header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
-        """Say where a child's upload stands."""
+        """Return how many bytes of a child's upload have arrived."""
         check_run(self.exchange.run_id, request.run_id)
         opened = self._round
         offset, number = (opened.offset_of(request), opened.number) if opened else (0, -1)
         return pb.LocateUpdateResponse(run_id=self.exchange.run_id, offset=offset, current_round=number)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
-        """Take what a child measured of the final model; idempotent.
+        """Take a child's measurement of the final model. A repeated call changes nothing.
 
         Raises:
-            NotReadyError: after a restart the final model is not out again; asking for the round says what is wanted.
+            NotReadyError: after a restart the final model is not offered yet. The child has to ask for the round.
         """
         check_run(self.exchange.run_id, run_id)
         check_evaluation(evaluation)
@@ -184,7 +191,7 @@ class ChildCalls:
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
     def ban(self, child_id: str, reason: str) -> None:
-        """Refuse a child for the rest of the run, if its update of the open round is not in yet."""
+        """Refuse a child for the rest of the run, unless its update of the open round has been accepted."""
         opened = self._round
         if opened is not None and self.refused.refuse(opened.intake, opened.number, child_id, reason):
             opened.intake.exclude(child_id)
@@ -193,7 +200,7 @@ class ChildCalls:
 
 @dataclass(frozen=True)
 class ChildStream:
-    """Answers one child for as long as it stays, by the calls that its messages stand for."""
+    """Answer one child on its stream, by the calls for which its messages stand."""
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
@@ -201,7 +208,7 @@ class ChildStream:
     wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
-        """Answer all that comes."""
+        """Answer all messages of the stream."""
         parts = aiter(requests)
         async for part in parts:
             asked: pb.FetchModelRequest | None
@@ -218,7 +225,9 @@ class ChildStream:
                 await self.fetch(asked, context)
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
-        """Take an update where others follow it; gives what its sender asks for then."""
+        """Take an update from a stream of updates, and return its sender's request for the next model, if it
+        makes one.
+        """
         update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
@@ -232,7 +241,7 @@ class ChildStream:
 
 
 class _UpdateParts:
-    """The parts of one update, where others follow it on the stream; holds none that it has given."""
+    """Give the parts of one update in a stream of updates, without a copy of earlier parts."""
 
     def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
         self._first: pb.UpdatePart | None = first

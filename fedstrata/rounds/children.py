@@ -1,4 +1,4 @@
-"""The children of a round: where each stands, whether enough are left, and what they report beside their tensors."""
+"""The children of a round: the state of each, whether enough are left, and their reports without tensors."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ class Upload(Supersedable):
     offset: int
 
     def is_continued_by(self, other: "Upload") -> bool:
-        """Return whether the bytes of both can belong to one update."""
+        """Return whether the bytes of both uploads can belong to one update."""
         return (self.weights, self.codec.scales) == (other.weights, other.codec.scales)
 
 
 @dataclass
 class Child:
-    """One child in a round that is being gathered."""
+    """Hold the state of one child in a round."""
 
     state: ChildState = ChildState.AWAITED
     upload: Upload | None = None
@@ -65,7 +65,7 @@ class RoundResult:
 
 @dataclass
 class Notes:
-    """The reports of children beside their tensors."""
+    """Keep the reports of children, without tensors."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
@@ -74,7 +74,8 @@ class Notes:
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
         """Keep what an accepted update reported.
 
-        An update of one part has as many examples as its checked weight; an update of several parts says how many.
+        An update of one part has as many examples as its checked weight. An update of several parts states its number
+        of examples.
         """
         name = upload.child_id
         examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples
@@ -84,7 +85,7 @@ class Notes:
             self.uploaded[name] = Exchanged.of_update(header)
 
     def result(self, children: Mapping[str, Child]) -> RoundResult:
-        """Return what a round holds that ends with its children standing so."""
+        """Return the result of a round that ends with its children in these states."""
         losses = self.losses.values()
         missing = tuple(name for name, child in children.items() if child.state is not ChildState.ACCEPTED)
         return RoundResult(
@@ -98,65 +99,66 @@ class Notes:
 
 
 class Enough:
-    """Says how few children may be left in a round. This class asks for nothing; the quorum counts reports."""
+    """Decide how few children may be left in a round. This class requires nothing; the quorum counts reports."""
 
     is_void_without_any: ClassVar[bool] = False
     """Whether the sum is void if any child leaves, even one that has sent nothing."""
 
     def are_left(self, left: int, quorum: int) -> bool:
-        """Return whether the round can still make a sum with so many children left."""
+        """Return whether the round can still make a sum with this many children."""
         return True
 
     def check(self, left: int, of: int, refused: str) -> None:
-        """Raise RunStoppedError if so few children are left; the message ends with `refused`."""
+        """Raise RunStoppedError if too few children are left. The message ends with `refused`."""
 
 
 NO_LEAST = Enough()
 
 
 class Children:
-    """Says where each child of a round stands, and whether enough of them are left."""
+    """Hold the state of each child of a round, and decide whether enough are left."""
 
     def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
-        """`enough` says how few children may be left in the round."""
+        """Set `enough`, which decides how few children may be left in the round."""
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited, not given up: counted, since every update asks
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
 
     def state_of(self, child_id: str) -> ChildState | None:
-        """Return where a child stands; None for one that is not in this round."""
+        """Return the state of a child; None for a child that is not in this round."""
         child = self._children.get(child_id)
         return child.state if child else None
 
     def offset_of(self, child_id: str) -> int:
-        """Return how many bytes of a child's payload have been folded."""
+        """Return how many bytes of a child's payload have been added to the sum."""
         return self._child(child_id).offset
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the children still awaited."""
+        """Return the children that the round still waits for."""
         return tuple(name for name, child in self._children.items() if child.state is ChildState.AWAITED)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nobody is awaited any more."""
+        """Return whether the round waits for no child."""
         return not self._awaited or self._are_too_few
 
     @property
     def going_on(self) -> tuple[str, ...]:
-        """Return the children that have not been given up."""
+        """Return the children that have not been excluded."""
         return tuple(name for name, child in self._children.items() if child.state is not ChildState.EXCLUDED)
 
     @property
     def _are_too_few(self) -> bool:
-        """Return whether the round can end because the children that are left cannot make a sum that is wanted."""
+        """Return whether the round can end, because the children that are left cannot make an acceptable sum."""
         return not self._enough.are_left(self._left, self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
-        """Raise RunStoppedError when too few children have reported; `refusals` say why some never will.
+        """Raise RunStoppedError if too few children have reported. `refusals` give the reasons for those that never
+        will.
 
-        With `still_awaited` those count, too, who still can.
+        With `still_awaited`, children that can still report count as well.
         """
         self._enough.check(self._left, len(self._children), _why(refusals))
         enough = (
@@ -179,17 +181,17 @@ class Children:
         return child
 
     def _move(self, child: Child, state: ChildState) -> None:
-        """Set where a child stands; no other place does."""
+        """Set the state of a child. All changes of states go through this function."""
         self._awaited += (state is ChildState.AWAITED) - (child.state is ChildState.AWAITED)
         self._left -= (state is ChildState.EXCLUDED) - (child.state is ChildState.EXCLUDED)
         child.state = state
 
 
 class Refusals:
-    """Keeps the children that a parent has refused for the rest of the run, and why."""
+    """Keep the children that a parent has refused for the rest of the run, with the reasons."""
 
     def __init__(self, log: EventLog, on_ban: Callable[[str, str], None] | None = None) -> None:
-        """`on_ban` is called with each child that is refused, and why."""
+        """Set `on_ban`, which is called with each refused child and the reason."""
         self.reasons: dict[str, str] = {}
         self._log = log
         self._on_ban = on_ban or (lambda child_id, reason: None)
@@ -201,16 +203,16 @@ class Refusals:
         return iter(self.reasons)
 
     def forget(self, child_id: str) -> None:
-        """Hear a child again."""
+        """Forget the refusal of a child."""
         self.reasons.pop(child_id, None)
 
     def check(self, child_id: str) -> None:
-        """Raise ExcludedError for a child that was refused."""
+        """Raise ExcludedError for a refused child."""
         if child_id in self.reasons:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
-        """Refuse a child of the open round; return whether it was refused now.
+        """Refuse a child of the open round. Return whether it was not refused before.
 
         An accepted update stays, even if a reason to refuse its sender comes later.
         """
@@ -223,9 +225,9 @@ class Refusals:
 
 
 def mean_loss(losses: Collection[tuple[float, int]]) -> float:
-    """Return the mean of losses, each of so many examples; 0 if there are none.
+    """Return the mean of losses, each weighted by its number of examples; 0 without examples.
 
-    Rounding does not take the mean beyond the least or the largest loss.
+    In spite of rounding, the mean stays between the least and the largest loss.
     """
     if not losses:
         return 0.0
@@ -234,7 +236,7 @@ def mean_loss(losses: Collection[tuple[float, int]]) -> float:
 
 
 def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
-    """Return a copy: a message inside an update keeps the whole update in memory."""
+    """Return a copy, because a message inside an update keeps the whole update in memory."""
     copy = pb.Evaluation()
     copy.CopyFrom(evaluation)
     return copy

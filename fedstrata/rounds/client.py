@@ -1,4 +1,4 @@
-"""A child's side of the rounds: it fetches models and submits updates, and goes on where a cut left off."""
+"""A child's side of the rounds: it fetches models and submits updates, and continues after a cut."""
 
 from collections.abc import Callable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -22,7 +22,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class RoundClient:
-    """Speaks for one child to its parent."""
+    """Make one child's calls to its parent."""
 
     def __init__(
         self,
@@ -36,10 +36,11 @@ class RoundClient:
         link_bytes: Callable[[], list[pb.LinkBytes]] | None = None,
         masks: Masker | None = None,
     ) -> None:
-        """`accepts_model` says what an announced model has to be; by default, one model of `layout`.
+        """Set the parts of the client. `accepts_model` returns the required form of an announced model; by default, one
+        model of `layout`.
 
-        `link_bytes` gives the counts that go up with each update. With `masks` updates go up masked, on the grid of
-        sums, which is twice as large as they would be.
+        `link_bytes` returns the counts that each update carries. With `masks`, updates are masked, on the grid of sums,
+        which takes 8 bytes per element.
         """
         self._calls = calls
         self.identity = identity
@@ -55,7 +56,7 @@ class RoundClient:
         self._timeout_s = payload_timeout_s(largest, calls.held_s) + calls.clock.slowest_s
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
-        """Return the codec in which a vector of this child goes up; `layout` if it is not the client's own."""
+        """Return the codec of a vector that this child sends. `layout` replaces the client's own layout."""
         layout = self.layout if layout is None else layout
         if self.link.up == "int8":
             return PayloadCodec.for_vector(layout, self.link.up, flat)
@@ -64,16 +65,18 @@ class RoundClient:
         return self._codec
 
     def holds(self, held_round: int | None) -> None:
-        """Say from now on that this child has the model of an LPS round, which it can send up when asked."""
+        """Report in later calls that this child has the model of an LPS round, which it can send on request."""
         self._receiving.held_round = held_round
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:
-        """Wait for the next round's model, or for word that something has to be sent again or the run is over.
+        """Wait for the next round's model, or for another reply: that the child has to send again, or that the run is
+        over.
 
-        `sent_round` and `sent_digest` say what the update is against that this child has sent last; -1 for none.
+        `sent_round` and `sent_digest` name the model to which this child's last update is relative; -1 without an
+        update.
 
         Raises:
-            FedstrataError: the parent refuses this child; ParentAwayError: it does not answer.
+            FedstrataError: the parent refuses this child. ParentAwayError: the parent does not answer.
         """
         backoff = Backoff()
         while True:
@@ -95,27 +98,27 @@ class RoundClient:
             backoff.reset()
 
     def close(self) -> None:
-        """Ask nothing more of the parent."""
+        """Make no further calls."""
         self._calls.close()
 
     async def _pause(self, backoff: Backoff) -> None:
-        """Let a while go by before the next try, if there is to be one."""
+        """Wait before the next attempt, if there will be one."""
         if self._calls.patience is not None and backoff.attempts >= self._calls.patience:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
 
     @property
     def _waits(self) -> bool:
-        """Return whether a call waits for a parent that is away, instead of coming back at once."""
+        """Return whether a call waits for an absent parent, instead of failing at once."""
         return self._calls.patience is None
 
     @property
     def _options(self) -> dict[str, Any]:
-        """Return how long a call that carries a payload may take."""
+        """Return the options that limit the time of a call with a payload."""
         return {"timeout": self._timeout_s, "wait_for_ready": self._waits}
 
     async def answer(self, round_number: int, answer: answers_pb2.Answer) -> Offered:
-        """Answer the question of a round and wait for how it goes on; raises as `fetch` does."""
+        """Answer the question of a round, and wait for the next reply. Raises the errors of `fetch`."""
         who, self._receiving.answered_round = self.identity, round_number
         message = pb.RoundAnswer(
             run_id=who.run_id,
@@ -129,13 +132,13 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(-1)
 
     async def announce(self, update: Update) -> Offered:
-        """Say what an update is before it is sent, and wait for what comes after that; raises as `fetch` does."""
+        """Announce an update before it is sent, and wait for the next reply. Raises the errors of `fetch`."""
         header = self._sending.header(update, then_fetch=self._receiving.request(update.round, update.base_digest))
         offered = await self._said(pb.UpdatePart(announced=header), "announcement_cut", update.round)
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Return what the parent says to one part; None if nothing, or if the call was cut."""
+        """Return the parent's reply to one part; None without a reply, or if the call was cut."""
 
         def parts() -> Iterator[pb.UpdatePart]:
             yield part
@@ -151,7 +154,7 @@ class RoundClient:
             return None
 
     async def exchange(self, update: Update) -> Offered:
-        """Send an update up and wait for what comes after it; raises as `submit` and `fetch` do."""
+        """Send an update, and wait for the next reply. Raises the errors of `submit` and `fetch`."""
         if self._calls.exchange is None:
             await self.submit(update)
             return await self.fetch(update.round, update.base_digest)
@@ -172,10 +175,10 @@ class RoundClient:
         return await self.fetch(update.round, update.base_digest)
 
     async def submit(self, update: Update, offset: int = 0) -> pb.UpdateReply:
-        """Send an update up from one of its bytes on, resuming where a cut left it.
+        """Send an update from this byte on, and resume after cuts.
 
         Raises:
-            FedstrataError: the parent refuses it; ParentAwayError: it does not answer.
+            FedstrataError: the parent refuses the update. ParentAwayError: the parent does not answer.
         """
         backoff = Backoff()
         while True:

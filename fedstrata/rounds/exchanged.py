@@ -1,4 +1,4 @@
-"""What a child of a parent in rounds is, receives and sends."""
+"""The objects that a child exchanges with its parent in rounds."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class ParentCalls:
-    """The three calls of a round, which LpsService and GpsService name differently."""
+    """Name the three calls of a round, which LpsService and GpsService name differently."""
 
     fetch: Any
     submit: Any
@@ -31,7 +31,7 @@ class ParentCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedModel:
-    """A model as it was received: shape (layout.size,), to be read only, and what to do with it."""
+    """Hold a received model, shape (layout.size,), read-only, and the request that came with it."""
 
     round: int
     global_round: int
@@ -52,7 +52,7 @@ class ReceivedModel:
 
     @classmethod
     def of(cls, header: pb.ModelHeader, flat: Flat, whole_bytes: int) -> Self:
-        """Return a model that is all there, with what its header says."""
+        """Return a completely received model, with the values of its header."""
         return cls(
             round=header.round,
             global_round=header.global_round,
@@ -71,9 +71,9 @@ class ReceivedModel:
         )
 
     def trained_from(self, home_id: str, cluster: int) -> bytes:
-        """Return the SHA-256 of all that was received and that training depends on, by a device in this cluster.
+        """Return the SHA-256 of all received values on which the training of a device in this cluster depends.
 
-        The values themselves are hashed, not the digest that the parent claims for them.
+        The hash covers the values themselves, not the digest that the parent claims.
         """
         numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
         lists = (self.offered, self.offers, self.withdrawn)
@@ -87,21 +87,21 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
 class Masker(Protocol):
-    """The interface that hides a child's updates, as far as its calls need it."""
+    """Define the masking of a child's updates, as the child's calls use it."""
 
     digest: bytes  # of the roster that it knows; empty for none
 
     @property
     def key(self) -> pb.MaskKey:
-        """The child's key, with the certificate of now."""
+        """Return the child's key, with its current certificate."""
 
     def take(self, roster: pb.Roster) -> None:
-        """Mask for those of a roster from now on. Raises PayloadError."""
+        """Mask for the devices of this roster from now on. Raises PayloadError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """The update that a child sends for one round, perhaps more than once; `read` gives its elements."""
+    """Hold the update that a child sends for one round, possibly several times. `read` returns its elements."""
 
     round: int
     num_examples: int

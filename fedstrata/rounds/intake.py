@@ -1,7 +1,7 @@
-"""The exact sum of one round: updates are folded into it chunk by chunk as they arrive.
+"""The exact sum of one round. Updates are added chunk by chunk as they arrive.
 
-What cannot be completed (a sender refused or excluded half-way) voids the sum, and the children send again what they
-last sent: the same way back as after a restart of the parent.
+An update that cannot be completed, because its sender is refused or excluded half-way, voids the sum. Then the children
+send their last updates again, as after a restart of the parent.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ class Intake(Children):
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """`sums` is None if it comes later, or if nothing is summed up; `enough` as in `Children`."""
+        """Set the parts of the intake. `sums` is None if it comes later, or if nothing is summed. For `enough`, see
+        `Children`.
+        """
         super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
@@ -49,16 +51,17 @@ class Intake(Children):
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
-        """Have something called each time after the sum was voided, in the order in which this was asked for."""
+        """Call a function after each void of the sum. Several functions are called in the order of registration."""
         self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
 
     async def begin(self, child_id: str, codec: PayloadCodec, weights: tuple[int, ...], offset: int) -> Upload | None:
-        """Start or continue an upload; None when the child's update is already in.
+        """Start or continue an upload; return None if the child's update is already complete.
 
         Raises:
-            UnknownChildError, ExcludedError, PayloadError, or OffsetError with the position to resume from.
+            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: with the position from
+                which the child has to resume.
         """
         child = self._child(child_id)
         if child.state is ChildState.EXCLUDED:
@@ -79,10 +82,12 @@ class Intake(Children):
         return upload
 
     def _switch(self, child_id: str, child: Child) -> None:
-        """Void the sum for a child that goes on with another update than it began; once, as after its restart.
+        """Void the sum for a child that continues with another update than it began. This may happen once, as after a
+        restart.
 
         Raises:
-            OffsetError: always, to have it begin anew; PayloadError: the second time in a round.
+            OffsetError: always, so that the child begins anew.
+            PayloadError: the second time in a round.
         """
         if child.has_switched:
             raise PayloadError(f"{child_id} continues another update than it began for the second time in a round")
@@ -91,7 +96,7 @@ class Intake(Children):
         raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
 
     async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
-        """Add one chunk to the sum, wholly or, when the caller is cancelled before its turn, not at all.
+        """Add one chunk to the sum. If the caller is cancelled before its turn, add nothing.
 
         Raises:
             SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
@@ -112,7 +117,7 @@ class Intake(Children):
             raise asyncio.CancelledError
 
     async def _add(self, upload: Upload, start: int, values: NDArray[Any]) -> bool:
-        """Add elements to the sum; True when the caller was cancelled meanwhile."""
+        """Add elements to the sum; return True if the caller was cancelled meanwhile."""
         fold = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
         if len(values) <= INLINE_ELEMENTS or self._executor is None:
             fold()
@@ -126,7 +131,7 @@ class Intake(Children):
         return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
-        """Count an upload that is complete. Raises OffsetError when some are missing."""
+        """Count a complete upload. Raises OffsetError if bytes are missing."""
         async with self._folding:
             child = self._current(upload)
             self._empty_if_void()
@@ -142,7 +147,7 @@ class Intake(Children):
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement in a round that gathers no updates; one that comes too late changes nothing."""
+        """Take a child's measurement in a round without updates. A late measurement changes nothing."""
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
             self._move(child, ChildState.ACCEPTED)
@@ -152,7 +157,7 @@ class Intake(Children):
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Go on without a child; what it had sent in part voids the sum."""
+        """Continue without a child. If the child has sent a part of its update, void the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
@@ -164,9 +169,10 @@ class Intake(Children):
         self._tell()
 
     def exclude_late(self) -> tuple[str, ...]:
-        """Go on, at a deadline, without the children still awaited; gives them.
+        """Continue, at a deadline, without the children still awaited, and return them.
 
-        A child that had reported before a void gets a deadline's time to send it again: it has missed nothing.
+        A child that had reported before a void has missed nothing, so it gets the time of a deadline to send its update
+        again.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
         for child_id in late:  # where one had sent a part, those who had reported send again
@@ -176,13 +182,13 @@ class Intake(Children):
         return late
 
     def restart(self, child_id: str) -> None:
-        """Forget what a child has sent in part, its stream included; what is in stays in."""
+        """Forget a child's incomplete upload and its stream. A complete update stays."""
         child = self._children.get(child_id)
         if child is not None and child.state is ChildState.AWAITED and (child.offset or child.upload is not None):
             self.void()
 
     def void(self) -> None:
-        """Empty the sum: every child that is not excluded is awaited again."""
+        """Empty the sum. All children that are not excluded are awaited again."""
         self._is_void = True
         self._notes = Notes()
         self.voided += 1
@@ -196,14 +202,14 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """Empty the sums if they are void; only the job that adds calls this, and nobody else adds meanwhile."""
+        """Empty the sums if they are void. Only the job that adds calls this, so no addition runs meanwhile."""
         if self._is_void:
             if self.sums is not None:
                 self.sums.clear()
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """End the gathering and let go of the sum, which belongs to the caller from now on."""
+        """End the intake, and hand the sum over to the caller."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True
@@ -222,9 +228,9 @@ class Intake(Children):
 
 
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
-    """Wait for a job in a thread even if the waiter is cancelled; return whether it was.
+    """Wait for a job in a thread even if the waiter is cancelled; return whether it was cancelled.
 
-    Half a chunk must not stay in the sum.
+    Otherwise half a chunk could stay in the sum.
     """
     was_cancelled = False
     while not job.done():

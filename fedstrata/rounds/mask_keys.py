@@ -1,8 +1,8 @@
-"""Secure aggregation at a parent: the keys that it has, and which devices mask together in the open round.
+"""Secure aggregation at a parent: the keys of its children, and the devices that mask together in the open round.
 
-`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for one with it. The parent relays keys and
-knows none that would unmask anything. When a child leaves the round or comes with another key, the sum is void, and
-those who are left mask anew for each other.
+`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent relays public
+keys, which cannot unmask updates. If a child leaves the round or shows another key, the sum is void, and the other
+children mask anew.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MOST_KEYS = 16  # of one child in a round, each of which has all others mask ane
 
 
 def roster_digest(roster: pb.Roster) -> bytes:
-    """Return the digest of ids and keys: two rosters that stand for the same masks have it in common."""
+    """Return the digest of ids and keys. Rosters for the same masks have the same digest."""
     said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
     for member in roster.members:
         said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
@@ -43,7 +43,7 @@ def roster_digest(roster: pb.Roster) -> bytes:
 
 
 def check_key(child_id: str, key: pb.MaskKey) -> None:
-    """Refuse what can be no key. Raises PayloadError."""
+    """Refuse bytes that cannot be a key. Raises PayloadError."""
     is_signed = len(key.signature) == SIGNATURE_BYTES and len(key.certificate) <= MOST_CERTIFICATE_BYTES
     if len(key.public_key) != KEY_BYTES or not (is_signed or not (key.signature or key.certificate)):
         raise PayloadError(
@@ -55,7 +55,7 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 @dataclass(frozen=True)
 class EnoughToMask(Enough):
-    """Asks for as many devices as can hide each other's updates. The masks of the others void the sum without any."""
+    """Require enough devices to hide each other's updates. If one of them leaves, the others' masks void the sum."""
 
     min_devices: int
 
@@ -73,13 +73,13 @@ class EnoughToMask(Enough):
 
 
 class KeyRing:
-    """The keys that children have shown; a child has the one that it showed last, as long as that is vouched for."""
+    """Hold the newest key of each child, as long as a valid certificate vouches for the key."""
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """`has_member` says which devices' keys are kept; a sum of fewer than `min_devices` is none.
+        """Set `has_member`, which decides about devices with kept keys, and `min_devices`, the least number in a sum.
 
-        `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key that is not
-        vouched for now.
+        `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key without a valid
+        certificate.
         """
         self._has_member = has_member
         self._check = check
@@ -87,7 +87,7 @@ class KeyRing:
         self.min_devices = min_devices
 
     def show(self, child_id: str, key: pb.MaskKey) -> None:
-        """Keep a child's key. Raises PayloadError for what is none."""
+        """Keep a child's key. Raises PayloadError for an invalid key."""
         check_key(child_id, key)
         try:
             self._check(child_id, key)
@@ -99,7 +99,7 @@ class KeyRing:
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """Return a child's key, if it has shown one that is vouched for now."""
+        """Return a child's key, if the child has shown one with a valid certificate."""
         key = self._keys.get(child_id)
         if key is None:
             return None
@@ -112,7 +112,7 @@ class KeyRing:
         return key
 
     def check_size(self, children: int) -> None:
-        """Refuse a round of so many. Raises RunStoppedError."""
+        """Refuse a round of this many devices. Raises RunStoppedError."""
         if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
                 f"{children} devices are asked in a round, and secure_aggregation takes {self.min_devices} "
@@ -122,10 +122,10 @@ class KeyRing:
 
 
 class Masking:
-    """The masking of one round: the devices that mask with each other."""
+    """Hold the masking of one round: the devices that mask for each other."""
 
     def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
-        """`max_examples` is the most that the weights of the round's children come to."""
+        """Set `max_examples`, the largest sum of the weights of the round's children."""
         self._keys, self._intake, self._max_examples = keys, intake, max_examples
         self._shown: Counter[str] = Counter()
         self._known: dict[str, bytes] = {}  # the keys in the roster, by child
@@ -146,21 +146,22 @@ class Masking:
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
     async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
-        """Wait until all of the round have shown their keys, or for its deadline: then those who have not."""
+        """Wait until all children of the round have shown their keys, or for the deadline. Return the children without
+        a key.
+        """
         if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
             return ()
         return self.lacking
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
-        """Take note that a child has shown its key: with another than the roster's, all mask anew.
+        """Note that a child has shown its key. If the key differs from the roster's, all children mask anew. Return
+        True if this completes the roster.
 
-        A child that `has_masked` in this round still has the key in the roster; the one that it shows is for the next
-        global round.
-
-        True where the roster is there now and was not before.
+        If a child `has_masked` in this round, the roster's key stays valid for it. Its new key is for the next global
+        round.
 
         Raises:
-            PayloadError: it has done so all too often in this round.
+            PayloadError: the child has changed its key too often in this round.
         """
         key = self._keys.of(child_id)
         if key is None or self._intake.state_of(child_id) is not ChildState.AWAITED:
@@ -180,7 +181,7 @@ class Masking:
         return False
 
     def renew(self) -> None:
-        """Make the roster of those who are still in the round, by their newest keys, once all of these are there."""
+        """Make the roster of the children still in the round, with their newest keys, if all keys are there."""
         self.digest, self._known, self._vouched = b"", {}, {}
         members = sorted(self._intake.going_on)
         keys = {child_id: key for child_id in members if (key := self._keys.of(child_id)) is not None}
@@ -192,7 +193,7 @@ class Masking:
 
 
 def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums in which masks have not cancelled, or values were beyond the grid. Raises RunStoppedError."""
+    """Refuse sums with masks that did not cancel, or with values beyond the grid. Raises RunStoppedError."""
     try:
         for total in totals:
             total.check_total()
@@ -204,7 +205,9 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
 
 
 class OpenUpdates:
-    """Updates that a parent reads one by one: they come in its link's encoding, and children show no keys."""
+    """Handle updates without secure aggregation: each is readable, in the encoding of its link, and children show no
+    keys.
+    """
 
     fold: Fold = staticmethod(ExactSum.fold)
     enough: Enough = NO_LEAST
@@ -214,7 +217,7 @@ class OpenUpdates:
         return link.up
 
     def hear(self, request: pb.FetchModelRequest) -> None:
-        """Raise PayloadError for a key: parent and child do not run the same experiment."""
+        """Raise PayloadError for a key, because parent and child then run different experiments."""
         if request.mask_key.ByteSize():
             raise PayloadError(
                 f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
@@ -225,15 +228,15 @@ class OpenUpdates:
         """Raise RunStoppedError if a round cannot have so many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the stages of a round; its children have weights of at most `max_examples` together."""
+        """Return the stages of a round. The weights of its children sum to at most `max_examples`."""
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:
-        """Raise PayloadError if a complete sum cannot be one of honest updates."""
+        """Raise PayloadError if a complete sum is impossible for honest updates."""
 
 
 class MaskedUpdates(OpenUpdates):
-    """Updates that children mask for each other, on the grid of exact sums: the parent learns their sum alone.
+    """Handle updates that children mask for each other, on the grid of exact sums. The parent learns only their sum.
 
     Masks cancel only in streams to which every child adds.
     """
@@ -263,9 +266,9 @@ class MaskedUpdates(OpenUpdates):
 
 
 def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
-    """Return what gives the kind of updates of a parent's children, by which of them are its members.
+    """Return the function that makes the object for a parent's updates, from the function that decides about members.
 
-    The package that checks keys for masks is loaded for secure aggregation alone.
+    The package that checks keys is loaded only with secure aggregation.
     """
     secure = experiment.secure_aggregation
     if secure is None:
@@ -277,7 +280,7 @@ def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callab
 
 @dataclass
 class Masked(Stage):
-    """Has the children mask their updates for each other, so that the parent learns their sum alone."""
+    """Let the children mask their updates for each other, so that the parent learns only the sum."""
 
     masking: Masking
 
@@ -292,7 +295,7 @@ class Masked(Stage):
         return not self.masking.is_formed
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster that the child masks for, unless it knows that."""
+        """Return the roster for which the child masks, unless the child knows it."""
         return None if self.masking.digest == request.roster_digest else self.masking.part
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:

@@ -1,4 +1,4 @@
-"""Checks of what a child says: numbers that cannot be, or that belong to another child, are refused."""
+"""Checks of children's reports: impossible numbers, and numbers about other children, are refused."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,16 +30,16 @@ COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_exampl
 
 
 def check_run(run_id: str, said: str) -> None:
-    """Refuse a call that is about another run than this one. Raises WrongRunError."""
+    """Refuse a call about another run. Raises WrongRunError."""
     if said != run_id:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
-    """Refuse an update with a loss that is no number, with others' measurements, or without its work.
+    """Refuse an update with an invalid loss, with measurements of other devices, or without its work.
 
     Raises:
-        PayloadError: with what was wrong.
+        PayloadError: the message says what was wrong.
     """
     said = f"training has diverged: {header.child_id} reports a training loss of"
     checked_number(header.train_loss, -LARGEST_LOSS, LARGEST_LOSS, said)
@@ -62,7 +62,7 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
-    """Refuse a measurement that cannot be one of any task. Raises PayloadError."""
+    """Refuse a measurement that is impossible for any task. Raises PayloadError."""
     who = quoted(evaluation.device_id)
     if not 0 <= evaluation.num_examples < MOST_MEASURED:
         raise PayloadError(f"{who} measured on {evaluation.num_examples} examples; expected 0 to {MOST_MEASURED - 1}")
@@ -72,10 +72,11 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
 
 
 def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int, task: Task) -> None:
-    """Refuse rows of LPS rounds with numbers that cannot be; `held_out` is how many examples all devices measure on.
+    """Refuse rows of LPS rounds with impossible numbers. `held_out` is the number of examples on which all devices
+    measure.
 
     Raises:
-        PayloadError: with the first of them.
+        PayloadError: with the first such number.
     """
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:
@@ -112,7 +113,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Refuse the sums of a task that cannot be; they may be absent if there are no examples. Raises PayloadError."""
+    """Refuse impossible sums of a task. Without examples, the sums may be absent. Raises PayloadError."""
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")
     for named, value in zip(task.sums, sums, strict=False):
@@ -122,7 +123,7 @@ def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -
 
 
 def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
-    """Return the least and the most that each number of a row can be."""
+    """Return the least and the largest possible value of each number of a row."""
     largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
     largest_received = LARGEST_LOSS * (row.received_examples + 1)
     least, most = task.headline.range
@@ -135,7 +136,7 @@ def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can report this of its devices' links."""
+    """Return whether an LPS can report this about its devices' links."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
@@ -151,7 +152,7 @@ def _parts(flow: pb.Flow) -> tuple[int, ...]:
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
-    """Refuse counts of bytes that cannot be. Raises PayloadError with the first of them."""
+    """Refuse impossible counts of bytes. Raises PayloadError with the first of them."""
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
@@ -159,13 +160,13 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """The examples that devices measure on, and the sums that they measure."""
+    """Hold the examples on which devices measure, and the sums of the measurement."""
 
     examples: Mapping[str, int]  # by device, as it said when it enrolled
     task: Task
 
     def check(self, evaluation: pb.Evaluation) -> None:
-        """Refuse a measurement on another number of examples, or with sums that cannot be. Raises PayloadError."""
+        """Refuse a measurement on another number of examples, or with impossible sums. Raises PayloadError."""
         who, enrolled_with = quoted(evaluation.device_id), self.examples.get(evaluation.device_id, 0)
         if evaluation.num_examples != enrolled_with:
             raise PayloadError(
@@ -182,17 +183,19 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """Without arguments, none: of LPSs the GPS expects sums, and checks what they stand for in other ways."""
+    """Hold the limits of children's values. Without arguments there are none: the GPS checks LPSs' sums in
+    other ways.
+    """
 
     max_update_norm: float | None = None  # L2, of an update as it is sent
     held_out: HeldOut | None = None
 
     def squares_of(self, values: NDArray[Any]) -> float:
-        """Return the part of a piece of an update in the square of its norm; 0 if norms are not limited."""
+        """Return the sum of squares of a piece of an update, for its norm; 0 without a limit on norms."""
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:
-        """Refuse an update by the squares of its values so far. Raises PayloadError."""
+        """Refuse an update by its sum of squares so far. Raises PayloadError."""
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
                 f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "

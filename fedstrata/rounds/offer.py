@@ -1,4 +1,6 @@
-"""What children fetch in a round: a model, or the streams of several clusters, announced and cut into chunks once."""
+"""The offer of a round to its children: a model, or the streams of several clusters, announced and cut into chunks
+once.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -18,7 +20,7 @@ KEPT_CHUNKS = 8  # children of a round begin together and stay close to each oth
 
 
 class SharedChunks:
-    """Reads, encodes and serialises each chunk in a thread and keeps the last few."""
+    """Read, encode and serialise each chunk in a thread, and keep the last few."""
 
     def __init__(self, codec: PayloadCodec, model: AnyModel) -> None:
         self._codec = codec
@@ -45,7 +47,7 @@ class SharedChunks:
 
 @dataclass
 class Offer:
-    """A vector on its way down to those children of a round that it is for."""
+    """Hold a vector on its way down to the children of a round that receive it."""
 
     model: AnyModel
     cluster: int = 0  # that the children are in
@@ -62,7 +64,7 @@ class Offer:
 
     @property
     def whole_bytes(self) -> int:
-        """The size of all that a child is sent, in bytes: the header and the payload."""
+        """The size of the header and the payload that a child receives, in bytes."""
         return self.header.ByteSize() + self.codec.payload_bytes
 
     def header_part(self, offset: int) -> pb.ModelPart:
@@ -73,7 +75,7 @@ class Offer:
         return pb.ModelPart(header=header)
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
-        """Prepare the first message to every child; `header` has what all offers of the round share."""
+        """Prepare the first message for every child. `header` has the values that all offers of the round share."""
         scales = self.model.scales() if encoding == "int8" else []
         self.codec = PayloadCodec(self.model.layout, encoding, scales)
         parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]

@@ -1,4 +1,4 @@
-"""The round now open at a parent: its models, its children, and the stages that it asks in turn."""
+"""The round now open at a parent: its models, its children, and its stages, in their order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """The terms that all rounds of one parent have in common."""
+    """Hold the terms that all rounds of one parent share."""
 
     run_id: str
     layout: Layout
@@ -35,12 +35,12 @@ class RoundTerms:
     held_s: float = HOLD_S  # how long a child's call is held back
 
     def updates(self) -> Acceptance:
-        """Return what an update has to be."""
+        """Return the required form of an update."""
         return Acceptance(self.layout, self.link.up, UPDATE_PART)
 
 
 class Verdict(Enum):
-    """The decision on an update that a child begins to send."""
+    """Name a decision about an update that a child begins to send."""
 
     TAKEN = "taken"
     LATE = "late"
@@ -48,61 +48,61 @@ class Verdict(Enum):
 
 
 class Stage:
-    """One optional part of a round, which changes nothing by itself; a round asks its stages in order.
+    """Define one optional part of a round. This class changes nothing. A round asks its stages in order.
 
     A round without a feature has no stage for it.
     """
 
     @property
     def is_over(self) -> bool:
-        """Return whether the stages after this one may hear what children say."""
+        """Return whether the next stages may take children's messages."""
         return True
 
     def begin(self, around: "Around") -> None:
-        """Hear of the round, before any child does."""
+        """Prepare for the round before any child knows of it."""
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Note that a child asks for the model; return whether that is news for others. Raises PayloadError."""
+        """Note that a child asks for the model. Return whether this matters to other children. Raises PayloadError."""
         return False
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        """Return whether a child has to wait; `is_sent` says that it has sent its update of this round."""
+        """Return whether a child has to wait. `is_sent` says that the child has sent its update of this round."""
         return False
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return what a child gets before everything else, if anything."""
+        """Return the first reply to a child; None if this stage has none."""
         return None
 
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
-        """Return what a child gets that does not need the model; None if this stage has nothing to say."""
+        """Return a reply in place of the model, for a child that does not need it; None if this stage has none."""
         return None
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take what an awaited child says beside its update; return whether that was wanted.
+        """Take an answer or announcement of an awaited child; return whether the stage wanted it.
 
         Raises:
-            PayloadError: no honest child says so.
+            PayloadError: no honest child sends this.
         """
         return False
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update of this round; a child that is late for good is left out."""
+        """Decide about an update of this round. A child that is late for good is left out."""
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the children that the round waits for, and for what of theirs; None if not because of this stage."""
+        """Return the children that this stage waits for, and what they have to send; None if it waits for none."""
         return None
 
     async def gather(self) -> None:
-        """Wait for what has to come before updates, and leave out the children that do not bring it."""
+        """Wait for the messages that come before updates, and leave out the children that do not send them."""
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
-        """Hear that updates are gathered from now on, and in which cluster each child goes on."""
+        """Note that updates are gathered from now on, and the cluster in which each child continues."""
 
 
 @dataclass
 class OpenRound:
-    """The round now open: its numbers, the models that children start from, and what they have sent."""
+    """Hold the open round: its numbers, the models with which children start, and their messages."""
 
     number: int
     global_round: int
@@ -116,11 +116,11 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start from one model, with their further arrays."""
+        """Return a round in which all children start with one model and the arrays `told`."""
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
-        """Prepare what every child gets first."""
+        """Prepare the messages that every child receives first."""
         header = pb.ModelHeader(
             run_id=run_id,
             round=self.number,
@@ -133,38 +133,40 @@ class OpenRound:
             offer.announce(header, encoding)
 
     def offer_to(self, child_id: str) -> Offer:
-        """Return what a child starts from."""
+        """Return the offer with which a child starts."""
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return what a child has been sent, for the round's deadline and timeline."""
+        """Return the bytes that a child has been sent, for the round's deadline and timeline."""
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Return whether a child's update of a round belongs to this round; an empty digest fits every model."""
+        """Return whether a child's update of this number and digest belongs to this round. An empty digest fits every
+        model.
+        """
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Let all stages know that a child asks; return whether that is news for others. Raises PayloadError."""
+        """Let all stages know that a child asks. Return whether this matters to other children. Raises PayloadError."""
         are_news = [stage.asked(request) for stage in self.stages]
         return any(are_news)
 
     def has_news_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether there is something for a child that asks: a model, or what it gets instead."""
+        """Return whether there is a reply for a child that asks: a model, or a reply in place of it."""
         if self.intake.is_closed or not self.awaits(request.child_id):
             return False
         is_sent = self._is_sent(request)
         return not any(stage.holds_back(request, is_sent=is_sent) for stage in self.stages)
 
     def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
-        """Return what a child gets before everything else."""
+        """Return the first replies to a child, before all others."""
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
 
     async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return what a child gets that has been in this round before; None if it needs the model."""
+        """Return the reply for a child that has been in this round before; None if it needs the model."""
         is_sent = self._is_sent(request)
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
@@ -172,7 +174,7 @@ class OpenRound:
         return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
-        """Return the byte of the payload from which on a child wants the model. Raises OffsetError."""
+        """Return the byte of the payload from which a child resumes. Raises OffsetError."""
         offer = self.offer_to(request.child_id)
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
@@ -190,7 +192,7 @@ class OpenRound:
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take what a child says beside its update; return whether that was wanted. Raises PayloadError."""
+        """Take a child's answer or announcement; return whether it was wanted. Raises PayloadError."""
         if message.round != self.number or not self.awaits(message.child_id):
             return False
         for stage in self.stages:
@@ -201,35 +203,35 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update is of this round, and the round gathers updates."""
+        """Return whether an update belongs to this round, and the round gathers updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update of this round, as the first stage does that does not take it."""
+        """Decide about an update of this round: the first stage with an objection decides."""
         verdicts = (stage.judge(header) for stage in self.stages)
         return next((each for each in verdicts if each is not Verdict.TAKEN), Verdict.TAKEN)
 
     def has(self, header: pb.UpdateHeader) -> bool:
-        """Return whether the update that a header announces is in."""
+        """Return whether the update of this header is complete."""
         is_ours = self.number == header.round and not self.evaluate_only
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
-        """Return how many bytes of a child's upload are in, if it belongs to this round."""
+        """Return how many bytes of a child's upload have arrived, if the upload belongs to this round."""
         is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
         return self.intake.offset_of(request.child_id) if is_ours else 0
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], str]:
-        """Return the children that the round waits for, and for what of theirs."""
+        """Return the children that the round waits for, and what they have to send."""
         said = (stage.lacking() for stage in self.stages)
         return next((each for each in said if each is not None), (self.intake.missing, "its update"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """The objects with which a stage works."""
+    """Hold the objects that a stage uses."""
 
     opened: OpenRound
     terms: RoundTerms

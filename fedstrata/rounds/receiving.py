@@ -1,4 +1,4 @@
-"""A child's downloads: models that arrive part by part, and go on where a cut left off."""
+"""A child's downloads: models arrive part by part, and continue after a cut."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Download:
     offset: int = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add the bytes that come next. Raises PayloadError for bytes that cannot be of this model."""
+        """Add the next bytes. Raises PayloadError for bytes that cannot belong to this model."""
         values = self.codec.decode(data, self.offset)
         if len(values) == self.codec.layout.size and values.flags.aligned:  # all of it, and as it can be used
             self.flat, self.offset = values, len(data)
@@ -40,7 +40,7 @@ class Download:
 
 
 class Receiving:
-    """Asks for models, reads what a parent answers, and keeps what has arrived of a model that was cut."""
+    """Request models, read a parent's replies, and keep the arrived part of a model after a cut."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Receiving:
 
     @property
     def offset(self) -> int:
-        """Return how many bytes have arrived of the model that is on its way."""
+        """Return how many bytes of the current model have arrived."""
         return self._partial.offset if self._partial else 0
 
     def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:
-        """Return what asks for the next model, or for the rest of one that was cut."""
+        """Return the request for the next model, or for the rest of a model after a cut."""
         who, partial, masks = self._identity, self._partial, self._masks
         return pb.FetchModelRequest(
             run_id=who.run_id,
@@ -85,7 +85,7 @@ class Receiving:
         )
 
     async def read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
-        """Return what a call answers; None when there is nothing yet."""
+        """Return the reply of a call; None if there is no reply yet."""
         async for part in call:
             match part.WhichOneof("part"):
                 case "header":
@@ -110,7 +110,7 @@ class Receiving:
         return ReceivedModel.of(partial.header, partial.flat, self._clock.whole_bytes(partial.header))
 
     def _begin(self, header: pb.ModelHeader) -> None:
-        """Begin a download, or go on with the one that was cut. Raises PayloadError."""
+        """Begin a download, or continue the one that was cut. Raises PayloadError."""
         own = header.cluster if header.offered else -1
         kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)
         if kind not in self._known:

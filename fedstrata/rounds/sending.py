@@ -14,10 +14,10 @@ from fedstrata.v1 import tensors_pb2
 
 
 class Sending:
-    """Makes the messages that an update goes up in."""
+    """Make the messages of an update."""
 
     def __init__(self, identity: Identity, clock: ChildClock, link_bytes: Callable[[], list[pb.LinkBytes]]) -> None:
-        """`link_bytes` gives the counts that go up with each update."""
+        """Set `link_bytes`, which returns the counts that each update carries."""
         self._identity = identity
         self._clock = clock
         self._link_bytes = link_bytes
@@ -27,7 +27,7 @@ class Sending:
     def header(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> pb.UpdateHeader:
-        """Return the header of an upload that begins at a byte; `then_fetch` asks for a model in the same call."""
+        """Return the header of an upload that begins at a byte. `then_fetch` requests a model in the same call."""
         who = self._identity
         return pb.UpdateHeader(
             run_id=who.run_id,
@@ -54,7 +54,7 @@ class Sending:
     def parts(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> Generator[pb.UpdatePart | bytes, None, None]:
-        """Give the messages of an upload, as `header` says."""
+        """Yield the messages of an upload, with the header of `header`."""
         header = self.header(update, offset, then_fetch=then_fetch)
         if update.unfit:
             yield pb.UpdatePart(header=header)
@@ -71,7 +71,7 @@ class Sending:
                 reach("upload", update.round)
 
     def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
-        """Return the header of an update's payload; the same again while updates differ in nothing but their values."""
+        """Return the header of an update's payload. Updates that differ only in their values share one header."""
         if update.payload is not None:
             return update.payload
         known = self._payload if self._announced_layout is update.codec.layout else None

@@ -1,4 +1,4 @@
-"""A parent's side of the rounds: it opens them, waits for what its children send, and closes them.
+"""A parent's side of the rounds: it opens each round, waits for its children's messages, and closes the round.
 
 The LPS uses one for each cluster with devices as children, the GPS one with clusters as children.
 """
@@ -39,30 +39,34 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     def finish(self, reason: str = "") -> None:
-        """Tell every child from now on that the run is over, and why if it was not completed."""
+        """Reply to every child from now on that the run is over, with the reason if it was not completed."""
         self._finished = reason
         self._changes.tell()
 
     def look_again(self) -> None:
-        """Have held calls look whether there is news for them: the children served here have changed."""
+        """Let held calls check whether there is a reply for them, because the served children have changed."""
         self._changes.tell()
 
     def release(self) -> None:
-        """Answer all held calls at once: nothing more comes from here, and children that ask again are sent away."""
+        """Answer all held calls at once. No further replies come from here, and children that ask again are
+        sent away.
+        """
         self._is_released = True
         self._changes.tell()
 
     def restart(self, child_id: str) -> None:
-        """Hear that another process speaks for a child; what the earlier process did or sent in part is void."""
+        """Note that another process speaks for a child. Incomplete work and messages of the earlier process are
+        void.
+        """
         self.refused.forget(child_id)
         if self._round is not None:
             self._round.intake.restart(child_id)
 
     async def gather(self) -> RoundResult:
-        """Wait until the open round is complete, or its deadline is reached with a quorum, and close it.
+        """Wait until the open round is complete, or until its deadline with a quorum, and close it.
 
         Raises:
-            RunStoppedError: too few children have reported, or can.
+            RunStoppedError: too few children have reported, or can still report.
         """
         opened = self.opened()
         intake, wait = opened.intake, self.exchange.wait
@@ -77,7 +81,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
-        """Gather updates from now on, of children that go on each in its cluster."""
+        """Gather updates from now on. Each child continues in its cluster."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:
@@ -85,5 +89,5 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
-        """Wait, for a time, until these children have been told that the run is over."""
+        """Wait, for a limited time, until these children know that the run is over. Return whether all know it."""
         return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)

@@ -1,4 +1,4 @@
-"""The stages that a round can have: a question, a deadline in virtual time."""
+"""The stages of a round: a question, and a deadline in virtual time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-    """Take every answer of the question's shape."""
+    """Accept every answer with the question's shape."""
 
 
 @dataclass
 class Asking(Stage):
-    """Asks the children a question, and lets them train once the plan is made of their answers."""
+    """Ask the children a question, and let them train when the plan is made from their answers."""
 
     question: Question
     check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's; raises PayloadError
@@ -36,14 +36,14 @@ class Asking(Stage):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the round goes on."""
+        """Return whether the round continues to updates."""
         return self.clusters is not None
 
     async def gathered(self) -> Mapping[str, answers_pb2.Answer]:
-        """Wait until all children have answered, or for the round's deadline; return the answers.
+        """Wait until all children have answered, or for the round's deadline. Return the answers.
 
         Raises:
-            RunStoppedError: too few have answered, or can.
+            RunStoppedError: too few children have answered, or can still answer.
         """
         around, intake = self._around, self._around.opened.intake
         for child_id in around.refused:
@@ -58,7 +58,7 @@ class Asking(Stage):
         return {child_id: self.answers[child_id] for child_id in intake.missing}
 
     def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
-        """Return what went between some children and the parent, up to their answers."""
+        """Return the traffic between some children and the parent, up to their answers."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 
@@ -66,7 +66,9 @@ class Asking(Stage):
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take a child's answer; one that misses a deadline on the virtual clock leaves its child out of the round."""
+        """Take a child's answer. An answer that misses a deadline on the virtual clock excludes its child from the
+        round.
+        """
         if not isinstance(message, pb.RoundAnswer) or self.is_over:
             return False
         child_id, opened = message.child_id, self._around.opened
@@ -79,14 +81,16 @@ class Asking(Stage):
         return True
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep a checked answer; the first of a child counts. Raises PayloadError if it would never arrive."""
+        """Keep a checked answer. The first answer of a child counts. Raises PayloadError for an answer that would never
+        arrive.
+        """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory
         if self.deadline.is_answer_late(child_id, self.answers.setdefault(child_id, copy)):
             self._around.opened.intake.exclude(child_id)
 
     def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Refuse what cannot be a child's answer. Raises PayloadError."""
+        """Refuse an answer that is impossible for the child. Raises PayloadError."""
         if not 0 <= answer.trained_examples < MOST_MEASURED:
             raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
         self.check(self.question, arrays_of(self.question, answer), ())
@@ -110,15 +114,15 @@ class Asking(Stage):
         return Verdict.TAKEN if self.is_over else Verdict.LATE
 
     def _is_of_this(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether a child says that it has answered this round's question."""
+        """Return whether a child reports that it has answered this round's question."""
         return request.HasField("answered_round") and request.answered_round == self._around.opened.number
 
 
 @dataclass
 class OnTime(Stage):
-    """Leaves out children that miss a deadline on the virtual clock.
+    """Leave out children that miss a deadline on the virtual clock.
 
-    If lateness depends on what all children send, they announce their updates before they send them.
+    If lateness depends on all children's transfers, children announce their updates before they send them.
     """
 
     deadline: Deadline
@@ -171,5 +175,5 @@ class OnTime(Stage):
 
 
 def on_time(deadline: Deadline) -> list[Stage]:
-    """Return the stage of a round's deadline in virtual time; none if no child can miss it."""
+    """Return the stage for a round's deadline in virtual time; no stage if no child can miss the deadline."""
     return [OnTime(deadline)] if deadline.can_be_missed else []

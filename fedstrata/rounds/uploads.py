@@ -1,4 +1,4 @@
-"""The updates of the open round, from their headers to their place in the sum."""
+"""The updates of the open round, from their headers to the sum."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
@@ -20,7 +20,7 @@ Announced = tuple[PayloadCodec, tuple[int, ...]]  # how an update is encoded, an
 
 
 class Uploads:
-    """Takes updates for the round that is open."""
+    """Take updates for the open round."""
 
     def __init__(
         self,
@@ -38,20 +38,22 @@ class Uploads:
         self._turns = turns
 
     def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return what a header announces. Raises PayloadError if no child of this parent sends such an update."""
+        """Return the announcement in a header. Raises PayloadError for an update that no child of this parent sends."""
         announced = self.check_payload(opened, header)
         check_notes(header, has_work=self._terms.clock.wants_work)
         return announced
 
     def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return what a payload is. A late payload is checked too: `Attend` still reads it. Raises PayloadError."""
+        """Return the announcement of a payload. A late payload is checked, too, because `Attend` still reads it. Raises
+        PayloadError.
+        """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)
 
     async def take(
         self, opened: OpenRound | None, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]
     ) -> bool:
-        """Take one child's update; return False for an update that misses its round, or that is not wanted yet.
+        """Take one child's update. Return False for an update that misses its round, or that comes too early.
 
         Raises:
             PayloadError: no honest child sends this.
@@ -84,7 +86,7 @@ class Uploads:
     async def _fold(
         self, opened: OpenRound, header: pb.UpdateHeader, announced: Announced, parts: AsyncIterator[Any]
     ) -> bool:
-        """Add an update to the sum; return False if the round was closed meanwhile."""
+        """Add an update to the sum. Return False if the round was closed meanwhile."""
         intake = opened.intake
         intake.limits.check_measured(header.evaluations)
         try:
@@ -103,9 +105,9 @@ class Uploads:
         return True
 
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
-        """Add what follows the header; each chunk of a large update in a turn of its own.
+        """Add the parts after the header. Each chunk of a large update has a turn of its own.
 
-        On the real clock there are no turns: pieces are small and wait for their links instead.
+        The real clock has no turns: its pieces are small and wait for their links instead.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

@@ -1,4 +1,4 @@
-"""Answers to and from messages: small arrays by name, checked against what their question allows."""
+"""Conversion of answers to and from messages: small arrays by name, checked against their question."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one messa
 
 
 def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
-    """Return an answer as a message. Arrays that its question does not allow are for the parent to refuse: by name, so
-    that nobody waits for a device that has gone.
+    """Return an answer as a message. The parent, not this function, refuses arrays that the question does not allow, so
+    that no parent waits for a device that has stopped.
     """
     little = {name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     headers = [
@@ -30,10 +30,11 @@ def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
 
 
 def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
-    """Return the arrays of an answer, to be read only.
+    """Return the arrays of an answer, read-only.
 
     Raises:
-        PayloadError: another question, or arrays that it does not allow; or a number that is not finite.
+        PayloadError: the answer is to another question, has arrays that the question does not allow, or a number that
+            is not finite.
     """
     if answer.question != question.name:
         raise PayloadError(f"an answer to {quoted(answer.question)}, expected one to {question.name}")
@@ -51,7 +52,7 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
 
 
 def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
-    """Return the number of bytes of the announced arrays. Raise PayloadError if the question does not allow them."""
+    """Return the number of bytes of the announced arrays. Raises PayloadError if the question does not allow them."""
     if [header.name for header in headers] != list(question.arrays):
         names = quoted(*(header.name for header in headers))
         raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
@@ -74,12 +75,12 @@ def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
 
 
 def largest_bytes(question: Question) -> int:
-    """Return the most bytes that an answer's arrays have."""
+    """Return the largest size of an answer's arrays in bytes."""
     return sum(math.prod(most) * DTYPES[dtype].itemsize for dtype, most in question.arrays.values())
 
 
 def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.AnswerPart]:
-    """Yield an answer as a stream; `header` names its device."""
+    """Yield the messages of an answer. `header` names its device."""
     header.arrays.extend(answer.arrays)
     header.payload_bytes = len(answer.data)
     yield pb.AnswerPart(header=header, question=answer.question)
@@ -88,7 +89,7 @@ def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.Answ
 
 
 def question_named(questions: Iterable[Question], name: str) -> Question:
-    """Return the question of that name. Raises PayloadError where there is none."""
+    """Return the question with this name. Raises PayloadError if there is none."""
     for question in questions:
         if question.name == name:
             return question
@@ -96,5 +97,5 @@ def question_named(questions: Iterable[Question], name: str) -> Question:
 
 
 def bytes_of(answers: Mapping[int, pb.Answer]) -> int:
-    """Return the number of bytes of the answers of devices together, as they are sent."""
+    """Return the size in bytes of these devices' answers as messages."""
     return sum(answer.ByteSize() for answer in answers.values())

@@ -1,7 +1,7 @@
-"""Payloads on their way through gRPC, without the copies that protobuf makes of their bytes.
+"""Payloads in gRPC without the copies that protobuf makes of their bytes.
 
-A part that holds nothing but `data` is, on the wire, a tag, a length and the data: it is written and read as that. So
-is what follows the header in a part that holds a header and a `small` payload. Everything else goes by protobuf.
+On the wire, a part with only `data` is a tag, a length and the data. This module writes and reads these directly, and
+also the bytes after the header in a part with a `small` payload. Protobuf handles everything else.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
 
 
 class Chunk:
-    """A part that holds data alone; to who reads it like the message that it stands for."""
+    """Hold a part with data alone. Readers use it like the message for which it stands."""
 
     __slots__ = ("data",)
 
@@ -24,16 +24,16 @@ class Chunk:
         self.data = data
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Return the name of the part's field that is there."""
+        """Return the name of the field that the part has."""
         return "data"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
-        """Return whether a field is there."""
+        """Return whether the part has a field."""
         return name == "data"
 
 
 class Whole:
-    """A part that holds a header and, in `small`, the payload that it announces; `chunk` is what else would follow."""
+    """Hold a part with a header and, in `small`, its payload. `chunk` is the payload as a part of its own."""
 
     __slots__ = ("chunk", "header")
     data = b""  # none of the part's own, as protobuf has it
@@ -43,24 +43,24 @@ class Whole:
         self.chunk = Chunk(small)
 
     def WhichOneof(self, group: str) -> str:  # noqa: N802  # protobuf's name
-        """Return the name of the part's field that is there."""
+        """Return the name of the field that the part has."""
         return "header"
 
     def HasField(self, name: str) -> bool:  # noqa: N802  # protobuf's name
-        """Return whether a field is there."""
+        """Return whether the part has a field."""
         return name == "header"
 
 
 def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
-    """Return a part of this kind (UpdatePart, ModelPart) with data alone, serialised; its bytes are copied once."""
+    """Return a serialised part of this kind (UpdatePart, ModelPart) with data alone. Its bytes are copied once."""
     return b"".join((_tag(part, "data"), _varint(len(data)), data))
 
 
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
-    """Return a part of this kind with a header and a small payload, serialised; its bytes are copied once.
+    """Return a serialised part of this kind with a header and a small payload. Its bytes are copied once.
 
-    The header's length is written in more bytes than it needs, as protobuf allows, where that puts the payload at a
-    multiple of four: elements are read there, and are read faster.
+    The header's length may take more bytes than necessary, which protobuf allows, so that the payload begins at a
+    multiple of four. Elements are read faster there.
     """
     head, tail = header.SerializeToString(), _tag(part, "small") + _varint(len(small))
     length = _varint(len(head))
@@ -71,8 +71,8 @@ def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
-    """Return a parser of messages of this kind: it gives a `Chunk` or a `Whole` that looks into the message, if it is
-    one.
+    """Return a parser of messages of this kind. If a message is a `Chunk` or a `Whole`, the parser returns it as a
+    view.
     """
     data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
     parse = part.FromString
@@ -97,7 +97,7 @@ def part_parser(part: Any) -> Callable[[bytes], Any]:
 
 
 def _by_protobuf(parsed: Any) -> Any:
-    """Return a part that was written in another order of its fields, or by another hand."""
+    """Return a part that has its fields in another order, or comes from another serialiser."""
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()
         header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
@@ -107,12 +107,12 @@ def _by_protobuf(parsed: Any) -> Any:
 
 @cache
 def _tag(part: Any, field: str) -> bytes:
-    """Return the tag before a field of bytes or of a message, for a field number below 16."""
+    """Return the tag of a field of bytes or of a message, for a field number below 16."""
     return bytes([part.DESCRIPTOR.fields_by_name[field].number << 3 | LENGTH_DELIMITED])
 
 
 def _varint(number: int, width: int = 1) -> bytes:
-    """Return a number as protobuf has it, in so many bytes or more."""
+    """Return a number in protobuf's encoding, in at least `width` bytes."""
     groups: list[int] = []
     while number > 0x7F or len(groups) + 1 < width:
         groups.append(number & 0x7F | 0x80)
@@ -121,7 +121,7 @@ def _varint(number: int, width: int = 1) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a place, and where it ends; a length that fits nothing if there is none."""
+    """Return the number at a place, and the place after it. Without a number, return a length that fits nothing."""
     number = 0
     for shift, byte in enumerate(message[at : at + LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * shift

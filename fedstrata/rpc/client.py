@@ -1,4 +1,4 @@
-"""Calling a parent: channels that count and reconnect, and errors that say whether to try again."""
+"""Calls to a parent: channels that count bytes and reconnect, and errors that say whether another try can help."""
 
 import asyncio
 import os
@@ -72,14 +72,14 @@ _BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error f
 def open_channel(
     address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
-    """Return a channel to a parent and its counting face, which generated stubs take."""
+    """Return a channel to a parent, and its counting wrapper for generated stubs."""
     split_address(address)
     channel = plain_or_secure(address, tls, parent)
     return channel, CountingChannel(channel, meter)
 
 
 def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:
-    """Return a channel to a parent: with TLS where this process has a certificate, to nobody else than `parent`."""
+    """Return a channel to a parent. If this process has a certificate, the channel uses TLS, and only with `parent`."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     return SecureChannel(address, tls, parent, CHANNEL_OPTIONS)
@@ -88,10 +88,10 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
 async def until_reached(
     channel: grpc.aio.Channel, address: str, tls: TlsFiles | None, parent: Name, log: EventLog
 ) -> None:
-    """Wait until a parent has been connected to, for the first time.
+    """Wait until the first connection to a parent.
 
     Raises:
-        HandshakeError: it is there, and no connection will come about however often it is tried.
+        HandshakeError: the parent answers, but no further try can succeed.
     """
     is_told = False
     while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -113,14 +113,14 @@ def is_passing(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _error_name(error: grpc.aio.AioRpcError) -> str | None:
-    """Return the error of ours that the parent named, if the parent ended the call."""
+    """Return the name of our error with which the parent ended the call, if it did."""
     metadata: Any = error.trailing_metadata() or ()
     told = dict(tuple(metadata)).get(ERROR_KEY)
     return None if told is None else str(told)
 
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
-    """Return the domain error that a parent answered with, with its reason."""
+    """Return the domain error with which a parent answered, with its reason."""
     kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code(), AddressError)
     return kind(brief(error.details() or error.code().name))
 
@@ -128,9 +128,9 @@ def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
 async def call_until_answered(
     call: Callable[[], Awaitable[Reply]], log: EventLog, name: str, *, attempts: int | None = None
 ) -> Reply:
-    """Make a call again, with pauses, while its parent is away. Raises the refusal when it answers with one.
+    """Repeat a call, with pauses, while its parent is away. Raises the parent's refusal.
 
-    `attempts` bounds the tries; then ParentAwayError says that nobody answers.
+    After `attempts` tries the function raises ParentAwayError.
     """
     backoff = Backoff()
     while True:
@@ -153,13 +153,13 @@ async def call_until_answered(
 
 
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
-    """Return the answer to a small call that the parent may hold back, for as long as it takes. Raises the refusal."""
+    """Return the answer to a small call. The parent may hold the call for any time. Raises the parent's refusal."""
     call = getattr(stub, name)
     return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """Call as `call_until_answered` does; a pod also waits for an upgrade of its experiment to reach its parent."""
+    """Call like `call_until_answered`. A pod also waits until an upgrade of its experiment reaches its parent."""
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)
     while True:

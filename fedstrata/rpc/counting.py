@@ -1,7 +1,7 @@
-"""Counts the bytes of every message where it is serialised or parsed, at both ends of a link.
+"""Count the bytes of every message when it is serialised or parsed, at both ends of a link.
 
-gRPC hands each message to a serialiser function; these wrap it. A message on the wire is its bytes and a frame
-of five; HTTP/2 and TCP add less than one percent to a payload chunk.
+gRPC gives each message to a serialiser function, and these classes wrap it. A message on the wire is its bytes and a
+frame of five bytes. HTTP/2 and TCP add less than one percent to a payload chunk.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 
 
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
-    """Return counts a message of a method by its link, direction and kind."""
+    """Return the function that counts messages of a method, by link, direction and kind."""
     link, kind = METHODS[method]
 
     def of_kind(kind: str) -> Callable[[int], None]:
@@ -108,7 +108,7 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
 
 
 class CountingChannel:
-    """A grpc.aio channel that counts what generated stubs send and receive, as the child of a link."""
+    """Count what generated stubs send and receive on a grpc.aio channel, as the child of a link."""
 
     def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
         self._channel = channel
@@ -131,17 +131,17 @@ class CountingChannel:
 
 
 class CountingServer:
-    """Stands before a grpc.aio server while services are added, and counts their messages as the parent."""
+    """Wrap a grpc.aio server while services are added, and count their messages as the parent of a link."""
 
     def __init__(self, server: grpc.aio.Server, meter: LinkMeter) -> None:
         self._server = server
         self._meter = meter
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Unused: registered handlers, which follow, serve the same methods."""
+        """Do nothing: registered handlers, which are added next, serve the same methods."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Add a service's methods with counted serialisers."""
+        """Add a service's methods, with counting serialisers."""
         counted = {name: self._counted(f"/{service}/{name}", handler) for name, handler in handlers.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, counted),))
 

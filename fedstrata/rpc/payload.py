@@ -1,4 +1,4 @@
-"""Payload headers to and from messages: what a sender announces and a receiver checks before any byte."""
+"""Conversion of payload headers to and from messages. A receiver checks the header before it reads the payload."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,12 +23,14 @@ _TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
 
 
 def payload_header(codec: PayloadCodec, *, name: str, num_examples: int = 0) -> pb.PayloadHeader:
-    """Announces one part: the codec's tensors, and how many examples they stand for."""
+    """Return the header of a payload with one part: the codec's tensors, and how many examples they stand for."""
     return parts_header(codec, [(name, codec.layout)], [num_examples])
 
 
 def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]) -> pb.PayloadHeader:
-    """Announces several parts, one after the other in the codec's vector, with the weight that each stands for."""
+    """Return the header of a payload with several parts, one after the other in the codec's vector, with their
+    weights.
+    """
     scales = iter(codec.scales or [0.0] * len(codec.layout.tensors))
     announced = [
         pb.WeightedTensors(
@@ -44,7 +46,7 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
 def accepted_codec(
     header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
 ) -> tuple[PayloadCodec, int]:
-    """Return the codec and number of examples of a payload of one part that is exactly what was declared.
+    """Return the codec and the number of examples of a payload with one part that matches the declaration.
 
     Raises:
         PayloadError: another encoding, part, tensor name, order, shape, scale or length.
@@ -56,7 +58,7 @@ def accepted_codec(
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
-    """Return the codec, of a vector laid out as `layout`, and the parts' weights. Raises PayloadError as
+    """Return the codec of a vector with this layout, and the parts' weights. Raises PayloadError like
     `accepted_codec`.
     """
     if header.encoding != _TO_PROTO[encoding]:
@@ -76,10 +78,10 @@ def accepted_parts(
 
 
 class Acceptance:
-    """Checks the headers of one link's payloads, which hardly ever differ: one seen before needs no second look."""
+    """Check the headers of one link's payloads. Headers rarely differ, so a known header needs no second check."""
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, parts: str | PartLayouts) -> None:
-        """`parts` in the order in which they lie in `layout`, or the name of the one part."""
+        """Set `parts`, in their order in `layout`, or the name of the only part."""
         self._layout, self._encoding = layout, encoding
         self._parts: PartLayouts = [(parts, layout)] if isinstance(parts, str) else parts
         self._codec = PayloadCodec(layout, encoding)  # of what has no scales, which are each payload's own
@@ -88,7 +90,7 @@ class Acceptance:
         self._longest = longest.ByteSize()  # with nothing in it that is not ours
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
-        """Return the codec and the weights of a payload, as `accepted_parts` does."""
+        """Return the codec and the weights of a payload like `accepted_parts`."""
         written = header.SerializeToString()
         known = self._known.get(written)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Starting a gRPC server the way all of ours start: bounded messages, health, reflection, one error table."""
+"""The start of a gRPC server: bounded messages, health, reflection, one error table."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from inspect import isasyncgenfunction
@@ -71,11 +71,11 @@ log = EventLog("rpc")
 
 
 class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Answers a FedstrataError with its status and reason, anything else with INTERNAL and a logged traceback."""
+    """Answer a FedstrataError with its status and reason, and any other error with INTERNAL and a logged traceback."""
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """`is_guarded`: a guard refuses bytes that are no message, once it knows their sender. `uploads` says how
-        long what is streamed up is waited for, and `refused` gets what is given up.
+        """Set the parts. With `is_guarded`, a guard refuses undecodable bytes after it knows their sender. `uploads`
+        limits the wait for uploads, and `refused` receives the reason for each upload that was given up.
         """
         self._check = _nothing if is_guarded else check_decoded
         self._uploads = uploads
@@ -106,7 +106,7 @@ def _nothing(request: Any) -> None:
 
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """Return a handler of a stream that tells when an upload is given up."""
+    """Return a handler of a stream that reports when an upload is given up."""
     if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
         return behaviour
 
@@ -121,8 +121,8 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Return a handler of a stream that alone holds its parts; of an upload from its first part to its
-    end, each of them is waited for as long as `uploads` says.
+    """Return a handler of a stream that holds no copy of its parts. For an upload, it waits for each part, from the
+    first to the last, as long as `uploads` allows.
     """
     if isasyncgenfunction(behaviour):
 
@@ -188,14 +188,14 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
 
 
 def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
-    """Return the options for how much a child sends before it is read."""
+    """Return the options that limit how much a child sends before the server reads."""
     if 0 < payload_bytes <= SMALL_BYTES:
         return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, payload_bytes + HEADER_BYTES)),)
     return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
 
 
 def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
-    """Return the options for what peers may hold.
+    """Return the options that limit what peers may hold.
 
     A connection above the limit is closed at once. On a connection, calls above the limit of streams wait for other
     calls. One process may speak for all children on one connection.
@@ -212,7 +212,7 @@ def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
 
 
 class RpcServer:
-    """One gRPC server with its health: every service says SERVING only once `set_ready` has said so."""
+    """Run one gRPC server with its health: all services report SERVING only after `set_ready` has said so."""
 
     def __init__(
         self,
@@ -248,12 +248,12 @@ class RpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._counting)
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
-        """Add a service by its generated `add_…_to_server` and its full name."""
+        """Add a service, by its generated `add_…_to_server` function and its full name."""
         register(servicer, self._counting)
         self._names.append(name)
 
     async def start(self, address: str) -> None:
-        """Bind and serve, not yet ready. Raises AddressError when the address cannot be bound."""
+        """Bind and serve, but do not report ready yet. Raises AddressError if the address cannot be bound."""
         host, _ = split_address(address)
         reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         for name in ("", *self._names):
@@ -272,12 +272,12 @@ class RpcServer:
         self.address = joined_address(host, port)
 
     async def set_ready(self, is_ready: bool = True) -> None:
-        """Tell health checks whether calls can be served now."""
+        """Tell health checks whether the server can serve calls now."""
         self.is_ready = is_ready
         status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Refuse new calls and end those under way after the grace."""
+        """Refuse new calls, and end calls under way after the grace time."""
         await self._server.stop(grace_s)

@@ -1,5 +1,5 @@
-"""FetchModel and SubmitUpdate in turn on one stream: what a child that stays uses, since each round then costs it
-messages and no new call, of a small model one each way.
+"""FetchModel and SubmitUpdate in turn on one stream, for a child that stays: a round takes only messages and no new
+calls. With a small model it takes one message each way.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ParentStream:
-    """One child's stream to its parent, opened when needed and again after it was cut.
+    """Hold one child's stream to its parent, which is opened when needed and again after a cut.
 
-    The stream itself has no deadline; each exchange on it has the deadline of the call that it replaces.
+    The stream itself has no deadline. Each exchange on it has the deadline of the call that it replaces.
     """
 
     def __init__(self, attend: Any) -> None:
@@ -37,7 +37,7 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Return the parts of the next model, or of the reply in place of it. Raises AioRpcError as the call does."""
+        """Yield the parts of the next model, or of the reply in place of it. Raises AioRpcError like the call."""
         return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
     def exchange(
@@ -47,7 +47,9 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Send an update; gives what `fetch` would after it, and before that the reply if it was not taken."""
+        """Send an update. Yield the parts that `fetch` would yield next, after the reply if the update was not
+        accepted.
+        """
         return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
 
     async def _exchange(
@@ -77,7 +79,7 @@ class ParentStream:
             yield part
 
     async def _answer(self, parts: Iterable[pb.UpdatePart | bytes]) -> Any:
-        """Send some parts; gives the first part of the reply."""
+        """Send some parts; return the first part of the reply."""
         for part in parts:
             await self._write(part)
             del part  # a chunk; the next is made now
@@ -91,7 +93,9 @@ class ParentStream:
             self._call = None
 
     async def _take_leave(self, timeout_s: float) -> None:
-        """End the stream from this side and let the parent end it too: one cut off would not know that it was heard."""
+        """End the stream, and let the parent end it too. After a cut, the parent would not know that the child got its
+        reply.
+        """
 
         async def leave() -> None:
             await self._call.done_writing()
@@ -103,14 +107,14 @@ class ParentStream:
             await self._within(timeout_s, leave())
 
     async def _move(self, timeout_s: float) -> None:
-        """Give up a stream on a connection that its channel has left, between two exchanges."""
+        """Leave a stream on a connection that its channel has left, between two exchanges."""
         if self._call is not None and not self._is_in_exchange and self._connection() is not self._began_on:
             if not self._call.done():
                 await self._take_leave(timeout_s)
             self.close()
 
     def _begin(self, *, wait_for_ready: bool) -> None:
-        """Start an exchange, on a new stream if there is none or the last exchange was left half-way."""
+        """Start an exchange: on a new stream, if there is none or the last exchange was incomplete."""
         if self._is_in_exchange or (self._call is not None and self._call.done()):
             self.close()
         if self._call is None:
@@ -139,4 +143,4 @@ class ParentStream:
 
 
 def _the_only_one() -> None:
-    """The connection of a plain channel, which is never another."""
+    """Return None as the connection of a plain channel, which is always the same."""

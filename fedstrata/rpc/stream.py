@@ -1,4 +1,4 @@
-"""Streams from a child, read part by part so that none is held longer than it takes to deal with it."""
+"""Streams from a child, read part by part, so that no part is held longer than its processing takes."""
 
 import asyncio
 from collections import defaultdict
@@ -17,10 +17,10 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """The parts that a child sends: each part is read when it is asked for, and only the asker has it.
+    """Read the parts that a child sends, each on request. Only the caller holds the part.
 
-    gRPC's own iterator keeps the last part until the next has come, a chunk for every child that waits for its turn.
-    A payload that came with its header follows it as a part of its own.
+    gRPC's own iterator keeps the last part until the next arrives, which would be a chunk per waiting child. A payload
+    that came in the message of its header follows as a part of its own.
     """
 
     def __init__(self, context: Any) -> None:
@@ -44,7 +44,7 @@ class Parts:
 
 
 class Supersedable:
-    """The work on one stream, until its sender begins a newer stream for the same."""
+    """Hold the work on one stream, until its sender begins a newer stream for the same payload."""
 
     _limit: asyncio.Timeout | None = None
 
@@ -64,18 +64,18 @@ class Supersedable:
             self._limit = None
 
     def supersede(self) -> None:
-        """Say that a newer stream has begun."""
+        """Note that a newer stream has begun."""
         if self._limit is not None:
             self._limit.reschedule(0.0)
 
 
 async def header_first(parts: AsyncIterator[Any], what: str) -> Any:
-    """Return the header that a stream begins with. Raises PayloadError for a stream that does not."""
+    """Return the header at the start of a stream. Raises PayloadError if the stream has none."""
     return (await first_part(parts, what)).header
 
 
 async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
-    """Return the part with the header that a stream begins with. Raises PayloadError as `header_first`."""
+    """Return the part with the header at the start of a stream. Raises PayloadError like `header_first`."""
     first = await anext(parts, None)
     if first is None or first.WhichOneof("part") != "header":
         raise PayloadError(f"{what} begins with its header")
@@ -83,16 +83,18 @@ async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
 
 
 async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
-    """Send parts to a child, holding none: unlike a handler that yields, which has the last until the next is made."""
+    """Send parts to a child without holding any. A handler that yields would hold the last part until the next
+    is made.
+    """
     async for part in parts:
         await context.write(part)
         del part
 
 
 class Turns:
-    """Hands out turns, each for one chunk, so that memory does not grow with the children that send at once.
+    """Give turns, each for one chunk, so that memory does not grow with the number of children that send at once.
 
-    A child has one turn at a time, and no child holds the others up for long.
+    A child has one turn at a time, and no child delays the others for long.
     """
 
     def __init__(self, at_once: int = CHUNKS_AT_ONCE, longest_s: float = LONGEST_TURN_S) -> None:
@@ -102,9 +104,9 @@ class Turns:
 
     @asynccontextmanager
     async def one(self, child_id: str) -> AsyncIterator[None]:
-        """Give a child its turn, which is over with the block, or when it has lasted too long.
+        """Give a child its turn, which ends with the block, or when it has lasted too long.
 
-        Of a child's many streams one has a turn and the others wait for it: it holds up itself.
+        If a child has many streams, one has the turn and the others wait for it.
         """
         own = self._of_child[child_id]
         await own.acquire()
@@ -122,7 +124,7 @@ class Turns:
             give_back()
 
     async def of(self, child_id: str, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
-        """Give a child's parts, each read and dealt with in a turn of its own."""
+        """Yield a child's parts. Each is read and processed in a turn of its own."""
         while True:
             async with self.one(child_id):
                 try:
@@ -134,7 +136,7 @@ class Turns:
 
 
 def _once(*what: Callable[[], None]) -> Callable[[], None]:
-    """Return what calls these functions, one after the other, at its first call only."""
+    """Return a function that calls these functions, one after the other, at its first call only."""
     left = [*what]
 
     def call() -> None:

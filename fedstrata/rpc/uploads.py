@@ -1,5 +1,5 @@
-"""How long a server waits for what comes next of an upload: a sender that is alive and sends nothing, or next to
-nothing, would hold its place for ever.
+"""The time that a server waits for the next part of an upload. Otherwise a sender that sends almost nothing would keep
+its place for ever.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ SENDERS = ("child_id", "device_id", "home_id")  # what headers call who sends an
 
 @dataclass(frozen=True)
 class UploadWait:
-    """The time that an upload may take in all: at first, and longer by what has come.
+    """Hold the total time that an upload may take: a first allowance, and more for the bytes received.
 
-    That is as long as its sender's own deadline, of a chunk or of the server's largest payload, and ten seconds; and
-    half as fast as deadlines allow for has to come what comes. So senders give up earlier by themselves.
+    The first allowance is the sender's own deadline for a chunk or for the server's largest payload, plus ten seconds.
+    The bytes may come at half the rate that deadlines assume. So senders give up earlier than the server.
     """
 
     first_s: float = payload_timeout_s(CHUNK_BYTES) + LATER_S
@@ -36,12 +36,13 @@ UPLOAD_WAIT = UploadWait()
 
 
 class Awaited:
-    """The parts of one upload, where the time in which the server waits for them counts, and no other: not that in
-    which it deals with one, holds it back for its link, or lets others have their turn. Holds none that it has given.
+    """Give the parts of one upload, and limit the time in which the server waits for them. The limit excludes the time
+    in which the server processes a part, holds it back for its link, or serves others. No part is held after it is
+    given.
     """
 
     def __init__(self, parts: AsyncIterator[Any], wait: UploadWait, sender: str = "") -> None:
-        """`sender` is who sends it; of a stream that begins with its header that says so."""
+        """Set `sender`, the id of the sender; without it, the header of the stream names the sender."""
         self._parts = parts
         self._wait = wait
         self._sender = sender
@@ -78,13 +79,13 @@ class Awaited:
 
 
 def sender_of(part: Any) -> str:
-    """Return the sender of an upload, by its header; an empty text if it has no header."""
+    """Return the sender of an upload from its header; an empty text without a header."""
     header = getattr(part, "header", None)
     return next((name for field in SENDERS if (name := getattr(header, field, ""))), "")
 
 
 def _bytes_of(part: Any) -> int:
-    """Return how many bytes of an upload a part brings: its data, or the whole part if its kind has other fields."""
+    """Return how many bytes a part adds to an upload: its data, or the whole part if its kind has other fields."""
     data = getattr(part, "data", None)
     if data is not None:
         return len(data)

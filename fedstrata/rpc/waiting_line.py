@@ -1,8 +1,8 @@
-"""How many connections may wait to be accepted: gRPC lets as many as the system allows, 4,096 on Linux.
+"""The number of connections that may wait for acceptance: gRPC allows the system's maximum, 4,096 on Linux.
 
-Each that has waited costs its server a handshake, whether anybody is left at its other end or not. A flood of
-connections that is over would be worked off for seconds more; who comes to a line that is full tries again, by the
-kernel's own means, a second later.
+Each waiting connection costs its server a handshake, even if its peer has gone. After a flood of connections, the
+server would need seconds for these handshakes. With a short line, the kernel of a rejected caller tries again a second
+later.
 """
 
 import os
@@ -17,13 +17,15 @@ AT_LEAST = 128
 
 
 def keep_short(port: int, children: int) -> None:
-    """Let as many wait at a port of this process as there are children, and some, where its sockets can be found."""
+    """Limit the connections that may wait at a port of this process to the number of children and a few more, if its
+    sockets are found.
+    """
     for listener in _listeners(port):
         listener.listen(AT_LEAST + children)
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    """This process's sockets that listen at a port, each open for as long as it is looked at."""
+    """Yield this process's sockets that listen at a port. Each is open while the caller looks at it."""
     with suppress(FileNotFoundError):
         for number in [int(found.name) for found in OWN_FILES.iterdir()]:
             with suppress(OSError):  # of the folder itself, which is closed by now; and of sockets of other kinds

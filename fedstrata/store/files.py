@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not there at all, and that nobody but their owner may open."""
+"""Files that are either complete or absent, and that only their owner may open."""
 
 import fcntl
 import hashlib
@@ -22,13 +22,13 @@ GLOBAL_ROUNDS_KEPT = 2  # whose files stay: of the open one, and of the one to w
 
 @contextmanager
 def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
-    """A file to write that takes its name only when the block ends well; with `durable`, flushed to disk first.
+    """Yield a file for writing. It gets its name only if the block succeeds; with `durable`, after a flush to disk.
 
-    Writers of one file that may overlap give labels that differ. A block that raises leaves nothing behind. Nobody but
-    its owner can open the file, from its first byte on.
+    Writers of the same file that may overlap use different labels. A block that raises leaves no file. Only the owner
+    can open the file, from its first byte on.
 
     Raises:
-        StateError: the disk is full or refuses; what was at `path` is still there.
+        StateError: the disk is full or refuses. An old file at `path` is unchanged.
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
@@ -50,7 +50,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Return a new file, in a folder that is made if it is not there."""
+    """Return a new file. A missing folder is made."""
 
     def opened() -> BinaryIO:
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
@@ -70,23 +70,23 @@ def _remove(path: Path) -> None:
 
 
 def claim(folder: Path) -> None:
-    """Hold a folder of state for as long as this process lives; another that is just ending is waited for.
+    """Hold a folder of state for the life of this process. Wait for a process that is just ending.
 
     Raises:
-        StateError: another process of this machine holds it, or nothing can be written there.
+        StateError: another process of this machine holds the folder, or it cannot be written.
     """
     _CLAIMS.append(_locked(folder))
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder of state while the block lasts. Raises StateError as `claim` does."""
+    """Hold a folder of state while the block lasts. Raises StateError like `claim`."""
     with _locked(folder):
         yield
 
 
 def _locked(folder: Path) -> TextIO:
-    """Return the folder's lock file, held for as long as it is open."""
+    """Return the folder's lock file. The lock lasts while the file is open."""
     path = folder / ".lock"
     try:
         lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
@@ -104,19 +104,21 @@ def _locked(folder: Path) -> TextIO:
 
 
 def clear_asides(folder: Path) -> None:
-    """Remove what writers that were killed have left half-way."""
+    """Remove incomplete files of writers that were killed."""
     for path in folder.glob(".*.aside"):
         path.unlink(missing_ok=True)
 
 
 def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file behind the SHA-256 of its content. Raises StateError as `write_aside` does."""
+    """Write a small file with the SHA-256 of its content in front. Raises StateError like `write_aside`."""
     with write_aside(path, durable=durable) as file:
         file.write(hashlib.sha256(data).digest() + data)
 
 
 def read_sealed(path: Path) -> bytes:
-    """Return the content of a sealed file. Raises StateError, naming the file, when it is missing, cut or altered."""
+    """Return the content of a sealed file. Raises StateError, with the file's name, if it is missing, cut or
+    altered.
+    """
     try:
         content = when_there_is_room(path.read_bytes)
     except OSError as error:
@@ -128,7 +130,7 @@ def read_sealed(path: Path) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to disk."""
+    """Flush the names in a folder to disk."""
     descriptor = when_there_is_room(lambda: os.open(folder, os.O_RDONLY))
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Models on disk, in the safetensors format, read and written piece by piece so that none is ever held whole.
+"""Models on disk, in the safetensors format, read and written piece by piece so that no model is ever whole in memory.
 
-The data of a file is the flat vector of its layout. The metadata have the SHA-256 of all the rest of the file, and a
-file that does not fit it is refused by name.
+The data of a file is the flat vector of its layout. The metadata have the SHA-256 of the rest of the file. If the
+digest does not match, an error names the file.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ _NO_DIGEST = "0" * 64
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:
-    """Return the ranges in which a vector of `size` elements is walked through."""
+    """Yield the ranges of the pieces of a vector with `size` elements."""
     return ((start, min(start + PIECE_ELEMENTS, size)) for start in range(0, size, PIECE_ELEMENTS))
 
 
 def joined(pieces: Iterable[Flat]) -> Flat:
-    """Return the vector that consecutive pieces make up; of no piece, an empty one."""
+    """Return the vector of consecutive pieces; without pieces, an empty vector."""
     return np.concatenate([np.empty(0, np.float32), *pieces])
 
 
@@ -41,10 +41,10 @@ def write_model(
     path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
     digest: bytes = b"",
 ) -> None:  # fmt: skip
-    """Write a flat vector, given in consecutive pieces, as a safetensors file; with its digest where that is known.
+    """Write a flat vector, given in consecutive pieces, as a safetensors file, with its digest if the digest is known.
 
     Raises:
-        StateError: it cannot be written; what was at `path` is still there.
+        StateError: the file cannot be written. An old file at `path` is unchanged.
     """
     header = _header(layout, metadata, digest.decode() or _NO_DIGEST)
     hashed = hashlib.sha256(header)
@@ -72,7 +72,7 @@ def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
 
 
 class AnyModel(ABC):
-    """A flat vector in its layout, read piece by piece wherever it is."""
+    """Define a flat vector with its layout, which is read piece by piece from any source."""
 
     layout: Layout
     metadata: dict[str, str]  # of its file
@@ -80,7 +80,7 @@ class AnyModel(ABC):
     @property
     @abstractmethod
     def digest(self) -> bytes:
-        """The SHA-256 in the model's file, of all the rest of the file."""
+        """The SHA-256 of the rest of the model's file, as the file states it."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
@@ -88,21 +88,23 @@ class AnyModel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the model up."""
+        """Release the model."""
 
     def values_digest(self) -> str:
-        """Return the digest of names, shapes and values alone; files of other runs with equal weights have it, too."""
+        """Return the digest of names, shapes and values alone. Files of different runs with equal weights have the same
+        digest.
+        """
         return values_digest(
             (tensor.name, "float32", tensor.shape, self._bytes_at(start, tensor.size))
             for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True)
         )
 
     def _bytes_at(self, start: int, size: int) -> Iterator[memoryview]:
-        """Return the bytes of so many elements from one on, piece by piece."""
+        """Yield the bytes of `size` elements from `start` on, piece by piece."""
         return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
-        """Return the SHA-256 of the model's file but for the SHA-256 itself, in hexadecimal."""
+        """Return the SHA-256 of the model's file without the SHA-256 itself, in hexadecimal."""
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(_bytes_of(piece))
@@ -113,7 +115,7 @@ class AnyModel(ABC):
         return self.read(0, self.layout.size)
 
     def pieces(self) -> Iterator[Flat]:
-        """Return the whole vector in consecutive pieces."""
+        """Yield the whole vector in consecutive pieces."""
         return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
 
     def scales(self) -> list[float]:
@@ -126,10 +128,12 @@ class AnyModel(ABC):
 
 
 class ModelFile(AnyModel):
-    """A model on disk, open for reading; reading needs memory for the piece asked for only."""
+    """Read a model on disk. Each read needs memory only for the requested piece."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        """Open and check names, shapes and length. Raises StateError, naming the file, when they do not fit."""
+        """Open the file, and check names, shapes and length. Raises StateError, with the file's name, if they do not
+        match.
+        """
         self.path = path
         self.layout = layout
         self._reading = Lock()
@@ -145,7 +149,7 @@ class ModelFile(AnyModel):
             raise
 
     def _read_header(self) -> tuple[dict[str, str], int, str]:
-        """Return the metadata, where the data begins, and the checksum that the file claims."""
+        """Return the metadata, the place of the first data byte, and the checksum in the file."""
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
@@ -166,7 +170,7 @@ class ModelFile(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 that the file has of the rest of itself; `verify` compares them."""
+        """The SHA-256 that the file states for the rest of itself; `verify` compares it."""
         return self._digest.encode()
 
     def read(self, start: int, stop: int) -> Flat:
@@ -180,21 +184,21 @@ class ModelFile(AnyModel):
         return np.frombuffer(data, "<f4")
 
     def verify(self) -> None:
-        """Compare the data with the checksum. Raises StateError, naming the file, when they differ."""
+        """Compare the data with the checksum. Raises StateError, with the file's name, if they differ."""
         if self._computed_digest() != self._digest:
             raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
     def close(self) -> None:
-        """Give the file up; a reader that comes after gets a SupersededError."""
+        """Close the file. A later reader gets a SupersededError."""
         with self._reading:
             self._file.close()
 
 
 class ModelInMemory(AnyModel):
-    """A model that is read as one on disk is, whether it is to be written or not."""
+    """Hold a model in memory that is read like a model on disk."""
 
     def __init__(self, layout: Layout, flat: Flat, metadata: Mapping[str, str] | None = None) -> None:
-        """`metadata` is for its file, if it is to have one."""
+        """Set the metadata of the model's file, if it will be written."""
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})
@@ -202,7 +206,7 @@ class ModelInMemory(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that the model's file has once it is written."""
+        """The digest that the model's file would have."""
         return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
@@ -210,7 +214,7 @@ class ModelInMemory(AnyModel):
         return self._flat[start:stop]
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give up."""
+        """Do nothing: memory needs no release."""
 
 
 def _bytes_of(values: Flat) -> memoryview:

@@ -1,4 +1,4 @@
-"""Some stretches of a vector, read as a model of their own."""
+"""Some stretches of a vector, read as a separate model."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedstrata.tensors import Flat, Layout
 
 
 class ModelView(AnyModel):
-    """The stretches `places` of another model, one after the other, in a layout of their own; nothing is copied."""
+    """View the stretches `places` of another model, one after the other, in a new layout. Nothing is copied."""
 
     def __init__(self, source: AnyModel, places: Sequence[slice], layout: Layout) -> None:
         self.layout = layout
@@ -23,7 +23,7 @@ class ModelView(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that a file of the model would have."""
+        """The digest that a file of this model would have."""
         return self._digest
 
     def read(self, start: int, stop: int) -> Flat:
@@ -38,4 +38,4 @@ class ModelView(AnyModel):
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
 
     def close(self) -> None:
-        """Do nothing: the source is its owner's."""
+        """Do nothing: the owner of the source closes it."""

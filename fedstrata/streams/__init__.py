@@ -1,1 +1,1 @@
-"""Which tensors travel how far, between whom, and which model each device has."""
+"""The tensors that travel, and how far, and the model of each device."""

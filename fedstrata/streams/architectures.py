@@ -1,4 +1,4 @@
-"""Which model each device has in which global round, where `architectures` gives some of them others than `model`."""
+"""The model of each device in each global round, if `architectures` gives some devices another model than `model`."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Architecture(NamedTuple):
-    """A model, and which of its tensors travel how far."""
+    """Hold a model, and how far its tensors travel."""
 
     model: "Model"
     streams: Streams
 
 
 class Architectures:
-    """The architectures of a run; each is built when it is first asked for."""
+    """Hold the architectures of a run. Each is built at its first use."""
 
     def __init__(self, experiment: Experiment, method: Method) -> None:
         self._experiment = experiment
@@ -29,16 +29,18 @@ class Architectures:
 
     @property
     def main(self) -> Architecture:
-        """The architecture of `model`, which the servers know: all others share its travelling layers."""
+        """The architecture of `model`, which the servers use. All others have the same travelling layers."""
         return self._built(self._experiment.model)
 
     @property
     def all(self) -> "list[Architecture]":
-        """The architecture of `model`, then the ones of `architectures`, in their order."""
+        """The architecture of `model`, then the architectures of `architectures`, in their order."""
         return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
 
     def at(self, device_index: int, global_round: int) -> Architecture:
-        """Return a device's architecture in a global round, counted from 0; the object changes only with it."""
+        """Return a device's architecture in a global round, counted from 0. The same architecture is always the same
+        object.
+        """
         return self._built(self._experiment.model_of(device_index, global_round))
 
     def _built(self, settings: "ModelSettings") -> Architecture:
@@ -55,10 +57,10 @@ class Architectures:
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:
-        """Refuse architectures that differ in what travels.
+        """Refuse architectures with different travelling tensors.
 
         Raises:
-            ExperimentError: one of `architectures` does, or cannot be built for the data.
+            ExperimentError: an architecture has other travelling tensors, or cannot be built for the data.
         """
         for number, entry in enumerate(self._experiment.architectures):
             try:
@@ -76,6 +78,6 @@ class Architectures:
 
 
 def _said(architecture: Architecture, name: str) -> str:
-    """Return a travelling tensor with its shape, as an architecture has it."""
+    """Return a travelling tensor with its shape in an architecture."""
     shape = next((each.shape for each in architecture.streams.travelling.tensors if each.name == name), None)
     return f"no {name}" if shape is None else f"{name} of shape {'×'.join(map(str, shape))}"

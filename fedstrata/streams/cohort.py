@@ -1,4 +1,4 @@
-"""The cohort of an LPS round: which of its devices an LPS asks."""
+"""The cohort of an LPS round: the devices that an LPS asks."""
 
 import math
 from collections import Counter
@@ -13,10 +13,11 @@ COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second n
 
 
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
-    """Return the device indexes that take part, in ascending order, of those that an LPS has.
+    """Return the indexes, ascending, of the devices of an LPS that take part.
 
-    Every device draws one number, at an address of its own, and those with the smallest take part: so many, or a share,
-    rounded up; None asks all. Whom an LPS asks depends on its members and their number alone, not on the other LPSs'.
+    Every device draws one number, at an address of its own. The devices with the smallest numbers take part: a number
+    of them, or a share, rounded up; None asks all. The cohort depends on the LPS's members and their number, not on
+    other LPSs.
     """
     count = cohort_size(len(members), participation)
     if count == len(members):
@@ -27,7 +28,7 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts:
-    """The cohort of each round, if one LPS serves all devices from the first round to the last."""
+    """Hold the cohort of each round, if one LPS serves all devices from the first round to the last."""
 
     asked: tuple[frozenset[int], ...]  # by LPS round
     most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
@@ -35,7 +36,7 @@ class Cohorts:
 
 @lru_cache(maxsize=4)
 def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
-    """Return the cohorts of so many devices, and of rounds."""
+    """Return the cohorts of this many devices and rounds."""
     asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))
     often: Counter[int] = Counter()
     most = []
@@ -46,7 +47,7 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:
-    """Return the size of a cohort; a share is taken as it is written, so that 0.1 of 30 devices are 3."""
+    """Return the size of a cohort. A share is taken as a decimal number, so that 0.1 of 30 devices are 3."""
     if participation is None:
         return members
     if isinstance(participation, float):

@@ -12,7 +12,7 @@ def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None
     """Refuse a plan that does not fit the streams of a run or the plan before it.
 
     Raises:
-        PluginError: the tiers could not do what the plan says.
+        PluginError: the tiers cannot carry out the plan.
     """
     name, parents, known = method.options.name, plan.parents, len(before.clusters) if before is not None else 0
     fits = len(parents) == len(plan.clusters) and all(0 <= parent < known for parent in parents)

@@ -1,10 +1,10 @@
-"""The streams of a run: which tensors travel how far, and where each stream lies in the vectors that travel.
+"""The streams of a run: how far each tensor travels, and the place of each stream in the vectors that travel.
 
-Tensors are the model's, or tables: tensors of a method's own, such as scores of public examples.
+Tensors belong to the model, or are tables: additional tensors of a method, such as scores of public examples.
 
-A channel that is shared everywhere has one stream, a cluster's channel one for each cluster, a device's none. If each
-cluster has an LPS of its own, that LPS keeps the cluster's streams, and only what is shared everywhere meets at the
-GPS. Where clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum for each.
+A channel with reach EVERYWHERE has one stream, with CLUSTER one stream per cluster, with DEVICE none. If each cluster
+has an LPS of its own, this LPS keeps the cluster's streams, and only streams with reach EVERYWHERE go to the GPS. If
+clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum of each.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / t
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """One current value of a channel."""
+    """Describe one current value of a channel."""
 
     channel: str
     cluster: int | None  # None: everybody's
@@ -40,13 +40,13 @@ class Stream:
 
     @property
     def name(self) -> str:
-        """The name of the stream's part of a payload."""
+        """The name of the stream's part in a payload."""
         return self.channel if self.cluster is None else f"{self.cluster}/{self.channel}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """The channels of a run, by layout."""
+    """Hold the channels of a run, by layout."""
 
     model: Layout  # as a device has it
     channels: tuple[Channel, ...]
@@ -69,20 +69,21 @@ class Streams:
 
     @cached_property
     def tables(self) -> Layout:
-        """The tensors that are not the model's, channel by channel."""
+        """The tensors that do not belong to the model, channel by channel."""
         tensors = (tensor for channel in self.channels for tensor in channel.tensors.tensors)
         return Layout(tuple(tensor for tensor in tensors if tensor.name not in self.model.names))
 
     @cached_property
     def whole(self) -> Layout:
-        """The model's tensors and then the tables: all that a device begins a round with."""
+        """The model's tensors, then the tables: all tensors with which a device begins a round."""
         return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
 
     def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
-        """Return the whole vector, of the model's weights and of tables; None: of tables as they are at first, 0.
+        """Return the whole vector of the model's weights and the tables. If `tables` is None, they are 0, as at the
+        start.
 
         Raises:
-            PluginError: they are not the tables that the method's channels name.
+            PluginError: the method's channels name other tables.
         """
         if tables is None:
             tables = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in self.tables.tensors}
@@ -93,10 +94,10 @@ class Streams:
         return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
 
     def without(self, names: Iterable[str]) -> "Streams":
-        """Return the streams once these tensors travel no more: they stay at devices.
+        """Return the streams after these tensors have stopped travelling and stay on devices.
 
         Raises:
-            PayloadError: one of them is no tensor of the model.
+            PayloadError: the model has no such tensor.
         """
         gone = tuple(names)
         if not gone:
@@ -134,7 +135,7 @@ class Streams:
         return self._of(Reach.DEVICE)
 
     def streams(self, clusters: Clusters) -> list[Stream]:
-        """Return all streams of clusters: everybody's, and then cluster by cluster, as they lie in a vector."""
+        """Return all streams in the order of a vector: first the streams for all devices, then cluster by cluster."""
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
@@ -143,11 +144,11 @@ class Streams:
         ]
 
     def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
-        """Return the parts of a payload with all streams of clusters: their names, and the tensors of each."""
+        """Return the parts of a payload with all streams: the name and the tensors of each part."""
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
     def layout(self, clusters: Clusters) -> Layout:
-        """Return the vector of all streams of clusters; tensors of a cluster begin with its number."""
+        """Return the layout of the vector of all streams. Names of a cluster's tensors begin with its number."""
         return Layout(
             tuple(
                 tensor
@@ -182,9 +183,9 @@ class Streams:
     def routes(
         self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
     ) -> list[Route]:
-        """Into which streams, and with which weight, each stretch of the update of a device in a cluster goes.
+        """Return the streams to which each stretch of a device's update goes, with its weight in each.
 
-        `shares` has, for each channel that is mixed, the device's weights by stream of the channel.
+        `shares` has, for each mixed channel, the device's weights by stream of the channel.
         """
         found = []
         for number, stream in enumerate(self.streams(clusters)):
@@ -214,19 +215,21 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether the offers name, for each of so many clusters, some in ascending order and the cluster itself."""
+    """Return whether the offers name, for each cluster, some clusters in ascending order, including the cluster
+    itself.
+    """
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
     )
 
 
 def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Return whether the offered clusters are some of so many, in ascending order, and include this cluster."""
+    """Return whether the offered clusters exist, are in ascending order, and include this cluster."""
     return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return a device's weights by stream in each channel that a plan mixes, on the grid."""
+    """Return a device's weights by stream, on the grid, in each channel that a plan mixes."""
     return {
         channel: {
             stream: weight
@@ -238,7 +241,9 @@ def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
 
 
 def streams_of(experiment: Experiment, method: Method, model: "Model") -> Streams:
-    """Return the streams of an experiment. Raises PluginError where a method's channels are not the model's tensors."""
+    """Return the streams of an experiment. Raises PluginError if a method's channels do not match the model's
+    tensors.
+    """
     streams = Streams(model=model.layout, channels=method.channels(model), spans=spans_lps(experiment, method))
     return streams.without(model.at_home)
 
@@ -246,17 +251,19 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
 def spans_lps(experiment: Experiment, method: Method) -> bool:
     """Return whether clusters span LPSs: by `topology`, or because of what the method's plans do.
 
-    They do if clusters change or mix, or devices fetch models of other clusters, or tensors stop travelling: all of
-    this the GPS decides, so it keeps all streams.
+    Clusters also span LPSs if they change or mix, if devices fetch models of other clusters, or if tensors stop
+    travelling. The GPS decides all of this, so it keeps all streams.
     """
     return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Return whether a device's LPS follows from its index: `topology` says so, or one LPS serves changing clusters."""
+    """Return whether a device's LPS follows from its index: by `topology`, or because one LPS serves changing
+    clusters.
+    """
     return experiment.topology is not None or asks_in_training(method) is not None
 
 
 def asks_in_training(method: Method) -> Moment | None:
-    """Return the moment of a global round at which devices are asked, if they are."""
+    """Return the moment of a global round at which devices are asked; None if they are not asked in training."""
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

@@ -62,11 +62,13 @@ class Metric:
         return self.unit == "percent"
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """Return the worst of some values; None of none."""
+        """Return the worst of some values; None without values."""
         return (min if self.higher_is_better else max)(values, default=None)
 
     def is_reached(self, value: float, final: float, share: float) -> bool:
-        """Return whether a value is as good as a share of the final one: 0.95 of it, or the 1 / 0.95 of an error."""
+        """Return whether a value is as good as this share of the final value: at least 0.95 of it, or at most 1 / 0.95
+        of an error.
+        """
         grows = self.higher_is_better == (final >= 0)
         enough = final * share if grows else final / share
         return value >= enough if self.higher_is_better else value <= enough
@@ -91,7 +93,7 @@ class Sum:
     """Whether the sum is a whole number."""
 
     def range(self, num_examples: int) -> tuple[float, float]:
-        """Return the least and the most that the sum over so many examples can be, with room for rounding."""
+        """Return the least and the largest possible sum over this many examples, with room for rounding."""
         room = 1.0 if self.is_count else 1 + 1e-9
         ends = (self.least, self.most) if num_examples else (0.0, 0.0)
         least, most = (min(max(room * num_examples * end, -LARGEST_METRIC), LARGEST_METRIC) for end in ends)
@@ -99,7 +101,7 @@ class Sum:
 
 
 class Task:
-    """Define a task. A subclass says what is new; it keeps nothing between calls but its options."""
+    """Define a task. A subclass overrides what is new. Its only state is its options."""
 
     Options: ClassVar[type[TaskSettings]] = TaskSettings
     """The task's options, a subclass of `TaskSettings`. pydantic checks them."""
@@ -119,14 +121,16 @@ class Task:
         return self.metrics[0]
 
     def check(self, info: DatasetInfo) -> None:
-        """Raise ExperimentError for data that the task cannot have."""
+        """Raise ExperimentError for data that do not fit the task."""
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
         """Return the shape of a model's output for one example."""
         raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
-        """Return the targets of examples, shape (n, …): by default, those of the data. Raises DataError without any."""
+        """Return the targets of examples, shape (n, …): by default, the targets of the data. Raises DataError without
+        targets.
+        """
         if examples.targets is None:
             raise DataError(
                 f"task {self.options.name} needs targets, and the data have none; choose task reconstruction"
@@ -138,22 +142,22 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the loss of a batch, which training minimises: by default, the mean of `loss`."""
+        """Return the loss of a batch, which training minimises; by default, the mean of `loss`."""
         return self.loss(outputs, targets).mean()
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
-        """Return what these examples add to each of `sums`, in that order."""
+        """Return what these examples add to each of `sums`, in the order of `sums`."""
         return ()
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:
-        """Return the metrics by name, from sums over some examples; None or absent where the sums say nothing."""
+        """Return the metrics by name, from sums over some examples. A metric without a value is None or absent."""
         raise NotImplementedError(f"{type(self).__name__} has no metrics")
 
 
 def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, float | None]:
-    """Return all metrics of a task by name, in their order; None for one that the sums say nothing of.
+    """Return all metrics of a task by name, in their order; None for a metric without a value.
 
-    Raises PluginError where a task of one's own fails.
+    Raises PluginError if the user's own task fails.
     """
     if not num_examples:
         return {metric.name: None for metric in task.metrics}

@@ -42,7 +42,7 @@ class Classification(Task):
         return cross_entropy(outputs, targets, reduction="none")
 
     def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the mean cross-entropy; targets may also be distributions over the labels, shape (n, num_classes)."""
+        """Return the mean cross-entropy. Targets may also be distributions over the labels, shape (n, num_classes)."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets)

@@ -1,4 +1,4 @@
-"""The area under the ROC curve from counts of scores by bin, which add up over devices as single scores do not."""
+"""The area under the ROC curve from counts of scores per bin. Counts add up over devices; single scores would not."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 def histogram_sums(bins: int) -> tuple[Sum, ...]:
-    """Return the sums of a histogram: the negatives in each bin, then the positives."""
+    """Return the sums of a histogram: the negatives in each bin, then the positives in each bin."""
     return tuple(
         Sum(name=f"{kind}_{number}", is_count=True) for kind in ("negatives", "positives") for number in range(bins)
     )
 
 
 def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
-    """Return the counts of scores in [0, 1] by bin, those of negatives first; all tensors have one shape."""
+    """Return the counts of scores in [0, 1] per bin, first of negatives, then of positives. All tensors have
+    one shape.
+    """
     import torch
 
     places = (scores * bins).long().clamp(0, bins - 1)
@@ -28,7 +30,7 @@ def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
 
 
 def ranking(counts: Sequence[float]) -> float | None:
-    """Return the share of pairs in which the positive has the higher score; None without a pair.
+    """Return the share of pairs in which the positive example has the higher score; None without a pair.
 
     A pair in one bin counts half. The true share differs by at most half the share of such pairs.
     """

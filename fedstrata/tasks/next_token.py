@@ -1,4 +1,4 @@
-"""Next token: of each place of a sequence, the token that follows."""
+"""Next token: the token that follows each place of a sequence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class NextToken(Task):
 
 
 def _token_losses(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Return the cross-entropy of each token, of the shape of targets; 0 where there is none."""
+    """Return the cross-entropy of each token, in the shape of targets; 0 for places without a target."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(outputs.movedim(-1, 1), targets, reduction="none", ignore_index=IGNORED)

@@ -1,4 +1,4 @@
-"""The tasks by name, and from an experiment file's section to a task."""
+"""The tasks by name. The module makes a task from the section `task` of an experiment file."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -26,7 +26,7 @@ NAMES = tuple(REGISTRY)
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of that name, or one's own as `module:Class`.
+    """Return the class of this name, or the user's own class for `module:Class`.
 
     Raises:
         ExperimentError: no task has that name. PluginError: own code is missing or is something else.
@@ -50,10 +50,10 @@ def task_class(name: str) -> type[Task]:
 
 
 def task_settings(section: Any) -> TaskSettings:
-    """Return the checked section `task` of an experiment file, a name alone or a mapping.
+    """Return the checked section `task` of an experiment file, which is a name or a mapping.
 
     Raises:
-        ExperimentError: it says something that this task does not take.
+        ExperimentError: the section has a key or value that the task refuses.
     """
     if isinstance(section, TaskSettings):
         return section
@@ -72,7 +72,7 @@ def task_settings(section: Any) -> TaskSettings:
 
 
 def make_task(experiment: Experiment) -> Task:
-    """Return the task of an experiment. Raises PluginError if a task of one's own cannot be made."""
+    """Return the task of an experiment. Raises PluginError if the user's own task cannot be made."""
     settings = experiment.task
     kind = task_class(settings.name)
     try:
@@ -86,7 +86,7 @@ def make_task(experiment: Experiment) -> Task:
 
 
 def _check_declared(name: str, task: Task) -> None:
-    """Refuse a task with wrongly declared metrics or sums. Raises PluginError."""
+    """Refuse a task with invalid metrics or sums. Raises PluginError."""
     for what, kind, declared, most in (
         ("metrics", Metric, task.metrics, MOST_METRICS),
         ("sums", Sum, task.sums, MOST_SUMS),

@@ -1,4 +1,4 @@
-"""Regression: numbers per example."""
+"""Regression: the targets of each example are numbers."""
 
 import math
 from collections.abc import Mapping, Sequence

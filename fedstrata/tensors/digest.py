@@ -1,4 +1,6 @@
-"""One digest for what arrays hold: equal names, types, shapes and values give equal digests, wherever they lie."""
+"""One digest for the content of arrays. Equal names, types, shapes and values have equal digests, wherever they are
+stored.
+"""
 
 import hashlib
 import json

@@ -1,8 +1,8 @@
 """Exact, order-free weighted sums: float32 values on a fixed grid of integers.
 
-Each value is rounded once to a multiple of 2⁻³² and multiplied by its number of examples; what is added after
-that are integers, so no order of arrival can change a bit and nothing has to be kept or sorted. Rounding moves
-a mean by at most 2⁻³³, below half a float32 step of any value above 2⁻⁹.
+Each value is rounded once to a multiple of 2⁻³² and multiplied by its number of examples. The sum adds integers, so no
+order of arrival can change a bit, and no update has to be kept or sorted. Rounding moves a mean by at most 2⁻³³, less
+than half a float32 step of any value above 2⁻⁹.
 """
 
 import numpy as np
@@ -23,15 +23,15 @@ _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
 def largest_value(max_examples: int) -> float:
-    """Return the largest |value| that a sum takes if its weights add up to at most so many."""
+    """Return the largest |value| that a sum accepts if its weights add up to at most `max_examples`."""
     return min(2.0**18, 2.0**30 / max_examples)
 
 
 class ExactSum:
-    """A weighted sum of vectors, shape (size,); two float32 vectors large (int64)."""
+    """Hold a weighted sum of vectors, shape (size,), as int64. It takes as much memory as two float32 vectors."""
 
     def __init__(self, size: int, max_examples: int) -> None:
-        """`max_examples` is the most the weights can add up to; it sets `limit`, the largest |value| taken."""
+        """Set `max_examples`, the largest sum of the weights. It decides `limit`, the largest accepted |value|."""
         if max_examples < 1:
             raise PayloadError(f"a sum over {max_examples} examples: at least 1 is needed")
         self.limit = largest_value(max_examples)
@@ -41,10 +41,11 @@ class ExactSum:
         self._scratch = np.empty(min(PIECE, size), np.float64)
 
     def fold(self, start: int, values: Flat, num_examples: int) -> None:
-        """Add `num_examples` times `values` to the elements from `start` on; `count` the examples when all is in.
+        """Add `num_examples` times `values` to the elements from `start` on. When the vector is complete, `count` its
+        examples.
 
         Raises:
-            PayloadError: a value is NaN, infinite or beyond `limit`; nothing has been added then.
+            PayloadError: a value is NaN, infinite or beyond `limit`. Nothing is added.
         """
         self.check(values)
         for at in range(0, len(values), PIECE):
@@ -58,22 +59,22 @@ class ExactSum:
             np.add(sums, integers, out=sums)
 
     def fold_sums(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add the sums that another `ExactSum`, over `num_examples` of these, gives by `sums`.
+        """Add sums over `num_examples` examples that come from `sums` of another `ExactSum`.
 
         Raises:
-            PayloadError: a sum is beyond what so many examples can come to; nothing has been added then.
+            PayloadError: a sum is too large for this many examples. Nothing is added.
         """
         self._check_sums(sums, num_examples)
         self.fold_unchecked(start, sums, num_examples)
 
     def fold_unchecked(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add sums modulo 2⁶⁴, as `fold_sums` does. `check_total` has to check their total."""
+        """Add sums modulo 2⁶⁴ like `fold_sums`, without a check. `check_total` has to check the total."""
         here = self._sums[start : start + len(sums)]
         np.add(here, sums, out=here)
         np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
 
     def check_total(self) -> None:
-        """Refuse a sum that cannot be one of so many examples. Raises PayloadError."""
+        """Refuse a sum that is impossible for its number of examples. Raises PayloadError."""
         for start in range(0, len(self._sums), PIECE):
             self._check_sums(self.sums(start, start + PIECE), self.num_examples)
 
@@ -85,14 +86,12 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector so many times without counting anything for it: what counted values are relative to."""
+        """Add a whole vector `times` times without counting examples: the base of values that are counted."""
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
 
     def sums(self, start: int = 0, stop: int | None = None) -> Sums:
-        """Return the elements [start, stop) as they stand on the grid: int64 multiples of 2⁻³², each times its
-        examples.
-        """
+        """Return the elements [start, stop) on the grid: int64 multiples of 2⁻³², each times its examples."""
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
 
     def check(self, values: Flat) -> None:
@@ -107,13 +106,13 @@ class ExactSum:
             )
 
     def count(self, num_examples: int) -> None:
-        """Count the examples that a completely folded vector stands for."""
+        """Count the examples of a completely added vector."""
         if not 0 < num_examples <= self._max_examples - self.num_examples:
             raise PayloadError(f"{num_examples} examples on top of {self.num_examples}: {self._max_examples} in all")
         self.num_examples += num_examples
 
     def add(self, values: Flat, num_examples: int) -> None:
-        """Fold and count a whole vector."""
+        """Add and count a whole vector."""
         self.fold(0, values, num_examples)
         self.count(num_examples)
 
@@ -121,18 +120,18 @@ class ExactSum:
         """Return the weighted mean of the elements [start, stop), float32.
 
         Raises:
-            NoUpdatesError: nothing has been counted.
+            NoUpdatesError: no examples were counted.
         """
         if not self.num_examples:
             raise NoUpdatesError("the round was closed before any child had reported")
         return (self.sums(start, stop) / (self.num_examples * GRID)).astype(np.float32)
 
     def clear(self) -> None:
-        """Forget all that was added."""
+        """Reset the sum to zero."""
         self._sums.fill(0)
         self.num_examples = 0
 
 
 def _wrapped(number: int) -> int:
-    """Return a number as int64 arithmetic has it, modulo 2⁶⁴."""
+    """Return a number modulo 2⁶⁴, as int64."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,6 +1,6 @@
-"""How a model lies in one flat float32 vector: the names, shapes and order of its tensors.
+"""The layout of a model in one flat float32 vector: the names, shapes and order of its tensors.
 
-Everything that moves or adds weights works on the flat vector; the layout is how names find their places in it.
+Code that moves or adds weights works on the flat vector. The layout maps names to places in this vector.
 """
 
 import math
@@ -17,7 +17,7 @@ SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """One tensor's name and shape."""
+    """Hold one tensor's name and shape."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Tensors in the order in which they lie in a flat vector, without gaps."""
+    """Hold tensors in their order in a flat vector, without gaps."""
 
     tensors: tuple[TensorSpec, ...]
     starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -46,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Mapping[str, Iterable[int]]) -> Self:
-        """Return the layout of tensors given as name → shape, in the mapping's order."""
+        """Return the layout of the tensors in a mapping of name to shape, in its order."""
         return cls(tuple(TensorSpec(name=name, shape=tuple(shape)) for name, shape in shapes.items()))
 
     @property
@@ -55,12 +55,12 @@ class Layout:
 
     @property
     def float32_bytes(self) -> int:
-        """The size of a flat vector as it is kept, and sent where a link does not encode it."""
+        """The size of the flat vector in float32, as on disk and on links without another encoding."""
         return 4 * self.size
 
     @property
     def is_small(self) -> bool:
-        """Return whether its flat vector is kept in memory and written after its round has opened."""
+        """Return whether a flat vector is small: kept in memory, and written after its round has opened."""
         return self.float32_bytes <= SMALL_BYTES
 
     def select(self, names: Iterable[str]) -> "Layout":
@@ -69,7 +69,7 @@ class Layout:
         return Layout(tuple(tensor for tensor in self.tensors if tensor.name in wanted))
 
     def views(self, flat: Flat) -> dict[str, Flat]:
-        """Return the tensors of a flat vector by name; views, not copies."""
+        """Return the tensors of a flat vector by name, as views."""
         return {
             tensor.name: flat[start : start + tensor.size].reshape(tensor.shape)
             for tensor, start in zip(self.tensors, self.starts, strict=True)
@@ -83,7 +83,7 @@ class Layout:
         return flat
 
     def slices_of(self, part: "Layout") -> list[slice]:
-        """Return the slices of the tensors of `part` in this layout; neighbours are joined into one slice."""
+        """Return the slices of the tensors of `part` in this layout. Adjacent tensors share one slice."""
         places = {t.name: slice(s, s + t.size) for t, s in zip(self.tensors, self.starts, strict=True)}
         joined: list[slice] = []
         for name in part.names:
@@ -96,7 +96,7 @@ class Layout:
 
 
 def taken(whole: Flat, places: Sequence[slice]) -> Flat:
-    """Return some stretches of a vector, one after the other; the vector itself where that is all of it."""
+    """Return some stretches of a vector, one after the other; if they are the whole vector, the vector itself."""
     if len(places) == 1 and places[0] == slice(0, len(whole)):
         return whole
     return np.concatenate([np.empty(0, np.float32), *(whole[place] for place in places)])

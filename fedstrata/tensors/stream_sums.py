@@ -1,6 +1,6 @@
-"""What a parent gathers in one round, as sums: of one vector for all children, or of several streams apart.
+"""The sums that a parent gathers in one round: one vector for all children, or several streams.
 
-A child's values go by its routes into the streams that they count for, with the weight that they have there.
+A child's routes say into which streams its values go, and with which weight.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The way of one stretch of a child's payload into a stream's sum."""
+    """Hold the way of one stretch of a child's payload into a stream's sum."""
 
     place: slice  # of the payload, in values
     stream: int
@@ -27,37 +27,39 @@ class Route:
 
 
 class Sums(Protocol):
-    """The sums to which an intake adds what children send; `weights` are the weights in a payload, part by part."""
+    """Define the sums to which an intake adds children's updates. `weights` are the weights in a payload, part
+    by part.
+    """
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Raise PayloadError for weights that a child cannot have."""
+        """Raise PayloadError for weights that are impossible for a child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a stretch of a child's payload. Raises PayloadError where values are refused; nothing is added then."""
+        """Add a stretch of a child's payload. Raises PayloadError for refused values, and then adds nothing."""
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
         """Count a child with a complete payload."""
 
     def clear(self) -> None:
-        """Forget all that was added."""
+        """Reset the sums to zero."""
 
 
 class OneSum:
-    """One vector, to which every child adds all of its own, each by its examples."""
+    """Sum one vector, to which every child adds its whole update, weighted by its examples."""
 
     def __init__(self, size: int, children: Mapping[str, int], fold: Fold = ExactSum.fold) -> None:
-        """`children` are given with the most examples that each may stand for; `fold` adds values to a sum."""
+        """Set the children, with the largest number of examples of each. `fold` adds values to a sum."""
         self._most = children
         self._fold = fold
         self.total = ExactSum(size, max(1, sum(children.values())))
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require one weight, from one up to the child's examples."""
+        """Require one weight, from 1 up to the child's number of examples."""
         if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add values, as many times as the child has examples."""
+        """Add values, weighted by the child's examples."""
         self._fold(self.total, start, values, weights[0])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
@@ -65,7 +67,7 @@ class OneSum:
         self.total.count(weights[0])
 
     def clear(self) -> None:
-        """Forget all that was added."""
+        """Reset the sum to zero."""
         self.total.clear()
 
     @property
@@ -75,7 +77,7 @@ class OneSum:
 
 
 class RoutedSums:
-    """Several streams at an LPS: each device's update goes by its routes, with the weights of the plan."""
+    """Sum several streams at an LPS. Each device's update goes by its routes, with the weights of the plan."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class RoutedSums:
         examples: Mapping[str, int],
         fold: Fold = ExactSum.fold,
     ) -> None:
-        """`sizes` are those of the streams; `routes` and `examples` are given by child.
+        """Set the sizes of the streams, and the routes and examples of each child.
 
         `fold` adds values to a sum.
         """
@@ -111,7 +113,7 @@ class RoutedSums:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a stretch of an update to every stream that it counts for."""
+        """Add a stretch of an update to every stream of its routes."""
         stop = start + len(values)
         for route in self._routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
@@ -120,13 +122,13 @@ class RoutedSums:
                 self._fold(self.streams[route.stream], at, values[first - start : last - start], route.weight)
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the child in every stream that it has a part in."""
+        """Count the child in every stream to which it adds."""
         for stream, weight in self._weights[child_id].items():
             self.streams[stream].count(weight)
         self.counted.add(child_id)
 
     def clear(self) -> None:
-        """Forget all that was added."""
+        """Reset the sums to zero."""
         self.counted.clear()
         for stream in self.streams:
             stream.clear()
@@ -138,10 +140,12 @@ class RoutedSums:
 
 
 class PartialSums:
-    """Several streams at the GPS: of each an LPS sends its part, with the weight of those who are in it."""
+    """Sum several streams at the GPS. Each LPS sends its part of each stream, with the weight of its devices in the
+    stream.
+    """
 
     def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]], *, is_exact: bool) -> None:
-        """`most` has, by LPS, the largest weight in each stream; exact parts are sums, others means."""
+        """Set `most`, the largest weight in each stream by LPS. Exact parts are sums; other parts are means."""
         self._most = most
         self._is_exact = is_exact
         totals = [max(1, sum(weights[stream] for weights in most.values())) for stream in range(len(sizes))]
@@ -149,7 +153,7 @@ class PartialSums:
         self._starts = [sum(sizes[:stream]) for stream in range(len(sizes) + 1)]
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require a weight for each stream, of none to all of the LPS's devices."""
+        """Require a weight for each stream, from 0 up to the weight of all devices of the LPS."""
         most = self._most[child_id]
         if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
             raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
@@ -168,12 +172,12 @@ class PartialSums:
                 stream.fold(at, here, weights[number])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the LPS in every stream that it has a part in."""
+        """Count the LPS in every stream to which it adds."""
         for stream, weight in zip(self.streams, weights, strict=True):
             if weight:
                 stream.count(weight)
 
     def clear(self) -> None:
-        """Forget all that was added."""
+        """Reset the sums to zero."""
         for stream in self.streams:
             stream.clear()

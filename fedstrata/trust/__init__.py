@@ -1,1 +1,1 @@
-"""Who may speak to whom: an authority, names in certificates, TLS on the wire, and one table of who may call what."""
+"""Trust between processes: an authority, names in certificates, TLS, and one table of who may make which call."""

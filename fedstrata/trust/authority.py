@@ -1,4 +1,4 @@
-"""The authority of a run or a release: it issues the certificates by which processes know each other."""
+"""The authority of a run or a release. It issues the certificates by which processes identify each other."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ MOST_NAMES = 64  # of one certificate: gRPC hangs up on one of 9 KB or more, whi
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """A key that certificates are signed with, and the domain that they are for: a run's id or a release's name."""
+    """Hold a key that signs certificates, and their domain: a run's id or a release's name."""
 
     domain: str
     certificate: x509.Certificate
@@ -32,7 +32,7 @@ class Authority:
 
     @classmethod
     def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
-        """Return a new authority. Raises CertificateError for a name that cannot be a domain's."""
+        """Return a new authority. Raises CertificateError for a name that cannot be a domain."""
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
         public = key.public_key()
@@ -46,7 +46,7 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return the authority of a folder. Raises CertificateError when it is not there or not whole."""
+        """Return the authority in a folder. Raises CertificateError if it is missing or incomplete."""
         try:
             certificates = x509.load_pem_x509_certificates((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
@@ -65,18 +65,18 @@ class Authority:
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key, before=before)
 
     def files(self) -> dict[str, bytes]:
-        """Key and certificate, by the names of their files."""
+        """Return key and certificate by file name."""
         return {CA_KEY: _key_pem(self.key), CA: self.trusted()}
 
     def trusted(self) -> bytes:
-        """Return the content of `ca.pem`: the certificates of this authority and of the authorities before it."""
+        """Return the content of `ca.pem`: the certificates of this authority and of its still trusted predecessor."""
         return b"".join(map(_pem, (self.certificate, *self.before)))
 
     def succeeded(self) -> Self:
-        """Return another authority of the same domain, beside which this one still counts.
+        """Return a new authority of the same domain. Its `ca.pem` still trusts this authority.
 
         Raises:
-            CertificateError: this one itself counts beside another.
+            CertificateError: this authority's own predecessor is still trusted.
         """
         if self.before:
             raise CertificateError(
@@ -86,31 +86,31 @@ class Authority:
         return replace(type(self).new(self.domain), before=(self.certificate,))
 
     def alone(self) -> Self:
-        """This authority where none of before counts any more."""
+        """Return this authority without its predecessor."""
         return replace(self, before=())
 
     def replace_in(self, folder: Path) -> None:
-        """Write an authority in the place of the old one, which stays in use until all is written."""
+        """Replace the authority in a folder. The old one stays in use until all files are written."""
         files = self.files()
         write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
-        """Return whether a certificate is by this authority's own key."""
+        """Return whether this authority's own key has signed a certificate."""
         return is_issued_by(certificate, self.certificate)
 
     def save(self, folder: Path) -> None:
-        """Write key and certificate, in this order, to a folder that only its owner may look into."""
+        """Write key and certificate, in this order, to a folder that only its owner may open."""
         write_private(folder, self.files())
 
     def issue(self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS) -> None:
-        """Write a new key and a certificate of these names to a folder. Raises CertificateError as `issued` does."""
+        """Write a new key and a certificate with these names to a folder. Raises CertificateError like `issued`."""
         write_private(folder, self.issued(names, days=days))
 
     def issued(self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS) -> dict[str, bytes]:
-        """Return a new key and a certificate of these names, with this authority's own certificate, by names of files.
+        """Return a new key, a certificate with these names, and this authority's certificates, by file name.
 
         Raises:
-            CertificateError: more names than a peer would read.
+            CertificateError: there are more names than a peer would read.
         """
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
@@ -132,7 +132,7 @@ class Authority:
 
 @dataclass(frozen=True, kw_only=True)
 class Issued:
-    """A certificate that somebody has been issued."""
+    """Hold an issued certificate."""
 
     folder: Path
     peer: Peer
@@ -141,7 +141,7 @@ class Issued:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the certificate of a folder, valid or not. Raises CertificateError when it is none of ours."""
+        """Return the certificate in a folder, valid or not. Raises CertificateError if it is not one of ours."""
         path = folder / CERT
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -154,7 +154,7 @@ class Issued:
 
     @property
     def days_left(self) -> int:
-        """Whole days that it is still valid; negative once it is not."""
+        """The number of whole days for which the certificate is still valid; negative after its end."""
         return (self.until - datetime.now(UTC)).days
 
 
@@ -191,7 +191,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Return the name of the key that signs a certificate: the authority's own name for that key, if it has one."""
+    """Return the identifier of the signing key: the authority's own identifier of the key, if it has one."""
     try:
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -1,6 +1,6 @@
-"""What certificates say, and who vouches for them, by `cryptography`.
+"""The content and the validity of certificates, by the library `cryptography`.
 
-A process without TLS does not import this module: it costs 60 ms and 9 MB.
+A process without TLS does not import this module, which takes 60 ms and 9 MB.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ AS_CALLER = {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_K
 
 
 def parsed(pem: bytes, path: Path) -> list[x509.Certificate]:
-    """Return the certificates of a file. Raises CertificateError, which names the file."""
+    """Return the certificates in a file. Raises CertificateError with the name of the file."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -45,7 +45,9 @@ def uris(certificate: x509.Certificate) -> list[str]:
 
 
 def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509.Certificate]) -> str | None:
-    """Return why a parent would not take a caller with this certificate, the first of `chain`, now."""
+    """Return why a parent would now refuse a caller with this certificate, the first of `chain`; None if it
+    would not.
+    """
     now, own = datetime.now(UTC), chain[0]
     if own.not_valid_after_utc < now:
         return "certificate has expired"
@@ -64,9 +66,9 @@ def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509
 
 @lru_cache(SHOWN_REMEMBERED)
 def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
-    """Return until when a certificate in PEM is valid, and whether one of the authorities in PEM vouches for it.
+    """Return the end of validity of a certificate in PEM, and whether one of the authorities in PEM vouches for it.
 
-    `chain` holds the certificate first, then those that its holder has shown with it.
+    `chain` holds the certificate, then the further certificates that its holder has shown.
 
     Raises:
         CertificateError: the chain cannot be read.
@@ -79,7 +81,7 @@ def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return whether an authority's key has signed a certificate, which names it."""
+    """Return whether an authority, which the certificate names, has signed it."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

@@ -1,7 +1,7 @@
-"""A channel with TLS that goes on over a new connection once the certificate of its process has been renewed.
+"""A channel with TLS that moves to a new connection after its process's certificate was renewed.
 
-gRPC for Python gives a channel its certificate and its authorities once and for all (grpc/grpc#41779). So calls begin
-on the newest channel, and calls under way end on the channel that they began on.
+In gRPC for Python, a channel's certificate and authorities never change (grpc/grpc#41779). So calls begin on the newest
+channel, and calls under way end on the channel that they began on.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
-    """A channel with one certificate, and how many calls are under way on it."""
+    """Hold a channel with one certificate, and the number of its calls under way."""
 
     def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
@@ -31,17 +31,17 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the channel is still needed."""
+        """Return whether the channel is still in use."""
         return self._closing is None
 
     def carry(self, call: Any) -> Any:
-        """Note a call until it is over."""
+        """Count a call until it ends."""
         self._under_way += 1
         call.add_done_callback(self._note_end)
         return call
 
     def leave(self) -> None:
-        """Close the channel once no call is under way on it."""
+        """Close the channel when no call is under way on it."""
         self._is_left = True
         self._close_if_idle()
 
@@ -55,7 +55,7 @@ class _Connection:
 
 
 class _Call:
-    """One method of a parent, called on the newest connection."""
+    """Call one method of a parent on the newest connection."""
 
     def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel, self._kind, self._words, self._options = channel, kind, words, options
@@ -70,12 +70,12 @@ class _Call:
         return connection.carry(self._call(*words, **options))
 
     def connection(self) -> object:
-        """Return the connection on which a call begins now; it is another one after the certificate was renewed."""
+        """Return the connection for a new call. After a renewal it is another one."""
         return self._channel.newest()
 
 
 class SecureChannel(grpc.aio.Channel):
-    """A channel of grpc.aio to one parent and nobody else, whatever becomes of the certificate."""
+    """Connect to one parent only, with TLS, and survive renewals of the certificate."""
 
     def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
         self._address = address
@@ -86,10 +86,10 @@ class SecureChannel(grpc.aio.Channel):
         self._left: list[_Connection] = []
 
     def newest(self) -> _Connection:
-        """Return the connection that new calls begin on, opened now if the certificate has been renewed.
+        """Return the connection for new calls. After a renewal of the certificate, open it now.
 
         Raises:
-            NotServedError: the parent is revoked, by the list beside this process's own certificate.
+            NotServedError: the list of revoked names of this process names the parent.
         """
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
@@ -99,7 +99,7 @@ class SecureChannel(grpc.aio.Channel):
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
-        """Open another connection, and leave the one there is."""
+        """Open another connection, and leave the present one."""
         before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
@@ -112,19 +112,19 @@ class SecureChannel(grpc.aio.Channel):
         return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
-        """Return the call, as any channel does."""
+        """Return the call like any channel."""
         return self._called("unary_unary", words, options)
 
     def unary_stream(self, *words: Any, **options: Any) -> Any:
-        """Return the call, as any channel does."""
+        """Return the call like any channel."""
         return self._called("unary_stream", words, options)
 
     def stream_unary(self, *words: Any, **options: Any) -> Any:
-        """Return the call, as any channel does."""
+        """Return the call like any channel."""
         return self._called("stream_unary", words, options)
 
     def stream_stream(self, *words: Any, **options: Any) -> Any:
-        """Return the call, as any channel does."""
+        """Return the call like any channel."""
         return self._called("stream_stream", words, options)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
@@ -132,7 +132,7 @@ class SecureChannel(grpc.aio.Channel):
         return self.newest().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the connection that was looked at last is in another state, or there is another connection."""
+        """Wait until the last inspected connection changes its state, or is replaced."""
         changed = asyncio.ensure_future(self._connection.channel.wait_for_state_change(last_observed_state))
         moved = asyncio.ensure_future(self._moved.wait())
         try:

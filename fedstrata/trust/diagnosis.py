@@ -1,7 +1,7 @@
-"""Why no connection to a server comes about.
+"""The reason why no connection to a server succeeds.
 
-gRPC tries for ever. It tells a server that is not up yet from one that will never do by an error text at best.
-Therefore Python's own TLS greets the server once.
+gRPC tries for ever. At best, the text of its error distinguishes a server that has not started from a server that will
+never accept. Therefore Python's own TLS connects to the server once.
 """
 
 import asyncio
@@ -21,11 +21,13 @@ HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 
 
 class _HungUpError(Exception):
-    """The server has shown its certificate, and closed the connection when it had seen ours."""
+    """The server has shown its certificate, and closed the connection after it saw ours."""
 
 
 async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str | None:
-    """Return why calls to a server will not go through, for who started the caller; None: they may, later."""
+    """Return why calls to a server will never succeed, for the person who started the caller; None if they may succeed
+    later.
+    """
     host, port = split_address(address)
     tls = tls and tls.newest(at_once=True)
     greet: Callable[[str, int], str | None] = _greet_in_the_clear
@@ -59,7 +61,7 @@ def _greeted(host: str, port: int, context: ssl.SSLContext, name: str | None = N
 
 
 def _greet_in_the_clear(host: str, port: int) -> str:
-    """Return why a server that answers a TLS greeting will not do. Raises OSError if it does not answer it."""
+    """Return why a server that answers a TLS greeting is not usable. Raises OSError if the server does not answer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

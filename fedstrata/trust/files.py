@@ -1,6 +1,6 @@
-"""The TLS files of a process as they are on disk now: its certificate and key, its authorities, the revoked names.
+"""The current TLS files of a process: its certificate and key, its authorities, the revoked names.
 
-Files are looked at when they are used, at most once a second, and read again when they have changed.
+Files are checked when they are used, at most once per second, and read again after a change.
 """
 
 import ssl
@@ -35,16 +35,16 @@ log = EventLog("trust")
 
 class _Told(Protocol):
     def told(self) -> dict[str, Any]:
-        """Return what the log says of it."""
+        """Return the fields that describe the content in the log."""
 
 
 Content = TypeVar("Content", bound=_Told)
 
 
 class _Watched(Generic[Content]):
-    """The content of some files, read again when they change. Content that cannot be used is passed over.
+    """Hold the content of some files, and read them again when they change. Unusable content is ignored.
 
-    If only times or rights of files change, as kubelet changes them every minute, their content is the same.
+    kubelet changes times and rights of files every minute. Such changes do not change the content.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class _Watched(Generic[Content]):
     ) -> None:
         """Read the files for the first time.
 
-        `kind` begins the names of events in the log; `read` gets this object and the content in use, None at first.
+        `kind` is the prefix of events in the log. `read` gets this object and the content in use, which is None at
+        first.
 
         Raises:
             CertificateError: the files cannot be used.
@@ -66,7 +67,7 @@ class _Watched(Generic[Content]):
         self._reason = ""
 
     def newest(self, *, at_once: bool = False) -> Content:
-        """Return the content in use; looked at once a second, or `at_once`."""
+        """Return the content in use. The files are checked once per second, or immediately with `at_once`."""
         if at_once or time.monotonic() >= self._next_look:
             with self._lock:
                 self._look()
@@ -103,7 +104,7 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return what tells these files from others at their paths, without reading them."""
+        """Return what distinguishes these files from earlier files at their paths, without reading them."""
         return tuple(map(_stamp, self._paths))
 
 
@@ -117,13 +118,13 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Revoked:
-    """Names that nobody has any more, from a list with one name a line; # begins a remark."""
+    """Hold revoked names, from a list with one name per line. `#` begins a remark."""
 
     names: frozenset[Name] = field(default_factory=frozenset)
 
     @classmethod
     def load(cls, path: Path, before: "Revoked | None" = None) -> "Revoked":
-        """Read a list; no file is an empty list.
+        """Read a list. A missing file is an empty list.
 
         Raises:
             CertificateError: the list cannot be read, or is empty although `before` was not.
@@ -147,7 +148,7 @@ class Revoked:
 
     @classmethod
     def parse(cls, text: str, path: str | Path = REVOKED) -> "Revoked":
-        """Read the text of a list. Raises CertificateError if a line is no name, or the last one has no end."""
+        """Read the text of a list. Raises CertificateError if a line is not a name, or the last line is incomplete."""
         if not text.endswith("\n") and text:
             raise CertificateError(
                 f"{path}: its last line has no end, so it may be copied in part; end the last line, or copy it again"
@@ -164,23 +165,23 @@ class Revoked:
         return cls(frozenset(names))
 
     def files(self) -> dict[str, bytes]:
-        """Return the list as its file has it, by the file's name; nothing if nobody is revoked."""
+        """Return the content of the list's file by file name; nothing if no name is revoked."""
         return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
 
     def told(self) -> dict[str, Any]:
-        """Return what the log says of a list."""
+        """Return the fields that describe a list in the log."""
         return {"entries": len(self.names)}
 
     def with_also(self, names: Iterable[Name]) -> "Revoked":
-        """Return these names and others."""
+        """Return a list with these names and further ones."""
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return why the holder of a certificate is refused, whatever it calls; None if it is not."""
+        """Return why every call of this certificate's holder is refused; None if it is not revoked."""
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
     def revokes(self, roles: Iterable[Role], device_or_lps_id: str) -> bool:
-        """Return whether nobody may speak for a device or an LPS of that id."""
+        """Return whether the list revokes the device or LPS with this id."""
         return any(self._named.has(role, device_or_lps_id) for role in roles)
 
     @cached_property
@@ -190,8 +191,8 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """The identity of a process, its key and the authorities that it trusts, in PEM, as its folder had them at one
-    time.
+    """Hold the identity of a process, its key and its trusted authorities, in PEM, as the folder had them at
+    one time.
     """
 
     folder: Path
@@ -204,10 +205,10 @@ class TlsFiles:
 
     @classmethod
     def load(cls, folder: Path, revoked: Path | None = None) -> "TlsFiles":
-        """Read the files of a folder. `revoked` is a list of revoked names in place of the one beside them.
+        """Read the files in a folder. `revoked` names a list that replaces the list in the folder.
 
         Raises:
-            CertificateError: a file is missing or damaged, they do not fit each other, or they are not valid now.
+            CertificateError: a file is missing or damaged, or the files do not match, or are not valid now.
         """
         at = revoked or folder / REVOKED
         listed = _Watched("revoked", [at], lambda _, had: Revoked.load(at, had))
@@ -242,16 +243,16 @@ class TlsFiles:
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
         """Return the folder's current files. The folder is checked once per second, or immediately with `at_once`.
 
-        Files that cannot be used, or name somebody else, are passed over: a process goes on with what it has.
+        Files that are unusable or name another holder are ignored: the process keeps its present files.
         """
         return self if self.on_disk is None else self.on_disk.newest(at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
-        """Return the revoked names as the list has them now, whatever becomes of the certificate beside it."""
+        """Return the current list of revoked names, even if the certificate is not replaced."""
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
-        """Raise CertificateError unless the certificate names all of these, which this process is."""
+        """Raise CertificateError unless the certificate names all holders that this process is."""
         mine = NameSet(self.me.names)
         for name in names:
             if not mine.covers(name):
@@ -260,13 +261,15 @@ class TlsFiles:
                 )
 
     def told(self) -> dict[str, Any]:
-        """Return what the log says of the files: a part of what `sha256sum` prints."""
+        """Return the fields that describe the files in the log: a part of the output of `sha256sum`."""
         return {"certificate": sha256(self.cert).hexdigest()[:16], "authority": sha256(self.ca).hexdigest()[:16]}
 
     def why_outdated(self, chain: bytes, now_s: float) -> str | None:
-        """Return why a certificate that counted once counts no more: it has run out, or its authority is dropped.
+        """Return why a certificate is no longer valid that was valid before: it has expired, or its authority is
+        dropped.
 
-        `chain` is in PEM: the certificate, then those that were shown with it. `now_s` is in seconds since 1970.
+        `chain` is in PEM: the certificate, then the further certificates that were shown. `now_s` is in seconds since
+        1970.
 
         Raises:
             CertificateError: the chain cannot be read.
@@ -279,13 +282,13 @@ class TlsFiles:
         return None if is_vouched_for else "is by an authority that counts no more"
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
-        """Return whether a connection made with these files is like one made with the others."""
+        """Return whether a connection with these files shows the same certificate as one with the others."""
         return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return a server's credentials: each handshake is by the files that are in the folder then.
+        """Return a server's credentials. Each handshake uses the current files of the folder.
 
-        Only callers with a certificate of the server's own authorities get as far as a call.
+        Only callers with a certificate of the server's authorities can make calls.
         """
         shown = self
 
@@ -304,11 +307,13 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return a caller's credentials: it speaks only to a server with a certificate of its own authorities."""
+        """Return a caller's credentials, which accept only a server with a certificate of the caller's authorities."""
         return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return how this process greets a server with Python's own TLS. Raises OSError, of which ssl's errors are."""
+        """Return the context with which Python's own TLS connects to a server. Raises OSError, which includes the
+        errors of ssl.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
         context.load_verify_locations(self.folder / CA)
@@ -317,12 +322,12 @@ class TlsFiles:
 
 
 def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
-    """Return the TLS files of a process that is all of `me`; None without a folder: it encrypts nothing.
+    """Return the TLS files of a process with the names `me`; None without a folder, when the process does not encrypt.
 
-    `options` are those of its command line: the folder, and a list of revoked names in place of the folder's.
+    `options` come from the command line: the folder, and a list of revoked names that replaces the folder's list.
 
     Raises:
-        CertificateError: the folder's files cannot be used, or name somebody else.
+        CertificateError: the files in the folder are unusable, or name another holder.
     """
     if not options.tls:
         return None
@@ -332,12 +337,14 @@ def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
 
 
 def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
-    """Return the channel's option for who a server has to be: an address changes, and does not say who is there."""
+    """Return the channel option with the server's required name. An address can change, and does not identify a
+    server.
+    """
     return (("grpc.ssl_target_name_override", server_name(parent)),)
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may look into, if it is not there. Raises OutputError."""
+    """Make a missing folder that only its owner may open. Raises OutputError."""
     try:
         make_private(folder)
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Stands before a server's calls and lets through what the table allows the caller's certificate."""
+"""The guard of a server: it checks each call and lets it through if the table allows it for the caller's
+certificate.
+"""
 
 import asyncio
 import time
@@ -42,31 +44,31 @@ log = EventLog("trust")
 
 
 class Place(Protocol):
-    """The members of a server's clusters, as the server knows them."""
+    """Define the members of a server's clusters, as the server knows them."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a caller belongs to the cluster for which it speaks."""
+        """Return whether a caller belongs to the cluster in its claim."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The peer at the other end of a connection, and the certificate that proves it."""
+    """Hold the peer of a connection, and the certificate that proves its identity."""
 
     peer: Peer
     chain: bytes  # in PEM: the certificate, then those that were shown with it
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Refuses calls, and messages of streams, by who sends them; counts each by why."""
+    """Refuse calls, and messages of streams, by their sender. Count refusals by reason."""
 
     def __init__(
         self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
         look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`tls` are the server's own files; `refused` gets the reason of each refusal.
+        """Set the server's own files `tls`, and `refused`, which receives the reason of each refusal.
 
-        `shares` say how many calls an identity may make. Calls under way are looked through every `look_every_s` for
-        those of revoked callers. `clock` gives seconds since 1970.
+        `shares` limits the calls of an identity. Every `look_every_s` the guard checks calls under way for revoked
+        callers. `clock` returns seconds since 1970.
         """
         self._tls = tls
         self._shares = shares or Shares(MANY_CHILDREN)
@@ -111,7 +113,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     @contextmanager
     def share(self, caller: Caller) -> Iterator[None]:
-        """Hold a call of an identity. Raises TooManyCallsError."""
+        """Count a call of an identity while the block lasts. Raises TooManyCallsError."""
         try:
             with self._shares.call(caller.peer):
                 yield
@@ -120,15 +122,15 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise
 
     def reading(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """A block in which the first message of a call under way is read."""
+        """Enter a block in which the first message of a call is read."""
         return self._shares.reading(caller.peer)
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """A block of a call under way, which ends with NotAllowedError soon after its caller is revoked."""
+        """Enter a block for a call under way. It raises NotAllowedError soon after its caller is revoked."""
         return self._lookout.over(caller)
 
     def check_sent(self, caller: Caller) -> None:
-        """Send nothing more to a caller with an invalid certificate. Raises NotAllowedError, OutdatedError."""
+        """Refuse to send more to a caller with an invalid certificate. Raises NotAllowedError, OutdatedError."""
         self._check_valid(caller)
         self._check_outdated(caller)
 
@@ -137,7 +139,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
-        """Refuse a certificate that counted when its connection began: the holder may try again by another."""
+        """Refuse a certificate that was valid when its connection began. Its holder may try again with a newer one."""
         try:
             why = self._tls.newest().why_outdated(caller.chain, self._clock())
         except CertificateError as error:
@@ -151,8 +153,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message that claims what its sender is not now; a call under a certificate that has run out since,
-        or lost its authority, comes to its end.
+        """Refuse a message with a false claim about its sender. End a call if its certificate has expired since, or its
+        authority was dropped.
 
         Raises:
             NotAllowedError, NotMemberError, OutdatedError.
@@ -176,11 +178,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer is refused now for its certificate, but would be accepted with a new certificate."""
+        """Return whether a peer is refused now because of its certificate, but could return with a new one."""
         return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
-        """Return the error for a refusal, which is counted."""
+        """Return the error for a refusal, and count the refusal."""
         self._refused(reason)
         return NotAllowedError(text)
 
@@ -188,15 +190,15 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 def guard_of(
     tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
 ) -> Guard | None:
-    """Return the guard of a server with these files; None without.
+    """Return the guard of a server with these files; None without files.
 
-    `children` is how many devices the run has.
+    `children` is the number of devices in the run.
     """
     return None if tls is None else Guard(tls, place, refused, shares=Shares(children))
 
 
 class _Outdated:
-    """The peers that were refused lately for a revoked or replaced certificate."""
+    """Hold the peers that were refused recently for a revoked or replaced certificate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -204,7 +206,7 @@ class _Outdated:
         self._said_at: dict[Peer, float] = {}
 
     def note(self, peer: Peer, why: str) -> None:
-        """Note that somebody is refused; the log says so once a minute."""
+        """Note that a peer is refused. The log reports this once per minute."""
         now = self._clock()
         self._refused_at[peer] = now
         self._refused_at.move_to_end(peer)
@@ -216,18 +218,20 @@ class _Outdated:
             log.warning("certificate_outdated", peer=str(peer), reason=why)
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether somebody of that id was refused lately."""
+        """Return whether a peer with this id was refused recently."""
         since = self._clock() - RECENT_S
         return any(at >= since and peer.is_(role, device_or_lps_id) for peer, at in self._refused_at.items())
 
 
 class Lookout:
-    """Looks every now and then at callers with calls under way, and rests while there are none."""
+    """Check callers with calls under way at intervals; rest while there are none."""
 
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
-        """`counts` says whether somebody's calls may go on, and `check` raises why not."""
+        """Set `counts`, which returns whether a caller's calls may continue, and `check`, which raises the reason if
+        not.
+        """
         self._counts = counts
         self._check = check
         self._every_s = every_s
@@ -236,10 +240,10 @@ class Lookout:
 
     @asynccontextmanager
     async def over(self, who: Caller) -> AsyncIterator[None]:
-        """Give a block up wherever it waits, once the call may not go on.
+        """Abort a block, wherever it waits, when its call may not continue.
 
         Raises:
-            FedstrataError: what `check` raises; OutdatedError where it would go on again.
+            FedstrataError: the error of `check`. OutdatedError: a new call may succeed.
         """
         limit = asyncio.timeout(None)
         try:
@@ -273,7 +277,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class _Check:
-    """One method's rule, for a server."""
+    """Apply the rule of one method at a server."""
 
     def __init__(self, guard: Guard, method: str) -> None:
         self._guard = guard
@@ -288,10 +292,10 @@ class _Check:
             yield caller
 
     async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Return the message of a call that has one.
+        """Return the message of a call with a single message.
 
         Raises:
-            DecodeError: none comes. PayloadError: it is larger than any that is asked by.
+            DecodeError: no message comes. PayloadError: the message is larger than any request.
         """
         async with self._guard.reading(caller):
             message = await anext(aiter(messages), None)
@@ -304,18 +308,18 @@ class _Check:
         return message
 
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Return the first message of a stream. Raises StopAsyncIteration where it has none."""
+        """Return the first message of a stream. Raises StopAsyncIteration if there is none."""
         async with self._guard.reading(caller):
             message = await anext(messages)
         await self.message(caller, message)
         return message
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """A block of the call, which ends soon after its caller is revoked."""
+        """Enter a block for the call, which ends soon after its caller is revoked."""
         return self._guard.over(caller)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """Yield the replies of a handler to a caller, as long as the caller's certificate is valid."""
+        """Yield a handler's replies to a caller while the caller's certificate is valid."""
         async with aclosing(replies):
             while True:
                 async with self._guard.over(caller):
@@ -332,8 +336,8 @@ class _Check:
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
-    """Return a handler of one message, which is read once it is known that its sender may call: until then no more of
-    it is held than a stream's window, whoever sends how many.
+    """Return a handler for one message. The message is read after its sender is known to be allowed. Before that, at
+    most the window of a stream is in memory.
     """
     if isasyncgenfunction(behaviour):
 
@@ -355,7 +359,7 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
 
 
 def _guarded_stream(behaviour: Any, check: _Check) -> Any:
-    """Return a handler of many messages, each of which is checked as it is read."""
+    """Return a handler for many messages. Each is checked when it is read."""
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
@@ -374,7 +378,7 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
 
 
 class _Checked:
-    """The messages of a stream; holds none that it has given."""
+    """Yield the messages of a stream, without holding any."""
 
     def __init__(self, messages: AsyncIterator[Any], check: _Check, caller: Caller) -> None:
         self._messages = messages

@@ -1,7 +1,7 @@
-"""Check that a key for masks belongs to its device: its point, its signature, and the certificate that vouches for it.
+"""The check that a mask key belongs to its device: its point, its signature, and the certificate of the signature.
 
-An LPS checks each key before the key enters a roster, and each device checks the roster. Without certificates only
-the point is checked.
+An LPS checks each key before the key enters a roster, and each device checks the roster. Without certificates only the
+point is checked.
 """
 
 import time
@@ -33,7 +33,7 @@ def signed_text(run_id: str, device_id: str, public_key: bytes) -> bytes:
 
 
 class KeyCheck:
-    """Checks keys for masks, by the certificates and the list of revoked ones that this process has now."""
+    """Check mask keys with this process's current certificate and list of revoked names."""
 
     def __init__(self, run_id: str, tls: TlsFiles | None, clock: Callable[[], float] = time.time) -> None:
         self._run_id = run_id
@@ -42,11 +42,11 @@ class KeyCheck:
         self._check_signature = lru_cache(KEYS_REMEMBERED)(self._signature_checked)
 
     def check(self, device_id: str, key: pb.MaskKey) -> None:
-        """Refuse a key that is not the device's own, or that nobody vouches for now.
+        """Refuse a key that is not the device's own, or that no valid certificate vouches for.
 
         Raises:
-            PayloadError: no honest device shows such a key. OutdatedError: its certificate does not count, and the key
-                may be shown again with another one.
+            PayloadError: no honest device shows such a key. OutdatedError: its certificate is not valid. The device may
+                show the key again with another one.
         """
         _check_point(device_id, key.public_key)
         if self._tls is None:
@@ -99,7 +99,7 @@ def _check_point(device_id: str, public_key: bytes) -> None:
 
 @lru_cache(KEYS_REMEMBERED)
 def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
-    """Return a certificate, and the names in it. Raises PayloadError."""
+    """Return a certificate and the names in it. Raises PayloadError."""
     try:
         found = x509.load_der_x509_certificate(der)
         _ = found.public_key()  # a point that is not on its curve is found here

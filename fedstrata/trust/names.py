@@ -1,6 +1,6 @@
 """Names in certificates: URIs in the form of SPIFFE IDs, such as `spiffe://RUN/device/device-003`.
 
-A process that hosts many devices is named by the first and the last of them: `spiffe://RUN/device/device-000_device-049`.
+The name of a process with many devices has the first and the last of them: `spiffe://RUN/device/device-000_device-049`.
 """
 
 import re
@@ -30,7 +30,7 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """The holder of a certificate: the GPS, an operator, an LPS, a device, or devices in a row."""
+    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a row of devices."""
 
     role: Role
     id: str = ""
@@ -52,7 +52,7 @@ class Name:
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 
     def covers(self, device_or_lps_id: str) -> bool:
-        """Return whether this name covers that id."""
+        """Return whether this name includes the id."""
         if not self.last or len(device_or_lps_id) > LONGEST_ID:
             return device_or_lps_id == self.id
         found, ends = _numbered(device_or_lps_id), self.ends
@@ -60,19 +60,19 @@ class Name:
 
     @cached_property
     def ends(self) -> tuple[Stem, int, int] | None:
-        """The stem of its ids, the first and the last number; None if they end in none."""
+        """The stem of the ids, the first and the last number; None if the ids do not end in numbers."""
         first, last = _numbered(self.id), _numbered(self.last or self.id)
         return first and last and (*first, last[1])
 
     @property
     def devices(self) -> int:
-        """The number of devices that have this name."""
+        """The number of devices with this name."""
         if self.role != "device":
             return 0
         return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
-        """Return the name in the form for certificates."""
+        """Return the name as the URI in certificates."""
         return f"spiffe://{domain}/{self}"
 
     def __str__(self) -> str:
@@ -82,17 +82,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Peer:
-    """The holder of a certificate, who is all that it names."""
+    """Hold the names of a certificate's holder."""
 
     domain: str
     names: tuple[Name, ...]
 
     @classmethod
     def of_uris(cls, uris: Iterable[str]) -> Self:
-        """Return the holder that these URIs name; URIs of other kinds are passed over.
+        """Return the holder in these URIs. URIs of other kinds are ignored.
 
         Raises:
-            CertificateError: they name nobody, or are of several domains.
+            CertificateError: the URIs name nobody, or have several domains.
         """
         found = [match for uri in uris if (match := URI.fullmatch(uri))]
         domains = sorted({match["domain"] for match in found})
@@ -107,7 +107,7 @@ class Peer:
         return any(name.role == role for name in self.names)
 
     def is_(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether it is the device, or the LPS, of that id."""
+        """Return whether the holder is the device or LPS with this id."""
         return any(name.role == role and name.covers(device_or_lps_id) for name in self.names)
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Peer:
 
 
 def device_names(ids: Iterable[str]) -> list[Name]:
-    """Return the names of these devices, in order, as few as there can be: numbers that follow each other are a row."""
+    """Return the names of these devices in order, with as few names as possible: consecutive numbers are one row."""
     names: list[Name] = []
     for device_id in ids:
         before = names[-1] if names else None
@@ -128,7 +128,7 @@ def device_names(ids: Iterable[str]) -> list[Name]:
 
 
 def name_of(text: str) -> Name:
-    """Return the name that is written so, as in a certificate behind the run: `device/device-003`. Raises
+    """Return the name in this text, which is the part of the URI after the run: `device/device-003`. Raises
     CertificateError.
     """
     found = re.fullmatch(NAME, text)
@@ -138,12 +138,12 @@ def name_of(text: str) -> Name:
 
 
 def server_name(name: Name) -> str:
-    """Return the name by which a server's certificate is checked, wherever it listens: `gps`, `lps-0`."""
+    """Return the name for the check of a server's certificate, independent of its address: `gps`, `lps-0`."""
     return name.id or name.role
 
 
 def check_domain(domain: str) -> str:
-    """Return the name of a run or a release, in the form for certificates. Raises CertificateError."""
+    """Return the name of a run or a release in the form for certificates. Raises CertificateError."""
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"
@@ -152,10 +152,10 @@ def check_domain(domain: str) -> str:
 
 
 class NameSet:
-    """All devices, LPSs, operators and so on that have one of some names. Lookups do not walk the names."""
+    """Hold a set of names for devices, LPSs, operators and so on. Lookups do not search all names."""
 
     def __init__(self, names: Iterable[Name]) -> None:
-        """Join rows that touch or overlap; a device with an id that ends in a number is a row of one."""
+        """Join rows that touch or overlap. A device with a number at the end of its id is a row of one."""
         self._single: set[tuple[Role, str]] = set()
         rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
         for name in names:
@@ -167,13 +167,13 @@ class NameSet:
         self._rows = {key: _joined(ends) for key, ends in rows.items()}
 
     def covers(self, name: Name) -> bool:
-        """Return whether all that a name stands for is among them."""
+        """Return whether the set includes all that a name stands for."""
         if (found := name.ends) is None:
             return (name.role, name.id) in self._single
         return self._has_row(name.role, *found)
 
     def has(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether somebody in a role has that id, which may come from anybody."""
+        """Return whether the set includes this role and id. The id may come from an untrusted peer."""
         if len(device_or_lps_id) > LONGEST_ID:
             return False
         if (found := _numbered(device_or_lps_id)) is None:
@@ -188,7 +188,7 @@ class NameSet:
 
 
 def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the first and the last numbers of rows, in order, none of which touches another."""
+    """Return the first and the last numbers of rows, in order. No two rows touch."""
     begins, ends = list[int](), list[int]()
     for low, high in sorted(rows):
         if ends and low <= ends[-1] + 1:
@@ -200,13 +200,13 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return an id's stem and the number at its end; None if it ends in none."""
+    """Return an id's stem and the number at its end; None without a number at its end."""
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
 def _is_row(first: str, last: str) -> bool:
-    """Return whether two ids are the ends of a row: they differ in the number at their ends alone."""
+    """Return whether two ids are the ends of a row: they differ only in the number at their ends."""
     low, high = _numbered(first), _numbered(last)
     return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
 

@@ -1,7 +1,8 @@
-"""What one identity may have of a server at once: calls under way, and calls a second, by how many it stands for.
+"""The limits of one identity at a server: calls under way and calls per second, by the devices or clusters of the
+identity.
 
-A connection says nothing of who pays for it; a certificate does. Bounds are far above what the protocol needs, so that
-who keeps to it never meets them, and who floods is refused before its message is looked at.
+A certificate identifies the caller, a connection does not. The limits are far above the needs of the protocol, so
+honest callers never reach them. A flood is refused before its messages are read.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ log = EventLog("trust")
 
 @dataclass
 class _Share:
-    """The present share of one identity."""
+    """Hold the current use of one identity."""
 
     allowed: float  # calls that it may begin at once
     at_s: float  # when that was so
@@ -44,20 +45,20 @@ class _Share:
 
 
 class Shares:
-    """Lets calls of each identity in, up to its share."""
+    """Admit calls of each identity up to its share."""
 
     def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`children` is how many devices a run has, and so how many clusters an LPS may serve at most."""
+        """Set `children`, the number of devices of the run, and so the largest number of clusters of an LPS."""
         self._children = children
         self._clock = clock
         self._shares: OrderedDict[Peer, _Share] = OrderedDict()
 
     @contextmanager
     def call(self, peer: Peer) -> Iterator[None]:
-        """Hold a call of an identity.
+        """Count a call of an identity while the block lasts.
 
         Raises:
-            TooManyCallsError: it has too many under way, or has begun too many just now.
+            TooManyCallsError: the identity has too many calls under way, or has begun too many in a short time.
         """
         share = self._take(peer)
         try:
@@ -67,10 +68,10 @@ class Shares:
 
     @asynccontextmanager
     async def reading(self, peer: Peer) -> AsyncIterator[None]:
-        """Read the first message of a call of an identity in the block: of a few calls at once.
+        """Enter a block that reads the first message of a call. Only a few calls of an identity read at once.
 
         Raises:
-            TooManyCallsError: it does not come.
+            TooManyCallsError: the message does not come.
         """
         async with self._shares[peer].reading:
             try:
@@ -97,7 +98,7 @@ class Shares:
         return share
 
     def _remember(self, peer: Peer, share: _Share) -> _Share:
-        """Keep a share; of too many the one goes that was used least lately of those that hold no calls."""
+        """Keep a share. Above the limit, delete the share without calls that was used least recently."""
         for _ in range(len(self._shares) if len(self._shares) >= IDENTITIES_REMEMBERED else 0):
             oldest, held = self._shares.popitem(last=False)
             if not held.under_way:

@@ -1,4 +1,6 @@
-"""Who may call what: the one table. What is not in it, nobody may call. `make reference` draws it."""
+"""The table of who may make which call. A call without a row is open to nobody. `make reference` writes it as a
+page.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim of a message about its sender: its id, and the cluster for which it speaks, if any."""
+    """Hold the claim of a message about its sender: its id, and the cluster for which it speaks, if any."""
 
     id: str | None  # None where a message of its kind does not say
     home_id: str | None = None
@@ -25,7 +27,7 @@ Claims = Callable[[Any], Iterator[Claim]]
 
 @dataclass(frozen=True)
 class Rule:
-    """The roles that may make a call; the caller's certificate has to cover all that its messages claim."""
+    """Name the roles that may make a call. The caller's certificate has to cover all claims of its messages."""
 
     roles: tuple[Role, ...]
     claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
@@ -41,7 +43,7 @@ def _lps(message: Any) -> Iterator[Claim]:
 
 
 def _header(claims: Claims) -> Claims:
-    """Return the claims of a stream: its header makes them, and its data make none."""
+    """Return the claims of a stream: only its header makes claims."""
 
     def of(part: Any) -> Iterator[Claim]:
         if part.HasField("header"):
@@ -65,7 +67,7 @@ def _measured(message: Any) -> Iterator[Claim]:
 
 
 def _cluster(message: Any) -> Iterator[Claim]:
-    """Yield the claim of an LPS, which speaks in a round as the cluster that it serves."""
+    """Yield the claim of an LPS, which speaks in a round for the cluster that it serves."""
     fields = message.DESCRIPTOR.fields_by_name
     lps_id = message.lps_id if "lps_id" in fields else None
     yield Claim(lps_id, message.home_id, message.term if "term" in fields else None)
@@ -76,7 +78,7 @@ def _cluster(message: Any) -> Iterator[Claim]:
 
 
 def _attended(claims: Claims) -> Claims:
-    """Return the claims of a stream that asks, answers and sends in turn."""
+    """Return the claims of a stream that requests, answers and sends in turn."""
 
     def of(part: Any) -> Iterator[Claim]:
         for kind in ("header", "fetch", "answer", "announced"):

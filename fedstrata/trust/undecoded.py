@@ -1,4 +1,4 @@
-"""Requests with bytes that are no message: gRPC would answer them itself, each with a traceback in the log."""
+"""Undecodable requests. gRPC would answer them itself, each with a traceback in the log."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ from google.protobuf.message import DecodeError
 
 
 class Undecoded:
-    """Stands for a request that cannot be read, until it is known whether its sender may call at all."""
+    """Represent an undecodable request, until it is known whether its sender may call at all."""
 
 
 def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a parser that gives an Undecoded for what is no message."""
+    """Return a parser that returns an Undecoded for undecodable bytes."""
 
     def run(data: bytes) -> Any:
         try:
@@ -23,6 +23,6 @@ def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def check_decoded(request: Any) -> None:
-    """Refuse what could not be read. Raises DecodeError."""
+    """Refuse an undecodable request. Raises DecodeError."""
     if isinstance(request, Undecoded):
         raise DecodeError("bytes that are no message")

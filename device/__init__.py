@@ -1,4 +1,4 @@
-"""The devices."""
+"""The device service."""
 
 from fedstrata.process.arithmetic import scrub_environment
 

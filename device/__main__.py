@@ -61,7 +61,7 @@ def options_of_process() -> Arguments:
 
 
 def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
-    """Return everything that the devices of this process share, data included."""
+    """Return everything that the devices of this process share, including their data."""
     limit_threads()
     keep_for_training()
     dataset = load_dataset(experiment.data)
@@ -96,7 +96,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
 
 
 async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
-    """All devices of the process; one that a parent refuses leaves the others alone."""
+    """Run all devices of the process. A device that a parent refuses does not affect the others."""
 
     async def one(index: int) -> RunStoppedError | None:
         agent = DeviceAgent(host, index)
@@ -114,7 +114,7 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Run the devices until their run is over; None when told to stop before."""
+    """Run the devices until the end of the run. Return None if a stop came before."""
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()

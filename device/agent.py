@@ -1,4 +1,4 @@
-"""One device: answers what it is asked, then trains for its LPS until the run is over."""
+"""One device: it answers questions, then trains for its LPS until the run is over."""
 
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ REFUSALS = 3  # of greetings in a row, before a process believes that an LPS wil
 
 
 class DeviceAgent:
-    """One device of a process."""
+    """Run one device of a process."""
 
     def __init__(self, host: DeviceProcess, device_index: int, rounds: type[DeviceRounds] = DeviceRounds) -> None:
         self._host = host
@@ -37,9 +37,7 @@ class DeviceAgent:
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
-        """Run a device from enrolment to the end of the run. Raises FedstrataError when a parent refuses this
-        device.
-        """
+        """Run a device from enrolment to the end of the run. Raises FedstrataError if a parent refuses this device."""
         host = self._host
         data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
         link = GpsLink(
@@ -80,11 +78,11 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how often in a row the LPS that the GPS names has refused a greeting; its port may be another's for a
-        while.
+        """Return how often in a row the LPS that the GPS names has refused a TLS connection. For a while, its port may
+        belong to another process.
 
         Raises:
-            HandshakeError: it has, each time it was asked.
+            HandshakeError: the LPS has refused each of several attempts.
         """
         if (now.lps_id, now.lps_address) != (silent.lps_id, silent.lps_address):
             return 0
@@ -108,7 +106,7 @@ class DeviceAgent:
         await self._answer_all(link, data, is_late=enrolled.is_late)
 
     async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
-        """Return the LPS that serves this device now. Announce the device again if the GPS has lost its last notes."""
+        """Return the LPS that serves this device now. If the GPS has lost this device's enrolment, enrol again."""
         while True:
             try:
                 return await link.assignment()
@@ -117,7 +115,9 @@ class DeviceAgent:
                 await self._enroll(link, data)
 
     async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
-        """Answer what is asked before training; of a late device nothing is relayed, so that is not asked for."""
+        """Answer the questions before training. A late device receives no relayed answers, so relayed questions are
+        left out.
+        """
         method = self._host.method
         work = DeviceWork(self._host, data, self._index, made=self._made)
         heard: dict[int, Any] = {}

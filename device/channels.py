@@ -1,4 +1,4 @@
-"""The connections of a device process: one to the GPS and one to each LPS, whatever the number of devices."""
+"""The connections of a device process: one to the GPS and one to each LPS, for any number of devices."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 
 
 class Channels:
-    """Opens each connection once."""
+    """Open each connection once."""
 
     def __init__(self, gps_address: str, meter: LinkMeter, tls: TlsFiles | None = None) -> None:
         self._meter = meter
@@ -32,12 +32,12 @@ class Channels:
         return counting
 
     async def until_gps_reached(self, log: EventLog) -> None:
-        """Wait until the GPS has been connected to. Raises HandshakeError where the two do not trust each other."""
+        """Wait until the first connection to the GPS. Raises HandshakeError if the two do not trust each other."""
         await until_reached(self._channels[0], self._gps_address, self._tls, GPS, log)
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The certificate of this process, if it has one."""
+        """Return the certificate of this process, if it has one."""
         return self._tls
 
     def gps(self) -> Any:
@@ -45,7 +45,7 @@ class Channels:
         return self._gps
 
     def lps(self, lps_id: str, address: str) -> Any:
-        """Return the stub of an LPS at an address."""
+        """Return the stub of an LPS at this address."""
         if (lps_id, address) not in self._lps:
             self._lps[lps_id, address] = LpsServiceStub(self._open(address, Name("lps", lps_id)))
         return self._lps[lps_id, address]
@@ -55,8 +55,8 @@ class Channels:
         self._reached.add((lps_id, address))
 
     async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
-        """Return why no connection to an LPS succeeds; None if it may succeed, or did before. Asked once for all
-        devices.
+        """Return why no connection to an LPS succeeds; None if one may succeed, or did before. The check runs once for
+        all devices.
         """
         where = lps_id, address
         if where in self._reached:

@@ -1,8 +1,8 @@
-"""The one place where a device process does arithmetic: one thread, jobs in the order they come.
+"""The single thread of a device process for arithmetic. Jobs run in the order in which they come.
 
-Jobs that wait together are handed to the trainer together, which may do them at once where the bits stay the
-same. A parent opens a round for all of its children, so the first job of a round has those of its cluster's other
-devices behind it: they are waited for while they keep coming.
+Jobs that wait together go to the trainer together, which may compute them at once if the bits stay the same. A parent
+opens a round for all of its children. So the first job of a round is followed by jobs of the cluster's other devices,
+and the thread waits for them while they keep coming.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LULL_S = 0.005  # once nobody has come for so long, those who are there begin
 
 
 class Bench:
-    """Queues before one arithmetic thread."""
+    """Hold queues before one thread for arithmetic."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
@@ -32,7 +32,9 @@ class Bench:
 
     @contextmanager
     def listening(self, group: str) -> Iterator[None]:
-        """While a device waits for what the other devices of its group get at about the same time."""
+        """Mark a block in which a device waits for a message that other devices of its group receive at about the same
+        time.
+        """
         self._listening[group] += 1
         try:
             yield
@@ -40,7 +42,7 @@ class Bench:
             self._listening[group] -= 1
 
     async def compute(self, work: Callable[[], Result]) -> Result:
-        """Return the result of some arithmetic."""
+        """Return the result of a computation."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def train(self, job: TrainingJob, group: str) -> LocalResult:
@@ -53,7 +55,7 @@ class Bench:
 
 
 class _Queue(Generic[Job, Result]):
-    """Jobs of one kind; those that come while the thread is busy, or soon after each other, go together."""
+    """Hold jobs of one kind. Jobs that come while the thread is busy, or shortly after each other, run together."""
 
     def __init__(
         self, work: Callable[[Sequence[Job]], list[Result]], thread: ThreadPoolExecutor, listening: Counter[str]
@@ -67,7 +69,7 @@ class _Queue(Generic[Job, Result]):
         self._emptying: asyncio.Task[None] | None = None
 
     def add(self, job: Job, group: str) -> "asyncio.Future[Result]":
-        """Return the job's result, some time."""
+        """Return a future of the job's result."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._groups.add(group)
@@ -84,7 +86,7 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for the others of these groups, each for a moment after the last."""
+        """Wait for the other jobs of these groups. Each wait ends shortly after the last new job."""
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
             if not await wait_until(self._came, self._came.is_set, LULL_S):

@@ -1,7 +1,7 @@
-"""What a method makes of a device's gradients before the optimiser uses them: FedProx's pull, SCAFFOLD's variates.
+"""The correction of a device's gradients by a method, before the optimiser uses them, such as FedProx's pull.
 
-A correction is elementwise: that is what lets the devices of a process train together with the bits that each has
-alone. It is tried on a few numbers before it is used.
+A correction is elementwise. So the devices of a process can train together with the bits that each would have alone. A
+correction is tested on a few numbers before its first use.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 @lru_cache(maxsize=16)
 def keeps_zeros(correct: Correct, beside: int) -> bool:
-    """Return whether zeros stay zeros under a correction that is given so many vectors beside the weights.
+    """Return whether a correction keeps zeros, if it gets this many vectors beside the weights.
 
     Raises:
-        PluginError: what it gives has another shape or type, depends on other elements or on chance, or is one of
-            the tensors that it must leave alone.
+        PluginError: the result has another shape or type, depends on other elements or on chance, or is one of the
+            arguments.
     """
     numbers = [
         torch.linspace(-1.0, 2.0 + place, 4 * ELEMENTS).sin().reshape(2, 2, ELEMENTS) for place in range(2 + beside)
@@ -35,7 +35,7 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
 
 
 def _tried(correct: Correct, numbers: list[torch.Tensor]) -> torch.Tensor:
-    """Return the correction of these numbers; raise if it changes them."""
+    """Return the correction of these numbers. Raises an error if the correction changes them."""
     gradient, *others = (tensor.clone() for tensor in numbers)
     found = correct(gradient, *others)
     if not isinstance(found, torch.Tensor) or found.shape != gradient.shape or found.dtype != torch.float32:

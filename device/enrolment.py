@@ -1,4 +1,4 @@
-"""A device towards the GPS, before training: enrolment, questions, assignment."""
+"""A device's calls to the GPS before training: enrolment, questions, assignment."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -18,7 +18,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 
 
 class GpsLink:
-    """The calls of one device to the GPS."""
+    """Make the calls of one device to the GPS."""
 
     def __init__(
         self, gps: Any, experiment: Experiment, *, device_id: str, device_index: int, process_id: str, log: EventLog,
@@ -34,7 +34,7 @@ class GpsLink:
     async def enroll(
         self, num_examples: int, num_held_out: int, pod_name: str, *, has_lost_state: bool = False
     ) -> pb.EnrollResponse:
-        """Make this device known to the run."""
+        """Enrol this device."""
         request = pb.EnrollRequest(
             device_id=self._who["device_id"],
             device_index=self._index,
@@ -52,7 +52,7 @@ class GpsLink:
         return reply
 
     async def submit_answer(self, answer: answers_pb2.Answer) -> None:
-        """Answer a question."""
+        """Send an answer."""
         reach("relevance")
 
         async def parts() -> AsyncIterator[answers_pb2.AnswerPart]:
@@ -67,9 +67,10 @@ class GpsLink:
         )
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
-        """Return the result of `fold` for each other device's answer to a relayed question, by index; keep no answer.
+        """Return the result of `fold` for each other device's answer to a relayed question, by index, without keeping
+        answers.
 
-        Each is folded as it arrives, by itself, so that no grouping of arrivals can change a bit.
+        Each answer is processed alone when it arrives, so that the grouping of arrivals cannot change a bit.
         """
         heard: dict[int, object] = {}
         backoff = Backoff()
@@ -103,7 +104,7 @@ async def _fold_answers(
     fold: Callable[[Arrays], Awaitable[object]],
     heard: dict[int, object],
 ) -> bool:
-    """Fold one stream of answers; False when it ended with word to ask again."""
+    """Process one stream of answers. Return False if the parent ended it with a request to ask again."""
     header, expected, data = answers_pb2.AnswerHeader(), 0, bytearray()
     async for part in parts:
         match part.WhichOneof("part"):

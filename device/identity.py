@@ -1,4 +1,4 @@
-"""Which devices a process hosts: given by index, by name, or worked out from a pod's ordinal."""
+"""The devices of a process, given by index, by name, or by a pod's ordinal."""
 
 import os
 import re
@@ -11,7 +11,7 @@ def device_indexes(experiment: Experiment, devices: str | None, name: str | None
     """Return the device indexes of this process, in order.
 
     Raises:
-        ExperimentError: none of the ways says which, or one names a device that the experiment does not have.
+        ExperimentError: the devices are not given, or one of them does not exist in the experiment.
     """
     if devices:
         indexes = parse_indexes(devices)
@@ -26,7 +26,7 @@ def device_indexes(experiment: Experiment, devices: str | None, name: str | None
 
 
 def parse_indexes(text: str) -> list[int]:
-    """`0-3,7` as [0, 1, 2, 3, 7]. Raises ExperimentError for anything else."""
+    """Return `0-3,7` as [0, 1, 2, 3, 7]. Raises ExperimentError for other texts."""
     indexes: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)

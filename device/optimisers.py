@@ -1,7 +1,8 @@
-"""The optimisers of local training: how the tensors of one training move against their gradients.
+"""The optimisers of local training, which move the tensors of one training against their gradients.
 
-Each is torch's own, to the bit. A training makes its optimiser, which holds its own state, such as velocities. The
-functional forms of torch are used: the classes load torch's compiler, 1.5 s of CPU time a process.
+Each computes the bits of its class in torch. A training makes its optimiser, which holds a state, such as velocities.
+The module uses torch's functional forms, because the classes load torch's compiler, which takes 1.5 s of CPU time per
+process.
 """
 
 import math
@@ -31,13 +32,13 @@ STEPS = "steps"
 
 
 class Optimiser(Protocol):
-    """Moves the tensors of one training."""
+    """Define an optimiser, which moves the tensors of one training."""
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move each tensor against its gradient, in place, outside autograd; the gradients are overwritten."""
+        """Move each tensor against its gradient, in place, outside autograd. The gradients are overwritten."""
 
     def state(self) -> State:
-        """Return a copy of what a later training can begin with."""
+        """Return a copy of the state with which a later training can begin."""
 
 
 def optimiser_of(
@@ -45,7 +46,7 @@ def optimiser_of(
 ) -> Optimiser:
     """Return the optimiser that an experiment's `training.optimiser` names, for these tensors in a global round.
 
-    It begins with an earlier training's state; an empty one begins anew.
+    It begins with `state`, from an earlier training. An empty state begins anew.
     """
     settings, rate = training.optimiser, learning_rate(training, global_round)
     if isinstance(settings, SgdSettings):
@@ -54,7 +55,7 @@ def optimiser_of(
 
 
 def is_plain(settings: LocalOptimiserSettings) -> bool:
-    """Return whether the optimiser is SGD with nothing but momentum and weight decay, which a stack computes, too."""
+    """Return whether the optimiser is SGD with only momentum and weight decay, which a stack can compute."""
     return isinstance(settings, SgdSettings) and settings == SgdSettings(
         learning_rate=settings.learning_rate,
         momentum=settings.momentum,
@@ -76,7 +77,7 @@ def learning_rate(training: TrainingSettings, global_round: int) -> float:
 
 
 def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
-    """Scale gradients down, in place, to an L2 norm over all of at most `most`: torch.nn.utils.clip_grad_norm_."""
+    """Scale gradients in place, so that the L2 norm over all is at most `most`, like torch.nn.utils.clip_grad_norm_."""
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     share = (most / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
@@ -84,7 +85,7 @@ def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
 
 
 class _ByLeaf:
-    """SGD, tensor by tensor."""
+    """Apply SGD tensor by tensor."""
 
     def __init__(self, sgd: "Sgd", leaves: Sequence[torch.Tensor], state: State) -> None:
         velocities: Sequence[torch.Tensor | None] = [sgd.velocity_of(leaf) for leaf in leaves]
@@ -104,21 +105,21 @@ class _ByLeaf:
 
 
 class Sgd:
-    """The steps of torch.optim.SGD, to the bit, without its bookkeeping; momentum starts at zero."""
+    """Compute the steps of torch.optim.SGD, to the bit, with less overhead. Momentum starts at zero."""
 
     def __init__(self, settings: SgdSettings, rate: float) -> None:
-        """`rate` is the learning rate of the round."""
+        """Set the settings, and the learning rate of the round."""
         self._learning_rate = rate
         self._weight_decay = settings.weight_decay
         self._momentum = settings.momentum
         self._is_nesterov = settings.nesterov
 
     def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """Return the velocity that momentum keeps of a leaf; None without momentum."""
+        """Return the velocity of a leaf; None without momentum."""
         return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
-        """Move a leaf against its gradient, in place; the gradient is overwritten."""
+        """Move a leaf against its gradient, in place. The gradient is overwritten."""
         if self._weight_decay:
             gradient.add_(leaf, alpha=self._weight_decay)
         if velocity is not None:
@@ -128,7 +129,7 @@ class Sgd:
 
 
 class _ByTorch:
-    """One of torch's optimisers that keep moments."""
+    """Apply one of torch's optimisers with moments."""
 
     def __init__(
         self, settings: LocalOptimiserSettings, rate: float, leaves: Sequence[torch.Tensor], state: State
@@ -148,13 +149,13 @@ class _ByTorch:
         )
 
     def state(self) -> State:
-        """Return the moments, and the number of steps that they have seen."""
+        """Return the moments, and the number of steps so far."""
         vectors = {name: flat(tensors) for name, tensors in self._vectors.items()}
         return {**vectors, STEPS: np.array([int(self._steps[0].item())])}
 
 
 def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]:
-    """Return torch's function, its arguments that are vectors beside the leaves, and its own options."""
+    """Return torch's function, the names of its vectors beside the leaves, and its own options."""
     match settings:
         case LocalAdamSettings() | LocalAdamWSettings():
             beta1, beta2 = settings.betas
@@ -184,7 +185,7 @@ def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
 
 
 def split(vector: NDArray[np.float32], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a vector as tensors of the leaves' shapes, each copied into torch's own memory."""
+    """Return a vector as tensors with the leaves' shapes, each copied into torch's own memory."""
     ends = np.cumsum([leaf.numel() for leaf in leaves])
     parts = np.split(vector, ends[:-1])
     return [torch.tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

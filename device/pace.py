@@ -1,4 +1,4 @@
-"""How fast this machine trains a device's model: what the experiment file's `compute.per_example` wants to know."""
+"""The speed of this machine in training a device's model, for the key `compute.per_example`."""
 
 import time
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from fedstrata.tasks import make_task
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Seconds of an example in each round of training that was measured."""
+    """Hold the seconds per example in each measured round of training."""
 
     seconds: tuple[float, ...]
     examples: int  # that a round goes through
 
     @property
     def per_example_ns(self) -> int:
-        """The median of the rounds, which others on the machine disturb least."""
+        """The median of the rounds, which other work on the machine disturbs least."""
         return round(median(self.seconds) * 1e9)
 
 
@@ -32,7 +32,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     """Return the job of a device in its first LPS round, from the initial weights.
 
     Raises:
-        FedstrataError: there is no such device, or its data or model is not to be had.
+        FedstrataError: there is no such device, or its data or model is not available.
     """
     are_elsewhere = isinstance(experiment.partition, LocalPartition)
     if are_elsewhere:
@@ -53,7 +53,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
 
 
 def measured_pace(job: TrainingJob, rounds: int, clock: Callable[[], float] = time.perf_counter) -> Pace:
-    """Train so many LPS rounds, one after the other and one more before, which warms up and does not count."""
+    """Train this many LPS rounds one after the other, after one more round for warm-up, which does not count."""
     seconds = []
     for number in range(rounds + 1):
         began = clock()

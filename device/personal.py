@@ -1,6 +1,7 @@
-"""What a device keeps of its own from round to round: named arrays that never leave it, sealed on its disk.
+"""The state that a device keeps from round to round: named arrays that never leave it, sealed on its disk.
 
-One file an LPS round: a JSON header with run, device, round and the arrays' names, types and shapes, then their bytes.
+Each LPS round has one file: a JSON header with run, device, round and the arrays' names, types and shapes, then the
+bytes.
 """
 
 import json
@@ -23,10 +24,10 @@ LENGTH_BYTES = 8  # of the number that says how long the header is
 
 
 class PersonalStore:
-    """One device's states by LPS round, each a file that is wholly there or not at all."""
+    """Hold one device's states by LPS round, each in a file that is either complete or absent."""
 
     def __init__(self, folder: Path, run_id: str, device_id: str) -> None:
-        """`folder` is this device's own; it is made when something is kept."""
+        """Use a folder of this device, which is made when a state is saved."""
         self._folder = folder
         self._owner = {"run_id": run_id, "device_id": device_id}
         self._log = EventLog("personal", device=device_id)
@@ -34,9 +35,9 @@ class PersonalStore:
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest whole state that is not newer than a round, and its round; None if no state is that old.
+        """Return the newest complete state that is not newer than a round, and its round; None if no state is that old.
 
-        A file that is damaged, or another run's or device's, is named in the log and passed over.
+        A file that is damaged, or belongs to another run or device, is named in the log and ignored.
         """
         for known in self._rounds():
             if known <= lps_round:
@@ -45,13 +46,13 @@ class PersonalStore:
         return None
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Keep the state that a device has after a round; later ones, of rounds that are done again, are gone.
+        """Keep a device's state after a round, and delete states of later rounds, which will be repeated.
 
         Without `durable` the file survives the death of the process, but perhaps not a crash of the machine.
 
         Raises:
-            PluginError: an array is of a type that is not kept.
-            StateError: the disk is full or refuses; what was there is still there.
+            PluginError: an array has a type that cannot be kept.
+            StateError: the disk is full or refuses. Old files are unchanged.
         """
         data = self._packed(lps_round, arrays)
         for later in self._rounds():
@@ -61,7 +62,7 @@ class PersonalStore:
         self._whole.add(lps_round)
 
     def prune(self, before_round: int) -> None:
-        """Remove states older than a round, all but the newest whole one of them."""
+        """Remove states older than a round, except the newest complete one of them."""
         older = [known for known in self._rounds() if known < before_round]
         while older and not self._is_whole(older[0]):
             del older[0]  # it stays: what is damaged is left to be looked at
@@ -69,12 +70,12 @@ class PersonalStore:
             self._path(known).unlink(missing_ok=True)
 
     def mark_born(self) -> None:
-        """Note that this device has had a state in this run: without one later, it was lost for good."""
+        """Note that this device has had a state in this run. If it has none later, the state was lost for good."""
         if not self.was_born():
             write_sealed(self._marker, json.dumps(self._owner).encode())
 
     def was_born(self) -> bool:
-        """Return whether this device has had a state in this run; a damaged marker counts as yes."""
+        """Return whether this device has had a state in this run. A damaged marker counts as True."""
         if not self._marker.exists():
             return False
         try:
@@ -91,7 +92,7 @@ class PersonalStore:
         return self._folder / f"{lps_round:06d}.personal"
 
     def _rounds(self) -> list[int]:
-        """Rounds with a file, newest first."""
+        """Return the rounds with a file, newest first."""
         stems = (path.stem for path in self._folder.glob("*.personal"))
         return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
 
@@ -122,7 +123,7 @@ class PersonalStore:
         return arrays
 
     def _unpacked(self, path: Path, lps_round: int, data: memoryview) -> Arrays:
-        """Return the arrays, copied. Raises StateError, naming the file, when it is not this device's state of this
+        """Return the arrays, copied. Raises StateError, with the file's name, unless it is this device's state of this
         round.
         """
         start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
@@ -152,7 +153,7 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
 
 
 class KeptInMemory:
-    """One device's states by LPS round where there is no folder for them: they are gone with the process."""
+    """Hold one device's states by LPS round in memory, without a folder. They end with the process."""
 
     def __init__(self) -> None:
         self._states: dict[int, Arrays] = {}
@@ -163,17 +164,17 @@ class KeptInMemory:
         return None if known is None else (known, self._states[known])
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Keep the state that a device has after a round; later ones are gone."""
+        """Keep a device's state after a round, and delete later states."""
         self._states = {number: state for number, state in self._states.items() if number <= lps_round}
         self._states[lps_round] = dict(arrays)
 
     def prune(self, before_round: int) -> None:
-        """Forget states older than a round, all but the newest of them."""
+        """Delete states older than a round, except the newest of them."""
         newest = max((number for number in self._states if number < before_round), default=before_round)
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 
     def mark_born(self) -> None:
-        """Do nothing: the next process has nothing of this one."""
+        """Do nothing: the next process has no state of this one."""
 
     def was_born(self) -> bool:
         """Return False: no state of this device outlives its process."""

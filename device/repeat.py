@@ -38,7 +38,7 @@ def try_experiment(experiment: Experiment) -> None:
 
 
 def train_twice(experiment: Experiment) -> None:
-    """Train two steps of the first device twice, by models made apart, with another training between.
+    """Train two steps of the first device twice, with separately made models, and with another training in between.
 
     Raises:
         PluginError: the results differ; the message names the tensors.

@@ -1,4 +1,4 @@
-"""One LPS round at a device, stage by stage: an answer if one is asked for, local work, the update."""
+"""One LPS round at a device, stage by stage: an answer if there is a question, local work, the update."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ OPTIMISER = "optimiser "  # before the stream and the name of each array of an o
 
 
 class Kept:
-    """Hold what a device has kept for itself as an LPS round begins, and what it keeps for the next."""
+    """Hold a device's own state at the start of an LPS round, and its state for the next round."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Kept:
 
     @property
     def personal(self) -> Arrays:
-        """Return what the method has kept."""
+        """Return the state that the method has kept."""
         return {
             name: array for name, array in self.arrays.items() if name != OWN_LAYERS and not name.startswith(OPTIMISER)
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the optimiser's state of each stream of trainings; none if the device has another model than then."""
+        """Return the optimiser's state of each stream of trainings; none if the device has another model now."""
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
             if name.startswith(OPTIMISER) and self._kept_of is self._architecture:
@@ -63,7 +63,7 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the tensors that never leave this device, as they were kept or are at first; None if none."""
+        """Return the tensors that never leave this device, kept or initial; None if there are none."""
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
             return None
@@ -80,12 +80,12 @@ class Kept:
         return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
-        """Return the layout of own layers as they are kept: if layers can be withdrawn, of the whole model."""
+        """Return the layout of the kept own layers. If layers can be withdrawn, it is the layout of the whole model."""
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own
 
     async def keep(self, outcome: Outcome, optimisers: Mapping[int, Mapping[str, np.ndarray]]) -> None:
-        """Keep what the next round begins with, before anything of this one leaves the device."""
+        """Keep the state for the next round, before anything of this round leaves the device."""
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
             raise PluginError(
@@ -110,7 +110,7 @@ class Kept:
 
 
 class RoundJob:
-    """The work of a device on a model that it has received."""
+    """Do the work of a device for a received model."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class RoundJob:
         self._answering_ns = 0  # on the real clock, how long it took
 
     def _by_cluster(self) -> list[Flat]:
-        """Return the weights received of each cluster, or of the device's own cluster alone."""
+        """Return the received weights of each cluster, or only of the device's own cluster."""
         received, streams = self.received, self._kept.streams
         if not received.clusters:
             return [received.flat]
@@ -164,13 +164,13 @@ class RoundJob:
     # --- stages -------------------------------------------------------------------------------
 
     async def begin(self) -> answers_pb2.Answer | Update:
-        """Return the first that goes up: an answer, or the update."""
+        """Return the first message to send: an answer, or the update."""
         if self._asks(Moment.RECEIVED):
             return await self._answer()
         return await self._train()
 
     async def go_on(self, cluster: int) -> Update:
-        """Return the update that goes up once the round goes on, with the device in this cluster."""
+        """Return the update after the round continues, with the device in this cluster."""
         is_one = len(self._travelling) == 1
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
         self._began_ns = self._host.clock.now_ns() - self._answering_ns
@@ -216,7 +216,7 @@ class RoundJob:
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
-        """Return the update: trained minus received, of what travels."""
+        """Return the update: trained minus received values of the travelling tensors."""
         streams = self._kept.streams
         whole = streams.with_tables(outcome.weights, outcome.tables)
         difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
@@ -239,14 +239,14 @@ class RoundJob:
         )
 
     async def _trained_from(self) -> bytes:
-        """Return the digest of what this round's training began with; empty if updates are not masked."""
+        """Return the digest of the start of this round's training; empty if updates are not masked."""
         if self._host.proofs is None:
             return b""
         of_whom = (self._client.identity.home_id, self.work.cluster)
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """Return an update as it may leave the device: shortened and noised, where updates are private."""
+        """Return an update as it may leave the device: shortened and noised, if updates are private."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update
@@ -274,7 +274,7 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """Return the arrays that the GPS has sent with a model. Raises PayloadError for what the method does not tell."""
+    """Return the GPS's arrays for all devices, which came with a model. Raises PayloadError for undeclared arrays."""
     if received.told is None:
         return {}
     return dict(arrays_of(Question(name=TOLD, moment=Moment.BEFORE, arrays=method.tells()), received.told))

@@ -1,4 +1,6 @@
-"""A device's LPS rounds, at the LPS that serves it until that is silent and the GPS names another."""
+"""A device's LPS rounds at the LPS that serves it. If this LPS is silent and the GPS names another, the device
+changes.
+"""
 
 import asyncio
 import hashlib
@@ -35,7 +37,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Served:
-    """The LPS that serves a device, and a call that asks whether it still does."""
+    """Hold the LPS that serves a device, and a call that checks whether it still does."""
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]
@@ -43,7 +45,9 @@ class Served:
     backoff: Backoff
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of an exchange. Raises ParentAwayError if the LPS is silent and another serves now."""
+        """Return the result of an exchange. Raises ParentAwayError if the LPS is silent and another LPS serves the
+        device now.
+        """
         hearing = asyncio.ensure_future(exchange)
         try:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
@@ -57,7 +61,7 @@ class Served:
             hearing.cancel()
 
     async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
-        """Return the assignment that the GPS names; None if the LPS answers first, as it may while the GPS is away."""
+        """Return the assignment from the GPS; None if the LPS answers first, as it may while the GPS is absent."""
         asking = asyncio.ensure_future(self.ask())
         try:
             await asyncio.wait({hearing, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,7 +71,7 @@ class Served:
 
 
 class DeviceRounds:
-    """Takes part in the LPS rounds of one device, and keeps what may be asked for again, by any LPS."""
+    """Take part in the LPS rounds of one device, and keep what an LPS may request again."""
 
     def __init__(
         self,
@@ -77,7 +81,7 @@ class DeviceRounds:
         made: dict[str, Any],
         log: EventLog,
     ) -> None:
-        """`made` keeps what the device's method computes once."""
+        """Set `made`, which keeps results that the device's method computes once."""
         self._host = host
         self._index = device_index
         self._device_id = host.experiment.device_ids()[device_index]
@@ -96,7 +100,7 @@ class DeviceRounds:
         return self._job is not None
 
     async def take_part(self, served: Served, data: DeviceData) -> None:
-        """Take part until the run is over. Raises FedstrataError if the LPS refuses this device, or is away."""
+        """Take part until the run is over. Raises FedstrataError if the LPS refuses this device, or is absent."""
         lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
         session = ParentStream(lps.Attend)
         try:
@@ -142,14 +146,14 @@ class DeviceRounds:
     def _held(self, home_id: str) -> ReceivedModel | None:
         """Return the newest model of a cluster in this process, if this device has received one.
 
-        Else its messages would depend on which device of the process came first.
+        Otherwise its messages would depend on which device of the process called first.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 
     async def _exchange(
         self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
     ) -> Offered:
-        """Send what there is to send, and wait for what comes next."""
+        """Send the next message, if there is one, and wait for the next reply."""
         if isinstance(goes_up, Update):
             if self._masks is not None:
                 goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
@@ -159,14 +163,14 @@ class DeviceRounds:
         return await client.fetch(*self._sent_of)
 
     def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
-        """Keep what goes up: it may be asked for again."""
+        """Keep a sent message, because an LPS may request it again."""
         if isinstance(goes_up, Update):
             self._sent = goes_up
         elif goes_up is not None and self._job is not None:
             self._answered = self._job.received.round, goes_up
 
     def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
-        """Return what this device sent in a round. Raises PayloadError if it sent nothing."""
+        """Return this device's message in a round. Raises PayloadError if it sent none."""
         self._log.info("sent_again", round=lps_round)
         if self._sent is not None and self._sent.round == lps_round:
             return self._sent
@@ -188,11 +192,11 @@ class DeviceRounds:
 
     @property
     def _sent_of(self) -> tuple[int, bytes]:
-        """Return the round and the digest of the model that the last update is against."""
+        """Return the round and the digest of the model to which the last update is relative."""
         return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
-        """Send the model last received to an LPS that has taken the cluster over, or lost its state."""
+        """Send the last received model to an LPS that has taken the cluster over, or lost its state."""
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
         digest = await self._host.bench.compute(lambda: _sha256(chunks()))
@@ -244,7 +248,7 @@ class DeviceRounds:
         )
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:
-        """Measure the final model and say so."""
+        """Measure the final model, and send the measurement."""
         if self._job is None:
             raise PayloadError("asked to measure a model that was never received")
         who, evaluation = client.identity, await self._job.measured()
@@ -258,7 +262,9 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """Return the form of a model from an LPS: one model, the streams of all clusters, or of the clusters it names."""
+    """Return the required form of a model from an LPS: one model, or the streams of all clusters or of the named
+    clusters.
+    """
     streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:
         return Acceptance(streams.travelling, encoding, MODEL_PART)

@@ -1,4 +1,4 @@
-"""Local training: what a device does between receiving a model and answering with its own.
+"""Local training: the work of a device between its received model and its update.
 
 A result is a function of its job, to the bit. Batches come from an addressed generator. Arithmetic runs on one thread
 (`limit_threads`). Torch makes every tensor, so that its alignment is always the same; the rounding of a matrix product
@@ -32,7 +32,7 @@ SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does no
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
-    """One device's local training in one LPS round; both kinds of round count from 0."""
+    """Describe one device's local training in one LPS round. Both kinds of round count from 0."""
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
@@ -67,20 +67,20 @@ class TrainingJob:
 
     @property
     def steps(self) -> int:
-        """Local steps: as many as said, or whole epochs with a smaller last batch."""
+        """The number of local steps: as set, or whole epochs with a smaller last batch."""
         if self.epochs is None and self.training.local_steps is not None:
             return self.training.local_steps
         return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples that the steps go through; a repeated example is counted each time."""
+        """The number of examples in all steps. Repeated examples count each time."""
         return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalResult:
-    """The result of training: the new weights, shape (size,), and the mean loss of the examples that it saw."""
+    """Hold the result of training: the new weights, shape (size,), and the mean loss of the examples used."""
 
     weights: Flat
     train_loss: float  # the task's, before each step, without what a method adds to it
@@ -90,7 +90,7 @@ class LocalResult:
 
 
 class Trainer(Protocol):
-    """Trains the devices of one process; how it groups them changes no bit of any result."""
+    """Define a trainer of one process's devices. Its grouping of devices changes no bit of any result."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """Return the results of the jobs, in their order."""
@@ -100,7 +100,7 @@ class Trainer(Protocol):
 
 
 class OneByOne:
-    """A trainer for any model: one device after another."""
+    """Train any model, one device after another."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """Return the results of the jobs, in their order."""
@@ -150,7 +150,7 @@ def _of_lone_example(job: TrainingJob) -> str:
 
 
 class _Descent:
-    """The descent of one device: its gradients are corrected if the job says so, then used."""
+    """Hold the descent of one device: gradients are corrected, if the job has a correction, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
         self._optimiser = optimiser_of(job.training, job.global_round, leaves, job.optimiser_state)
@@ -180,7 +180,7 @@ class _Descent:
 
 
 def limit_threads() -> None:
-    """Set one thread and deterministic algorithms for all of torch; call it before any arithmetic of the process."""
+    """Set one thread and deterministic algorithms for all of torch. Call this before any arithmetic of the process."""
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
@@ -206,7 +206,9 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
-    """Inputs, further inputs by name, and targets of each step; examples are gathered some batches at once."""
+    """Yield inputs, further inputs by name, and targets of each step. Examples are gathered for several batches at
+    once.
+    """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.stream]
     batches = -(-len(job.examples) // job.training.batch_size)

@@ -1,4 +1,4 @@
-"""A model and a task, tried on a few examples before a device is ready, so that one line says what is wrong."""
+"""A test of a model and a task on a few examples before a device is ready, with one line if it fails."""
 
 import random
 
@@ -33,7 +33,8 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
     """Refuse a user's own model if its outputs have a wrong shape, or differ for the same weights and inputs.
 
     Raises:
-        PluginError: that, or the model fails. ExperimentError: a built-in model does not take the data's inputs.
+        PluginError: the model is refused, or fails. ExperimentError: a built-in model does not accept the data's
+            inputs.
     """
     if ":" not in settings.name:
         _check_inputs(settings, dataset.train)
@@ -70,8 +71,8 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     """Refuse a task if its loss or its sums cannot be computed for the data.
 
     Raises:
-        PluginError: a task of the user's own fails, or gives something else than losses and sums. DataError: targets
-            or a column are missing.
+        PluginError: the user's own task fails, or returns other values than losses and sums. DataError: targets or a
+            column are missing.
     """
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     name, n = task.options.name, len(examples)
@@ -99,7 +100,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Refuse data with inputs that a built-in model does not take."""
+    """Refuse data with inputs that a built-in model does not accept."""
     found = [f"a further input {name}" for name in examples.more]
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:
@@ -116,7 +117,7 @@ def _outputs(model: Model, weights: Tensors, examples: Examples, *, measures: bo
 
 
 def _global_generators() -> object:
-    """Return the states of the generators that nothing addresses."""
+    """Return the states of the global generators, which have no address."""
     state = np.random.get_state(legacy=False)["state"]
     return random.getstate(), state["key"].tobytes(), state["pos"]
 

@@ -1,4 +1,4 @@
-"""A device's work as its method sees it: data, models, and the means to train and measure."""
+"""A device's work for its method: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProcess:
-    """The objects that all devices of one process share."""
+    """Hold the objects that all devices of one process share."""
 
     experiment: Experiment
     dataset: Dataset
@@ -64,32 +64,32 @@ class DeviceProcess:
 
     @property
     def model(self) -> Model:
-        """The model of the experiment; some devices may have other models."""
+        """The model of the experiment. Some devices may have other models."""
         return self.architectures.main.model
 
     @property
     def streams(self) -> Streams:
-        """The streams that travel, the same for all devices, and the device's own tensors of the experiment's model."""
+        """The streams that travel, the same for all devices, and the own tensors of the experiment's model."""
         return self.architectures.main.streams
 
     @cached_property
     def public(self) -> PublicData:
-        """The examples that belong to nobody."""
+        """The public examples, which no device owns."""
         return public_data(self.experiment, self.dataset)
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """The noise on updates, if there is any."""
+        """The noise on updates; None without noise."""
         return budget_of(self.experiment)
 
     @property
     def keeps_state(self) -> bool:
-        """Return whether devices keep something from round to round that never leaves them."""
+        """Return whether devices keep a state from round to round that never leaves them."""
         keeps_own = self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
         return keeps_own or self.experiment.training.optimiser.state == "kept"
 
     def masks_of(self, device_id: str) -> "Masks | None":
-        """Under secure aggregation, a device's masks, with a new key."""
+        """Return a device's masks with a new key; None without secure aggregation."""
         if self.proofs is None:
             return None
         from device.masking.masks import Masks
@@ -105,7 +105,9 @@ class DeviceProcess:
 
 
 def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
-    """Return the source of a device's noise. Raise ExperimentError if nothing has noise, or nothing could be sealed."""
+    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or the noise cannot
+    be sealed.
+    """
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
     if experiment.privacy.noise == "research":
@@ -121,8 +123,8 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
 async def answered(
     method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
 ) -> answers_pb2.Answer:
-    """Return a device's answer to a question. Raises PluginError where own code fails, or answers otherwise than it
-    said.
+    """Return a device's answer to a question. Raises PluginError if own code fails, or its answer does not fit the
+    question.
     """
     with own_code_of(method, f"answer {question.name}"):
         arrays = await method.answer(question, work, heard)
@@ -131,7 +133,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold what a device has as an LPS round begins; by default, what it has before training."""
+    """Hold the data with which a device begins an LPS round; by default, those before training."""
 
     lps_round: int = -1
     global_round: int = 0
@@ -145,7 +147,7 @@ class Beginning:
 
 
 class DeviceWork:
-    """`fedstrata.methods.Work` of one device in one LPS round, or before training."""
+    """Implement `fedstrata.methods.Work` for one device in one LPS round, or before training."""
 
     def __init__(
         self,
@@ -157,9 +159,10 @@ class DeviceWork:
         made: dict[str, Any] | None = None,
         begins: Beginning | None = None,
     ) -> None:
-        """`group` is shared by devices that train at about the same time; `made` keeps what `once` has made.
+        """Set `group`, which devices share that train at about the same time, and `made`, which keeps results of
+        `once`.
 
-        `begins` is what an LPS round begins with; None before training.
+        `begins` has the data at the start of an LPS round; None before training.
         """
         begins = begins or Beginning()
         self._host = host
@@ -186,23 +189,23 @@ class DeviceWork:
         self.trained_examples = 0  # how many examples all its training has gone through
 
     def go_on(self, cluster: int) -> None:
-        """Go on in a cluster, as the plan of this round says."""
+        """Continue in a cluster, by the plan of this round."""
         self.cluster = cluster
 
     def note_training(self, weights: Flat, update: Flat) -> None:
-        """Let an answer see what training came to: the weights, and the update."""
+        """Give an answer access to the results of training: the weights, and the update."""
         self.trained, self.update = weights, update
 
     @property
     def start(self) -> Flat:
-        """The model received of its own cluster; before training, the initial weights."""
+        """The received model of the device's cluster; before training, the initial weights."""
         if not self.received:
             return self._host.method.initial(self.model, 0)
         return self.received[self.own_place]
 
     @property
     def tables(self) -> Arrays:
-        """The tables received of its own cluster, and the device's own; before training, none."""
+        """The received tables of the device's cluster, and the device's own tables; none before training."""
         return self._tables[self.own_place] if self._tables else {}
 
     @property
@@ -221,7 +224,7 @@ class DeviceWork:
         on: Examples | None = None,
         targets: NDArray[np.float32] | None = None,
     ) -> Trained:
-        """Train on the device's examples, or on others, from some weights on, as `fedstrata.methods.Work` says."""
+        """Train from some weights on the device's examples, or on others, like `fedstrata.methods.Work`."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
         job = TrainingJob(
@@ -257,13 +260,13 @@ class DeviceWork:
 
     @cached_property
     def noise(self) -> Noise:
-        """The source of the noise on what the device releases. Raises ExperimentError where nothing is noised."""
+        """The source of noise on the device's releases. Raises ExperimentError without noise."""
         experiment = self._host.experiment
         return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 
     @property
     def public(self) -> PublicData:
-        """The examples that belong to nobody. Raises ExperimentError where there are none."""
+        """The public examples, which no device owns. Raises ExperimentError without them."""
         return self._host.public
 
     async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -271,14 +274,14 @@ class DeviceWork:
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return some arithmetic's result, computed in turn, as `fedstrata.methods.Work` says."""
+        """Return the result of a computation, done in turn, like `fedstrata.methods.Work`."""
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
         self.trained_examples += trained_examples
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return some arithmetic's result, made where it is first asked for."""
+        """Return the result of a computation, done at its first request."""
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
@@ -290,7 +293,7 @@ def _measurement(evaluation: Evaluation) -> Measurement:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return all tensors, of what was received and of the device's own."""
+    """Return all tensors, from the received ones and the device's own."""
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)

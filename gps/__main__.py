@@ -50,7 +50,7 @@ def options_of_process() -> Arguments:
 
 
 def make_backend(name: str, log: EventLog) -> Backend:
-    """Return the backend of that name. Raises ExperimentError for any other."""
+    """Return the backend with this name. Raises ExperimentError for any other name."""
     if name == "local":
         return Backend()
     if name == "kubernetes":
@@ -62,7 +62,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Conduct the run and serve its record until told to stop; gives None when that was before the run was over."""
+    """Conduct the run and serve its record until a stop. Return None if the stop came before the end of the run."""
     experiment = load_experiment(Path(options.experiment))
     tls = load_tls(options, GPS)
     metrics = ProcessMetrics("gps")
@@ -116,7 +116,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 def _import_clustering() -> None:
-    """Load what grouping needs while devices are still computing their profiles."""
+    """Load the libraries for grouping while devices still compute their profiles."""
     import_module("scipy.cluster.hierarchy")
     import_module("sklearn.cluster")
 

@@ -1,4 +1,4 @@
-"""What the live page gets of a run, while somebody looks; else nothing is done for it."""
+"""The data of the live page. Without readers the GPS does no work for it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ LETTERS = {"absent": "a", "enrolled": "e", "answered": "w", "assigned": "g", "re
 
 
 class LivePage:
-    """Publishes a run's state to a feed for as long as the feed has readers."""
+    """Publish a run's state to a feed while the feed has readers."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -34,7 +34,7 @@ class LivePage:
         self.feed = Feed(lambda: self._loop.call_soon_threadsafe(self._begin))
 
     async def close(self) -> None:
-        """Have readers told how the run stands now, and let them go."""
+        """Send readers the final state, and let them end."""
         if (following := self._following) is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -48,7 +48,7 @@ class LivePage:
             self._following = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
-        """Publish each state, until nobody reads."""
+        """Publish each state until there are no readers."""
         try:
             while not self.feed.forget():
                 changed = self._run.news.next
@@ -64,7 +64,7 @@ class LivePage:
         await asyncio.shield(self._publishing)
 
     def _publish(self, parts: dict[str, Any]) -> None:
-        """Outside the event loop: rows that are new, the matrix once it is there, and all of it as JSON."""
+        """Publish, outside the event loop, new rows, the matrix when it exists, and the other parts as JSON."""
         plan, clusters = self._run.plans.first, parts["summary/clusters"]
         if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
@@ -78,7 +78,7 @@ class LivePage:
 
 
 def parts_of(run: Run) -> dict[str, Any]:
-    """Return a run's state as parts of the page's document; rows and the matrix apart."""
+    """Return a run's state as parts of the page's document, without rows and matrix."""
     return {
         "experiment": run.experiment.to_yaml(),
         **{f"summary/{key}": value for key, value in _summary(run).items()},
@@ -87,7 +87,7 @@ def parts_of(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """Return the record's summary if it is written, else as it would be if the run ended now."""
+    """Return the record's summary if it is written, else the summary that an end now would give."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
     result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
@@ -95,13 +95,13 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase that has begun."""
+    """Return how many seconds each begun phase has lasted."""
     began = {"enrol": "enrolment", "relevance": "relevance", "group": "grouping", "train": "training"}
     return {key: seconds for key, seconds in wall_seconds(phases).items() if began.get(key, "enrolment") in phases}
 
 
 def _live(run: Run) -> dict[str, Any]:
-    """Return what a record lacks because it is written after the run."""
+    """Return the facts that a record lacks because it is written after the run."""
     phases, training = run.journal.phases(), run.experiment.training
     left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
     return {
@@ -120,9 +120,9 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """Return the seconds of training that remain at the pace of its global rounds; None before the first is done.
+    """Return the seconds of training that remain at the pace of its global rounds; None before the first is closed.
 
-    Of the round that is open half is taken to be done.
+    The open round counts as half done.
     """
     if phase != "training" or not done:
         return None

@@ -1,4 +1,4 @@
-"""The phases of a run in order, from its first device to its record, each entered again after a restart."""
+"""The phases of a run in order, from its first device to its record. A restarted GPS enters each phase again."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ class Phases:
         self._run = run
 
     async def conduct(self) -> None:
-        """Go through all phases; a written record ends them, whether the run was completed or not."""
+        """Go through all phases, until the record is written, whether the run was completed or not."""
         run = self._run
         if run.has_record:  # an earlier life has ended the run; this one serves its record
             run.rounds.server.finish(run.reason)
@@ -92,7 +92,9 @@ class Phases:
         run.backend.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
-        """Wait until every cluster has reported, or for the deadline of global rounds, anew after an adoption."""
+        """Wait until every cluster has reported, or for the deadline of global rounds, which begins again after an
+        adoption.
+        """
         run = self._run
         handovers = -1
         while handovers < len(run.serving.handovers):
@@ -108,12 +110,12 @@ class Phases:
             run.backend.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
-        """Return the clusters with reports that may still come."""
+        """Return the clusters with reports that can still come."""
         serving = self._run.serving
         return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
-        """End the run if a handover cannot be written down."""
+        """End the run if a change of a cluster's LPS cannot be written to the journal."""
         if not watching.cancelled() and (error := watching.exception()):
             self._run.stop(str(error))
 
@@ -133,7 +135,7 @@ class Phases:
         run.places.make(BEFORE, plan)
 
     def _publish_plan(self) -> None:
-        """Let devices, LPSs and the operator know the clusters."""
+        """Tell devices, LPSs and the operator the clusters."""
         run = self._run
         sizes = {name: len(devices) for name, devices in run.places.homes.items()}
         run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
@@ -145,7 +147,7 @@ class Phases:
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:
-        """Note a closed global round, exclude the clusters that missed it, and hand clusters back."""
+        """Note a closed global round, exclude the clusters that missed it, and return adopted clusters."""
         run = self._run
         gathered, stage = closed.gathered, f"global round {closed.done}"
         run.metrics.round_closed(closed.seconds)

@@ -1,4 +1,4 @@
-"""`python -m gps.probe`: asks a GPS how its run stands; for helm's test hook and for scripts."""
+"""`python -m gps.probe`: print the state of a GPS's run, for helm's test hook and for scripts."""
 
 import argparse
 import asyncio
@@ -15,7 +15,7 @@ from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
 
 def parse() -> argparse.Namespace:
-    """Return the options: the state of the run to wait for."""
+    """Return the options, which name the state to wait for."""
     arguments = argparse.ArgumentParser(prog="python -m gps.probe", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--rounds", type=int, default=0, help="Wait until so many global rounds are done.")
@@ -29,12 +29,14 @@ def parse() -> argparse.Namespace:
 
 
 def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
-    """Return whether a run has reached the state to wait for."""
+    """Return whether a run has reached the state in the options."""
     return status.phase == "completed" or (status.global_round >= rounds and not completed)
 
 
 async def probe(options: argparse.Namespace) -> int:
-    """Print the run's state as one JSON line; the exit code says whether it stands where it should."""
+    """Print the run's state as one JSON line. The exit code says whether the run has reached the state in the
+    options.
+    """
     status = pb.RunStatus()
     try:
         tls = load_tls(options, Name("operator"))

@@ -1,4 +1,4 @@
-"""A failed run begun anew: its state, with the record of the failure, is put aside."""
+"""Repeat a failed run: its state, and the record of the failure, are moved aside."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ WORD_FILE = "again"  # file in the state of a run: the word that it was begun wi
 
 
 def state_for(path: Path, again: str) -> Path:
-    """Return the folder of a run's state, made if it is not there.
+    """Return the folder of a run's state. A missing folder is made.
 
-    Where the run has failed and `again` is not the word that it was begun with, it begins anew, and what was there is
-    kept beside it as NAME.failed-1, -2, …; so a word begins a run anew once, however often the process is started.
-    Raises OutputError when the folder cannot be made.
+    If the run has failed and `again` differs from the word with which it began, it begins anew, and the old state is
+    kept as NAME.failed-1, -2 and so on. So one word begins a run anew only once, however often the process starts.
+    Raises OutputError if the folder cannot be made.
     """
     if again and _has_failed(path) and _word(path) != again:
         number = 1

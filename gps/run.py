@@ -1,4 +1,4 @@
-"""One run at the GPS: its parts, its state, and the listeners to changes."""
+"""One run at the GPS: its parts, its state, and the callers that wait for changes."""
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -41,7 +41,7 @@ NEWS_S = 0.1  # how long what devices say may wait to be shown
 
 
 class Run:
-    """One run: its devices, clusters, global rounds and record."""
+    """Hold one run: its devices, clusters, global rounds and record."""
 
     def __init__(
         self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
@@ -93,7 +93,7 @@ class Run:
         )
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
-        """Make the parts that are needed from then on."""
+        """Make the parts that are needed after the grouping."""
         self.reports = Reports(
             self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self.metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.backend.exclude,
@@ -131,16 +131,16 @@ class Run:
 
     @property
     def largest_payload_bytes(self) -> int:
-        """The most that one call brings: an LPS's final model, or a device's answer."""
+        """The largest size of a call: an LPS's final model, or a device's answer."""
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """Show soon what devices say: those who watch look again once for all that changes within a moment."""
+        """Show devices' messages soon. Changes within a moment wake all observers only once."""
         if self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Let every held call look again, and everybody who watches."""
+        """Let every held call and every observer check for news."""
         self.changes.tell()
         self._show()
 
@@ -163,7 +163,7 @@ class Run:
         self.tell()
 
     def fail(self, reason: str) -> None:
-        """End the run as failed; its disk may be the reason."""
+        """End the run as failed. A disk error may be the reason."""
         self.reason = reason
         self.log.error("run_failed", reason=reason)
         with suppress(StateError):
@@ -172,21 +172,23 @@ class Run:
         self.tell()
 
     def end(self) -> None:
-        """Want nothing more of devices and LPSs."""
+        """Request nothing more from devices and LPSs."""
         self.is_over = True
 
     def note_record(self) -> None:
-        """Note that the record can be fetched."""
+        """Note that the record is available."""
         self.has_record = True
 
     def _refuse_lps(self, home_id: str, reason: str) -> None:
-        """Go on without an LPS that has sent what none sends; its clusters are as those of one that is away."""
+        """Continue without an LPS that has sent an impossible value. Its clusters are treated like those of an absent
+        LPS.
+        """
         self.serving.presence.refuse(self.serving.lps_of(home_id))
         self.backend.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
         self.tell()
 
     def _place(self, device: Device) -> None:
-        """Put a late device into the cluster that its answers speak for."""
+        """Put a late device into the cluster that fits its answers."""
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
@@ -201,14 +203,12 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """Return the global round from which on a late device takes part: a newcomer's own, as long as that is not
-        begun.
-        """
+        """Return the global round from which a late device takes part: a newcomer's own round, unless it has begun."""
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1
 
     async def joined(self, global_round: int) -> None:
-        """Before the global round in which newcomers join, wait for them."""
+        """Wait for newcomers before the global round in which they join."""
         settings = self.experiment.newcomers
         if settings is not None and global_round == settings.from_global_round - 1:
             await self.enrolment.gather_newcomers()
@@ -216,7 +216,7 @@ class Run:
             self._newcomers_are_in = True
 
     def has_news(self, known_version: int) -> bool:
-        """Return whether there is news for an LPS that knows the plan of a version."""
+        """Return whether there is news for an LPS that knows this version of the plan."""
         is_told = self.plans.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.places.version != known_version)
 

@@ -1,4 +1,4 @@
-"""GpsService and RunService: translate between messages and the run."""
+"""GpsService and RunService translate between messages and the run."""
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -25,10 +25,10 @@ from gps.status import Status
 
 
 class GpsServicer(GpsServiceServicer):
-    """The calls of devices and LPSs to a run."""
+    """Take the calls of devices and LPSs to a run."""
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
-        """`uploads` says how long an aggregate within a stream is waited for."""
+        """Set `uploads`, which limits the wait for an aggregate in a stream."""
         self._run = run
         self._run_id = run.experiment.run_id
         self._uploads = uploads
@@ -42,7 +42,7 @@ class GpsServicer(GpsServiceServicer):
             raise RunStoppedError(f"the run has stopped: {self._run.reason}")
 
     async def Enroll(self, request: pb.EnrollRequest, context: Any) -> pb.EnrollResponse:
-        """Make a device known."""
+        """Enrol a device."""
         self._check_going(self._run_id)
         return self._run.enrolment.enroll(request, places_late=places_late(type(self._run.method)))
 
@@ -65,7 +65,7 @@ class GpsServicer(GpsServiceServicer):
             yield part
 
     async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
-        """Wait until a device's LPS is known and there."""
+        """Wait until a device's LPS is known and present."""
         run = self._run
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
@@ -75,14 +75,14 @@ class GpsServicer(GpsServiceServicer):
             return run.serving.assignment(device)
 
     async def RegisterLps(self, request: pb.RegisterLpsRequest, context: Any) -> pb.RegisterLpsResponse:
-        """Make an LPS and its address known."""
+        """Register an LPS and its address."""
         self._run.serving.register(request)
         self._run.log.info("lps_registered", lps_id=request.lps_id, address=request.address)
         self._run.tell()
         return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
-        """Name an LPS's clusters once the devices are grouped, and again when there is something new."""
+        """Return an LPS's clusters after the grouping, and again after each change."""
         run = self._run
         self._check(request.run_id)
         answered = run.reports.call_began()
@@ -164,14 +164,14 @@ class GpsServicer(GpsServiceServicer):
         return await run.rounds.server.submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
-        """Answer an LPS's asking and its aggregates of one cluster, one after the other, for as long as it stays."""
+        """Answer an LPS's requests and aggregates for one cluster, one after the other, on one stream."""
         stream = ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing, self._uploads)
         await stream.answer(requests, context)
 
     async def SubmitAnswers(
         self, requests: AsyncIterator[answers_pb2.BundlePart], context: Any
     ) -> answers_pb2.SubmitAnswersResponse:
-        """Take what the devices of an LPS have answered in a global round."""
+        """Take the answers of an LPS's devices in a global round."""
         parts, run = aiter(requests), self._run
         header = await header_first(parts, "a bundle of answers")
         self._check(header.run_id)
@@ -192,7 +192,7 @@ class GpsServicer(GpsServiceServicer):
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any
     ) -> rounds_pb2.LocateUpdateResponse:
-        """Say where a cluster's upload goes on."""
+        """Return where a cluster's upload continues."""
         return self._run.rounds.server.locate(request)
 
     async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:
@@ -207,7 +207,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.SubmitReportResponse(run_id=self._run_id)
 
     async def ReportFailure(self, request: pb.ReportFailureRequest, context: Any) -> pb.ReportFailureResponse:
-        """End the run without a result where an LPS cannot go on."""
+        """End the run without a result if an LPS cannot continue."""
         self._check(request.run_id)
         serving = self._run.serving
         if not serving.is_known(request.lps_id):
@@ -226,14 +226,14 @@ async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeade
 
 
 class RunServicer(RunServiceServicer):
-    """The calls of the experimenter to a run."""
+    """Take the calls of the experimenter to a run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._status = Status(run)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
-        """Stream the run's state, at once and at every change, until its record can be fetched."""
+        """Stream the run's state, at once and at every change, until its record is available."""
         run = self._run
         while True:
             changed, status = run.news.next, self._status.now()

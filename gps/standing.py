@@ -1,4 +1,4 @@
-"""What the record of a run says of it, at its end and before."""
+"""The content of a run's record, at its end and before."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from gps.run import Run
 
 
 def standing(run: Run) -> RunResult:
-    """Return the record's contents if the run ended now, without the matrix, which can be large."""
+    """Return the content of the record if the run ended now, without the matrix, which can be large."""
     reports = run.reports.all()
     reported = {name: report.model_sha256 for name, report in reports.items()}
     return RunResult(
@@ -37,7 +37,7 @@ def standing(run: Run) -> RunResult:
 
 
 def result_of(run: Run) -> tuple[RunResult, Timing]:
-    """Return all contents of the record; called while nothing changes."""
+    """Return the full content of the record. The caller makes sure that nothing changes meanwhile."""
     ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
     result = replace(
         standing(run),

@@ -1,4 +1,4 @@
-"""A run's state as the experimenter watches it."""
+"""A run's state for the experimenter."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gps.run import Run
 
 
 class Status:
-    """Says how a run stands."""
+    """Describe the state of a run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -21,7 +21,7 @@ class Status:
         self._epsilon = EpsilonSpent(run.experiment)
 
     def now(self) -> pb.RunStatus:
-        """Return the state now."""
+        """Return the present state."""
         run = self._run
         return pb.RunStatus(
             run_id=run.experiment.run_id,
@@ -55,7 +55,7 @@ def _metric(metric: Metric) -> pb.Metric:
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:
-    """Return the seconds that a run has taken, from the beginnings of its phases; they stop once the run is over."""
+    """Return the seconds that a run has taken, from the beginnings of its phases, up to its end."""
     began = min(phases.values(), default=0.0)
     over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]
     return max(0.0, min(over, default=time.time()) - began) if phases else 0.0

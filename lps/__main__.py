@@ -50,7 +50,7 @@ def options_of_process() -> Arguments:
 
 
 def lps_id(options: argparse.Namespace) -> str:
-    """Return the id given, or the id by the pod's ordinal. Raises ExperimentError when there is neither."""
+    """Return the given id, or the id by the pod's ordinal. Raises ExperimentError if there is neither."""
     if options.lps_id:
         return str(options.lps_id)
     ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))
@@ -60,13 +60,13 @@ def lps_id(options: argparse.Namespace) -> str:
 
 
 def number_of(name: str) -> int:
-    """Return the number of an LPS: 2 for lps-2; 0 where its id has none."""
+    """Return the number of an LPS: 2 for lps-2; 0 for an id without a number."""
     ordinal = re.search(r"\d+$", name)
     return int(ordinal[0]) if ordinal else 0
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Serve until told to stop; gives None when that was before the run was over."""
+    """Serve until a stop. Return None if the stop came before the end of the run."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("lps")
     name = lps_id(options)

@@ -1,4 +1,4 @@
-"""One local parameter server (LPS), put together: its link to the GPS and the clusters that it serves."""
+"""One local parameter server (LPS) with all its parts: its link to the GPS and its clusters."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from lps.to_gps import GpsLink, Plans
 
 
 class LpsAgent:
-    """One LPS from its registration to the end of the run."""
+    """Run one LPS from its registration to the end of the run."""
 
     def __init__(
         self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog,
@@ -66,34 +66,37 @@ class LpsAgent:
 
     @property
     def has_its_models(self) -> bool:
-        """Return whether a round of each of its clusters is open here; until then perhaps only devices hold their
-        models.
+        """Return whether a round of each cluster is open here. Until then, perhaps only devices hold the models.
 
-        True as well before the devices are grouped, and when the run is over.
+        Also True before the grouping, and after the run.
         """
         return self._clusters.are_open(may_have_begun=self._may_have_begun)
 
     async def close(self) -> None:
-        """Give up the connection to the GPS and the folding thread."""
+        """Close the connection to the GPS and the thread that adds updates."""
         await self._gps.close()
         self._parts.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
-        """Make this LPS and its address known to the GPS. Raises HandshakeError where they do not trust each other."""
+        """Register this LPS and its address at the GPS. Raises HandshakeError if the two do not trust each other."""
         self._may_have_begun = await self._gps.register(address)
 
     async def run(self, is_shut_out: Callable[[str], bool] = lambda device_id: False) -> None:
-        """Serve the clusters that the GPS gives this LPS until the run is over; raises as `Clusters.serve` does."""
+        """Serve the clusters that the GPS assigns to this LPS until the run is over. Raises the errors of
+        `Clusters.serve`.
+        """
         await asyncio.to_thread(self._recall_link_bytes)
         await self._clusters.serve(is_shut_out)
 
     def _recall_link_bytes(self) -> None:
-        """Go on counting from where an earlier life stood; each report has all that the LPS had counted by then."""
+        """Continue the counts from before a restart. Each report has all counts of the LPS up to that time."""
         for report in newest_reports(self._state / self._experiment.run_id):
             self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a device is of the cluster for which it speaks; it may come before this LPS hears of it."""
+        """Return whether a device belongs to the cluster in its claim. The device may call before this LPS knows its
+        clusters.
+        """
         return await self._clusters.belongs(claim, self.held_s)
 
     def _session_of(self, cluster: pb.Cluster) -> Session:

@@ -1,4 +1,4 @@
-"""The clusters that the GPS gives a local parameter server (LPS) to serve, as they come and go."""
+"""The clusters that the GPS assigns to a local parameter server (LPS), and their changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,7 +20,7 @@ Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer 
 
 @dataclass
 class _Service:
-    """One cluster as this LPS serves it in one term."""
+    """Hold one cluster that this LPS serves in one term."""
 
     session: Session
     job: "asyncio.Task[None] | None" = None
@@ -32,12 +32,12 @@ class _Service:
 
 
 class Clusters:
-    """The sessions of an LPS, and for each what answers its devices' calls."""
+    """Hold the sessions of an LPS, and the object that answers the devices of each session."""
 
     def __init__(
         self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
     ) -> None:
-        """`session_of` makes the session of a cluster."""
+        """Set `session_of`, which makes the session of a cluster."""
         self.faces: dict[str, RoundServer | ModelSearch] = {}
         self.are_known = asyncio.Event()
         self._gps = gps
@@ -51,15 +51,16 @@ class Clusters:
     def are_open(self, *, may_have_begun: bool) -> bool:
         """Return whether a round of each cluster is open here, or the run is over.
 
-        `may_have_begun` says that the GPS may have clusters for this LPS of which it has not heard yet.
+        `may_have_begun` says that the GPS may have assigned clusters that this LPS does not know yet.
         """
         is_known = self.are_known.is_set() or not may_have_begun
         return self._is_over or (is_known and all(service.is_open for service in self._services.values()))
 
     async def belongs(self, claim: Claim, held_s: float) -> bool:
-        """Return whether a device is of the cluster for which it speaks; wait for a time to hear of it.
+        """Return whether a device belongs to the cluster in its claim. Wait for a limited time until the cluster is
+        known.
 
-        True if there is no such cluster here: the servicer has its own word for that.
+        Also True if this LPS does not have the cluster: the servicer has an error of its own for this case.
         """
         return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 
@@ -70,12 +71,12 @@ class Clusters:
     # --- until the run is over ----------------------------------------------------------------
 
     async def serve(self, is_shut_out: Callable[[str], bool]) -> None:
-        """Serve the clusters that the GPS gives this LPS until the run is over.
+        """Serve the clusters that the GPS assigns to this LPS until the run is over.
 
-        `is_shut_out` says which devices cannot come, since their certificates do not count any more.
+        `is_shut_out` returns whether a device cannot come because its certificate is not valid.
 
         Raises:
-            NotAllowedError: the GPS hears this LPS no more; its devices are sent to the GPS, to ask for another.
+            NotAllowedError: the GPS refuses this LPS. Its devices are sent to the GPS.
         """
         waits = Waits(self.faces, is_shut_out)
 
@@ -94,7 +95,7 @@ class Clusters:
             self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
-        """Tell devices and the GPS that this LPS cannot go on, and why."""
+        """Tell devices and the GPS that this LPS cannot continue, and the reason."""
         if isinstance(error, NotAllowedError):
             for name in list(self._services):
                 self._drop(name)
@@ -106,7 +107,7 @@ class Clusters:
         await self._gps.fail(reason)
 
     async def _changed(self, fetch: Ask) -> AsyncIterator[Iterable[pb.Cluster]]:
-        """Yield the clusters of this LPS each time there is a new plan, until the run is over.
+        """Yield the clusters of this LPS at each new plan, until the run is over.
 
         Raises:
             RunStoppedError: the run has ended without a result.
@@ -123,7 +124,9 @@ class Clusters:
                 self.are_known.set()
 
     def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
-        """Drop what is not this LPS's any more or has to begin again, take the members of the rest, begin the new."""
+        """Drop clusters that left this LPS or have to begin again, update the members of the rest, and begin new
+        clusters.
+        """
         given = {cluster.home_id: cluster for cluster in clusters}
         for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
             self._drop(name)
@@ -156,7 +159,7 @@ class Clusters:
             session.close()
 
     def _drop(self, name: str) -> None:
-        """Serve a cluster no more, and tell its devices to ask the GPS again."""
+        """Stop serving a cluster, and tell its devices to ask the GPS."""
         service = self._services.pop(name)
         face = self.faces.pop(name, None)
         if face is not None:
@@ -165,7 +168,7 @@ class Clusters:
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
     def _leave_out(self, name: str) -> None:
-        """Tell the devices of a cluster that the run was completed without them, because they came too late."""
+        """Tell the devices of a cluster that came too late that the run was completed without them."""
         service, face = self._services[name], self.faces.get(name)
         service.session.server.finish()
         self.faces[name] = service.session.server
@@ -176,7 +179,9 @@ class Clusters:
 
 
 async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
-    """Return what an LPS that has trouble with a cluster may have missed: it stood still for long, or is refused."""
+    """Return the GPS's present reply, which an LPS with a failed cluster may have missed: it was paused for long, or is
+    refused.
+    """
     try:
         return await fetch(0)
     except FedstrataError:

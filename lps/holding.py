@@ -1,7 +1,7 @@
-"""Where a local parameter server (LPS) holds what its devices train: on its own disk, or received from the GPS.
+"""The models of a local parameter server (LPS): on its own disk, or received from the GPS.
 
-A session runs the rounds in the same way for both. It asks its holding for the models and the sums of each LPS round,
-and for what goes to the global parameter server (GPS) at the end of a global round.
+A session runs the rounds in the same way for both. Its holding gives it the models and the sums of each LPS round, and
+the update for the global parameter server (GPS) at the end of a global round.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from lps.to_gps import ToGps
 
 @dataclass(frozen=True, kw_only=True)
 class LpsParts:
-    """The objects that all sessions of an LPS share."""
+    """Hold the objects that all sessions of an LPS share."""
 
     experiment: Experiment
     method: Method
@@ -48,7 +48,7 @@ class LpsParts:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionParts:
-    """The objects that a session and its holding share."""
+    """Hold the objects that a session and its holding share."""
 
     lps: LpsParts
     cluster: pb.Cluster  # the devices, of one cluster or of all, as the GPS gave them to this LPS
@@ -61,12 +61,12 @@ class SessionParts:
 
     @property
     def update_encoding(self) -> AnyEncoding:
-        """The encoding of devices' updates."""
+        """The encoding of the devices' updates."""
         return self.updates.encoding(self.lps.experiment.links.device_lps)
 
     @property
     def folder(self) -> Path:
-        """The folder of what this LPS keeps of the cluster in this term."""
+        """The folder for this LPS's files of the cluster in this term."""
         name, term = self.cluster.home_id, self.cluster.term
         return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
 
@@ -76,12 +76,12 @@ class SessionParts:
         return self.lps.experiment.training.lps_rounds_per_global_round
 
     def empty_report(self) -> pb.ReportHeader:
-        """Return a report with nothing to report yet."""
+        """Return a report without content."""
         return pb.ReportHeader(run_id=self.lps.experiment.run_id, home_id=self.cluster.home_id)
 
 
 class Offers(NamedTuple):
-    """The models from which devices start in an LPS round, by number, and the number of each device's; by default 0."""
+    """Hold the models with which devices start an LPS round, by number, and each device's number, by default 0."""
 
     models: Mapping[int, Offer]
     of_devices: Mapping[str, int]
@@ -89,7 +89,7 @@ class Offers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Upward:
-    """The values that an LPS sends up in a global round; `read` gives its elements."""
+    """Hold the values that an LPS sends up in a global round. `read` returns its elements."""
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
@@ -97,20 +97,20 @@ class Upward:
 
 
 class Holding(Protocol):
-    """The model that devices train, from LPS round to LPS round. Methods raise StateError for files that are damaged or
-    lost.
+    """Define the holding of the model that devices train in each LPS round. Its methods raise StateError for damaged or
+    lost files.
     """
 
     @property
     def final_model(self) -> Path | None:
-        """The file of the final model; none if the GPS has it."""
+        """Return the file of the final model; None if the GPS has it."""
         return None
 
     def accepts_updates(self, lps_round: int) -> Acceptance:
-        """Return what devices' updates have to be in an LPS round. Raises NotReadyError if it is not known yet."""
+        """Return the required form of devices' updates in an LPS round. Raises NotReadyError if it is not known yet."""
 
     def may_recover(self) -> bool:
-        """Return whether `recover` may have to ask devices, by the names of files alone."""
+        """Return whether `recover` may have to ask devices. Only the names of files decide this."""
         return False
 
     async def recover(self, show: Callable[[Any], None]) -> None:
@@ -121,29 +121,29 @@ class Holding(Protocol):
         """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:
-        """Return the LPS round with which the session goes on, or begins, and what is to be reported by then."""
+        """Return the LPS round with which the session begins or continues, and the report up to it."""
 
     def offers(self, *, is_planned: bool = False) -> Offers:
-        """Return what devices start from now.
+        """Return the models with which devices start now.
 
-        `is_planned` says that the plan of the global round was made in an earlier life of this LPS: devices hold models
-        by the plan before.
+        `is_planned` says that the plan of the global round was made before a restart of this LPS. Then devices hold
+        models by the plan before.
         """
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
-        """Return empty sums for the updates of devices; `fold` adds values to one."""
+        """Return empty sums for devices' updates. `fold` adds values to a sum."""
 
     async def written(self) -> None:
-        """Wait until all that devices were offered is on disk, if it is kept there."""
+        """Wait until all offered models are on disk, if this holding keeps them there."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
-        """Take the sums of an LPS round, and the report with its row."""
+        """Apply the sums of an LPS round. The report contains its row."""
 
     async def upward(self, report: pb.ReportHeader) -> Upward:
-        """Return what goes up at the end of a global round."""
+        """Return the values that this LPS sends up at the end of a global round."""
 
     async def take(self, received: ReceivedModel, report: pb.ReportHeader) -> None:
-        """Take the model with which a later global round starts."""
+        """Apply the model with which a later global round starts."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Go back to the start of a global round that the GPS has to do again; return the report as it was then."""
+        """Return to the start of a global round that the GPS has to repeat; return the report of that time."""

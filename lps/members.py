@@ -1,4 +1,4 @@
-"""The devices of one LPS: who takes part in a round, and which streams each has a part in."""
+"""The devices of one LPS: who takes part in a round, and to which streams each adds."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Members:
-    """The GPS's latest word on the devices of this LPS."""
+    """Hold the newest list of this LPS's devices from the GPS."""
 
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
@@ -24,10 +24,10 @@ class Members:
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
-        """Return whether the open round goes on, by the GPS's newest list, if this LPS still has the devices at all.
+        """Return whether the open round can continue with the GPS's newest list, if this LPS still has the devices.
 
-        It does not where the GPS has gone back a global round and so undone a move: it would wait for devices that have
-        moved back, and its sums are of other devices than the round will have.
+        It cannot if the GPS has gone back by a global round and so undone a move: the round would wait for devices that
+        have moved back, and its sums contain other devices.
         """
         if home is None or home.term != self._term:
             return False
@@ -46,14 +46,14 @@ class Members:
         self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
-        """Take who belongs here; each device from its first global round on."""
+        """Take the list of devices. Each device takes part from its first global round on."""
         self._members = {member.device_id: member for member in home.members}
         self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
         self.clusters = home.clusters  # how many there are, where they span LPSs
 
     @property
     def ids(self) -> set[str]:
-        """The devices' ids."""
+        """The ids of the devices."""
         return set(self._members)
 
     def has(self, device_id: str) -> bool:
@@ -61,8 +61,8 @@ class Members:
         return device_id in self._members
 
     def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
-        """Return the devices that are asked in a round, with the examples they stand for; all, unless the file says
-        fewer.
+        """Return the devices that are asked in a round, with their numbers of examples: all devices, unless the file
+        asks for fewer.
 
         Raises:
             RunStoppedError: all of them are gone for good at `now_ns` on the clock.
@@ -77,10 +77,10 @@ class Members:
         return {indexes[index]: there[indexes[index]] for index in drawn}
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """Return the time from which each device takes part in a round that begins at a time, by device.
+        """Return, by device, the time from which the device takes part in a round that begins at a given time.
 
         Raises:
-            RunStoppedError: all are gone for good.
+            RunStoppedError: all devices are gone for good.
         """
         indexes = {self.index_of(name): name for name in self.in_global_round(global_round)}
         there = self._presence.there(indexes, now_ns)
@@ -92,14 +92,14 @@ class Members:
         return {indexes[index]: at_ns for index, at_ns in there.items()}
 
     def in_global_round(self, global_round: int) -> dict[str, int]:
-        """Return the devices of a global round, with the examples they stand for."""
+        """Return the devices of a global round, with their numbers of examples."""
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """Return the number of examples for which the LPS rounds of a global round stand together.
+        """Return the sum of examples over the LPS rounds of a global round, as the LPS's weight.
 
-        A round without a row in the report was gathered by an LPS that lost its files: its weight is the examples of
-        the devices that were asked.
+        A round without a row was gathered by an LPS that lost its files. Its weight is the examples of all asked
+        devices.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds
@@ -109,7 +109,7 @@ class Members:
         )
 
     def limits(self, task: Task) -> ChildLimits:
-        """Return the limits of each device's claims."""
+        """Return the limits of each device's values."""
         held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
         return ChildLimits(self._experiment.limits.max_update_norm, HeldOut(examples=held_out, task=task))
 
@@ -118,7 +118,7 @@ class Members:
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
     def began_in(self) -> dict[str, int]:
-        """Return the number of each device's cluster as the open global round began, by what the GPS has last said."""
+        """Return the number of each device's cluster at the start of the open global round, by the GPS's last list."""
         return {device_id: member.began_in for device_id, member in self._members.items()}
 
     def index_of(self, device_id: str) -> int:

@@ -1,4 +1,4 @@
-"""What an LPS notes of its rounds for the record: rows, who was left out, bytes counted."""
+"""The notes of an LPS about its rounds for the record: rows, exclusions, counts of bytes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Notes:
-    """Keeps what has not been told to the GPS yet."""
+    """Keep the notes that the GPS does not have yet."""
 
     def __init__(self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog) -> None:
         self._home_id = home_id
@@ -26,14 +26,14 @@ class Notes:
         self.exclusions: list[pb.Exclusion] = []
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
-        """Take up what an earlier life had noted."""
+        """Take the notes from before a restart."""
         self.exclusions = list(report.exclusions)
         self._bytes_before = self._bytes_now()
 
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """Return the report so far with the row of the round just closed."""
+        """Return the report so far, with the row of the round just closed."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -63,7 +63,7 @@ class Notes:
         return noted
 
     def of_measurement(self, report: gps_pb.ReportHeader, gathered: RoundResult) -> gps_pb.ReportHeader:
-        """Return the whole report, once the devices have measured the final model."""
+        """Return the complete report, after the devices have measured the final model."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -73,8 +73,8 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report what the GPS has received with an update; the rows in `rest` and later exclusions
-        stay.
+        """Delete from the report the notes that the GPS has received with an update. The rows in `rest` and later
+        exclusions stay.
         """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
@@ -82,7 +82,7 @@ class Notes:
         self.complete(report)
 
     def complete(self, report: gps_pb.ReportHeader) -> None:
-        """Put what this LPS has to say at any time into a report."""
+        """Add the exclusions and counts of this LPS to a report."""
         del report.exclusions[:]
         report.exclusions.extend(self.exclusions)
         del report.link_bytes[:]
@@ -106,7 +106,7 @@ class Notes:
 
 
 def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task) -> None:
-    """Add what devices measured of a round's model to the row of that round."""
+    """Add the devices' measurements of a round's model to the row of that round."""
     rows = {row.lps_round: row for row in report.lps_rounds}
     for evaluation in evaluations:
         row = rows.get(evaluation.round - 1)  # the model of round r was produced by round r - 1
@@ -122,12 +122,12 @@ def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evalua
 
 
 def _add(total: Any, sums: Sequence[float]) -> None:
-    """Add sums to those of a row, in place; a row without any begins with zeros."""
+    """Add sums to the sums of a row, in place. A row without sums begins with zeros."""
     total[:] = [one + other for one, other in zip_longest(total, sums, fillvalue=0.0)]
 
 
 def _widen(row: pb.LpsRound, value: float | None) -> None:
-    """Let a row's lowest and highest metric be another device's where its value is."""
+    """Replace a row's lowest or highest metric by a device's value, if this value is lower or higher."""
     if value is not None:
         is_first = not row.HasField("lowest")
         row.lowest = value if is_first else min(row.lowest, value)
@@ -135,7 +135,7 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows with complete evaluations, and the rest."""
+    """Return the rows with complete evaluations, and the other rows."""
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]
     return done, rest

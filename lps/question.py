@@ -1,4 +1,4 @@
-"""The question that a method may ask devices in training: in the first LPS round of each global round."""
+"""The question that a method may ask devices in training, in the first LPS round of each global round."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ from lps.report_files import read_report, write_report
 
 
 class RoundQuestion:
-    """Asks the devices of an open round, sends their answers up, and waits for the plan that the GPS makes of them."""
+    """Ask the devices of an open round, send their answers up, and wait for the GPS's plan."""
 
     def __init__(self, parts: SessionParts) -> None:
         questions = parts.lps.method.questions()
@@ -25,13 +25,15 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the stage in which an LPS round asks its devices, if it does: the first of a global round can."""
+        """Return the stage in which an LPS round asks its devices; None if it asks nothing. Only the first of a global
+        round asks.
+        """
         if self._question is None or lps_round % self._parts.rounds:
             return None
         return Asking(self._question, self._parts.lps.method.check_answer, deadline)
 
     async def settle(self, asking: Asking, global_round: int, *, is_planned: bool) -> None:
-        """Have the devices of the open round answer and wait for the plan, unless an earlier life has done so."""
+        """Wait for the answers of the open round and for the plan, unless this was done before a restart."""
         clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
         if not is_planned:
             answers = await asking.gathered()
@@ -48,23 +50,23 @@ class RoundQuestion:
 
 
 class LateAnswers:
-    """Files that say which devices answered too late by the run's clock: `late-000012.pb` for global round 12."""
+    """Keep the devices that answered too late by the run's clock: `late-000012.pb` is for global round 12."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def save(self, global_round: int, late: list[pb.Flow]) -> None:
-        """Keep the late answers of a global round, before the GPS hears of the others."""
+        """Keep the late answers of a global round, before the other answers go to the GPS."""
         write_report(
             self._path(global_round), gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
         )
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def read(self, global_round: int) -> list[pb.Flow]:
-        """Return the late answers of a global round, as an earlier life has found them.
+        """Return the late answers of a global round that were found before a restart.
 
         Raises:
-            StateError: the file is damaged or gone; without it devices would go on that were left out.
+            StateError: the file is damaged or missing. Without it, excluded devices would continue.
         """
         path = self._path(global_round)
         if not path.exists():

@@ -1,4 +1,6 @@
-"""Reports in sealed files: what a local parameter server (LPS) has not told the GPS yet, and its complete report."""
+"""Reports in sealed files: what the GPS does not have yet from a local parameter server (LPS), and its complete
+report.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,23 +15,23 @@ from fedstrata.v1 import gps_service_pb2 as pb
 
 
 class FinalReport:
-    """The file `final.pb`: the complete report of devices that have measured the final model."""
+    """Hold the file `final.pb`: the complete report, after devices have measured the final model."""
 
     def __init__(self, folder: Path, log: EventLog) -> None:
         self._path = folder / "final.pb"
         self._log = log
 
     def save(self, report: pb.ReportHeader) -> None:
-        """Keep the complete report, before devices hear that nothing more is wanted of them."""
+        """Keep the complete report, before devices learn that the run is over."""
         write_report(self._path, report)
 
     def read(self) -> pb.ReportHeader | None:
-        """Return the complete report of an earlier life, if there is one and it is whole."""
+        """Return the complete report from before a restart; None if it is missing or incomplete."""
         return report_if_whole(self._path, self._log)
 
 
 class RoundReports:
-    """The files `round-000012.pb` of an LPS that keeps no models: the report at the start of global round 12."""
+    """Hold the files `round-000012.pb` of an LPS that keeps no models: the report at the start of global round 12."""
 
     def __init__(self, folder: Path, log: EventLog) -> None:
         self._folder = folder
@@ -37,12 +39,12 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Keep the report at the start of a global round, and none that is older than the last one."""
+        """Keep the report at the start of a global round, and delete reports older than the last one."""
         write_report(self._path(global_round), report)
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def at(self, global_round: int) -> pb.ReportHeader | None:
-        """Return the report at the start of a global round, if there is one that is whole."""
+        """Return the complete report at the start of a global round, if there is one."""
         return report_if_whole(self._path(global_round), self._log)
 
     def _path(self, global_round: int) -> Path:
@@ -55,7 +57,7 @@ def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -
 
 
 def read_report(path: Path) -> pb.ReportHeader:
-    """Return the report in a sealed file. Raises StateError, naming the file."""
+    """Return the report in a sealed file. Raises StateError with the file's name."""
     try:
         return pb.ReportHeader.FromString(read_sealed(path))
     except DecodeError as error:
@@ -63,7 +65,7 @@ def read_report(path: Path) -> pb.ReportHeader:
 
 
 def report_if_whole(path: Path, log: EventLog) -> pb.ReportHeader | None:
-    """Return the report in a file; none without the file, or if it is damaged, which the log says."""
+    """Return the report in a file; None if the file is missing or damaged. The log names a damaged file."""
     if not path.exists():
         return None
     try:
@@ -74,7 +76,7 @@ def report_if_whole(path: Path, log: EventLog) -> pb.ReportHeader | None:
 
 
 def newest_reports(folder: Path) -> Iterator[pb.ReportHeader]:
-    """Yield the newest report that is whole of each cluster and term in the folder of a run."""
+    """Yield the newest complete report of each cluster and term in the folder of a run."""
     for cluster in sorted(path for path in folder.glob("*") if path.is_dir()):
         for path in sorted(cluster.glob("round-*.pb"), reverse=True):
             with suppress(StateError):

@@ -1,4 +1,4 @@
-"""LpsService: finds the cluster that a call is about and hands it to that cluster's rounds."""
+"""LpsService: it finds the cluster of a call and passes the call to this cluster's rounds."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +18,7 @@ from lps.kept.model_search import ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):
-    """Translates between messages and the clusters' rounds."""
+    """Translate between messages and the clusters' rounds."""
 
     def __init__(
         self,
@@ -27,14 +27,18 @@ class LpsServicer(LpsServiceServicer):
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
     ) -> None:
-        """`uploads` says how long an update within a stream is waited for, `held_s` how long a device may be early."""
+        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`, how much too early a device may
+        call.
+        """
         self._clusters = clusters
         self._are_known = are_known
         self._uploads = uploads
         self._held_s = held_s
 
     async def _cluster(self, home_id: str) -> RoundServer | ModelSearch:
-        """Return a cluster's rounds; a device may be here before the LPS has heard from the GPS what it serves."""
+        """Return a cluster's rounds. A device may call before the LPS has learned from the GPS which clusters it
+        serves.
+        """
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
             raise NotReadyError("the GPS has not yet told this LPS its clusters; try again")
@@ -53,7 +57,7 @@ class LpsServicer(LpsServiceServicer):
         return await (await self._cluster(header.home_id)).submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
-        """Answer a device's asking and its updates, one after the other, for as long as it stays."""
+        """Answer a device's requests and updates, one after the other, on one stream."""
         stream = ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, self._uploads)
         await stream.answer(requests, context)
 
@@ -61,7 +65,7 @@ class LpsServicer(LpsServiceServicer):
         await (await self._cluster(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
-        """Say where a device's upload goes on."""
+        """Return where a device's upload continues."""
         return (await self._cluster(request.home_id)).locate(request)
 
     async def SubmitEvaluation(
@@ -74,7 +78,7 @@ class LpsServicer(LpsServiceServicer):
     async def SubmitModel(
         self, requests: AsyncIterator[lps_pb.HeldModelPart], context: Any
     ) -> lps_pb.SubmitModelResponse:
-        """Take the model that a device last received, if it was asked for."""
+        """Take the model that a device last received, if the LPS requested it."""
         parts = aiter(requests)
         header = await header_first(parts, "a model")
         cluster = await self._cluster(header.home_id)

@@ -1,4 +1,4 @@
-"""All rounds of the devices that a local parameter server (LPS) serves together, from the first to the report."""
+"""All rounds of the devices that a local parameter server (LPS) serves together, from the first round to the report."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ TELL_S = 10.0  # how long devices that have been measured may take to hear that 
 
 
 class Session:
-    """Runs the rounds of one cluster, or of an LPS's devices of all clusters."""
+    """Run the rounds of one cluster, or of all devices of an LPS."""
 
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
@@ -71,12 +71,12 @@ class Session:
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
-        """Take who belongs here from now on; tell the devices that do not any more."""
+        """Take the present list of devices. Tell devices that have left."""
         self._parts.members.take(cluster)
         self.server.look_again()
 
     async def run(self) -> None:
-        """Go through all rounds and the final measurement, and send the GPS the report."""
+        """Run all rounds and the final measurement, and send the report to the GPS."""
         number, self._report = await self._holding.begin()
         try:
             while number < self._parts.lps.experiment.training.lps_rounds:
@@ -117,7 +117,7 @@ class Session:
         await holding.move(number, sums, self._report)
 
     def _sums(self, children: Mapping[str, int]) -> Any:
-        """Return empty sums for the updates of devices. Raises RunStoppedError if a round cannot have so many."""
+        """Return empty sums for devices' updates. Raises RunStoppedError if a round cannot have this many devices."""
         self._updates.check_size(len(children))
         return self._holding.sums(children, self._updates.fold)
 
@@ -155,7 +155,7 @@ class Session:
     # --- the global round ---------------------------------------------------------------------
 
     async def _end_global_round(self, global_round: int) -> int:
-        """Send this LPS's part of a global round; return the LPS round with which the next one starts."""
+        """Send this LPS's part of a global round. Return the LPS round with which the next global round starts."""
         notes, log, rounds = self._parts.notes, self._parts.log, self._parts.rounds
         upward = await self._holding.upward(self._report)
         done, rest = split_rounds(self._report, (global_round + 1) * rounds - 1)
@@ -183,7 +183,7 @@ class Session:
     # --- the end ------------------------------------------------------------------------------
 
     async def _measure(self, number: int) -> pb.ReportHeader:
-        """Let the devices measure the final model, tell them that the run is over, and return the whole report."""
+        """Let the devices measure the final model, tell them that the run is over, and return the complete report."""
         final = FinalReport(self._parts.folder, self._parts.log)
         known = await asyncio.to_thread(final.read)
         if known is not None:  # of an earlier life; the devices may be gone
@@ -199,7 +199,7 @@ class Session:
         return report
 
     async def _tell_the_end(self, measured: set[str]) -> None:
-        """Let the devices that have measured the final model hear, for a time, that the run is over."""
+        """Tell the devices that have measured the final model, for a limited time, that the run is over."""
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
         tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
         if not await self.server.wait_all_told(measured, tell_s):

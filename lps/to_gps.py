@@ -1,4 +1,4 @@
-"""The way from a local parameter server (LPS) to the global one (GPS): what it hears of plans, and what it sends."""
+"""The link from a local parameter server (LPS) to the global one (GPS): the GPS's plans, and the LPS's messages."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
@@ -26,10 +26,10 @@ AcceptsModel = Callable[[rounds_pb2.ModelHeader], Acceptance]
 
 
 class Plans:
-    """The plans of the GPS, as far as an LPS knows them."""
+    """Hold the GPS's plans that an LPS knows."""
 
     def __init__(self, wait_s: float | None) -> None:
-        """Wait `wait_s` for word of a plan that a model of the GPS names; `None` waits for ever."""
+        """Set `wait_s`, the longest wait for a plan that a model names; None waits without limit."""
         self.version = 0
         self.told: answers_pb2.Answer | None = None  # what the GPS tells all devices, if clusters have an LPS each
         self.planned_ns = 0  # when the GPS made the newest plan of what devices answered in a global round
@@ -44,20 +44,20 @@ class Plans:
         self.changes.tell()
 
     def is_planned(self, global_round: int) -> bool:
-        """Return whether the plan of a global round is made of what devices have answered in it."""
+        """Return whether the plan of a global round has been made from its devices' answers."""
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
-        """Wait for word of the plan with which the GPS opened a round."""
+        """Wait for the plan with which the GPS opened a round."""
         await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
 
     async def until_planned(self, global_round: int) -> None:
-        """Wait until the GPS has made the plan of a global round, however long."""
+        """Wait, without limit, until the GPS has made the plan of a global round."""
         await self.changes.wait_until(lambda: self.is_planned(global_round), None)
 
 
 class ToGps:
-    """The calls of one session to the GPS."""
+    """Make the calls of one session to the GPS."""
 
     def __init__(
         self, stub: GpsServiceStub, uplink: RoundClient, plans: Plans, metrics: ProcessMetrics, log: EventLog
@@ -76,7 +76,7 @@ class ToGps:
         return _model_of(await self._uplink.fetch(-1))
 
     async def exchange(self, update: Update) -> ReceivedModel:
-        """Send an update as often as the GPS wants it; return the model with which the next global round starts.
+        """Send an update, repeatedly if the GPS asks for it. Return the model with which the next global round starts.
 
         Raises:
             RunStoppedError: the run is over.
@@ -88,7 +88,7 @@ class ToGps:
     async def submit_answers(
         self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
-        """Send what devices have answered in a global round, by device index, and when on the run's clock."""
+        """Send the devices' answers in a global round, by device index, and their time on the run's clock."""
         size = bytes_of(answers)
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
 
@@ -102,7 +102,7 @@ class ToGps:
         )
 
     async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
-        """Send a session's complete report, with its model unless the GPS has that."""
+        """Send a session's complete report, with its model unless the GPS has it."""
         who = self._uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
@@ -117,7 +117,7 @@ class ToGps:
 
 
 class GpsLink:
-    """The channel of an LPS to the GPS, and the calls that the LPS makes for itself."""
+    """Hold the channel of an LPS to the GPS, and make the calls of the LPS itself."""
 
     def __init__(
         self,
@@ -138,11 +138,11 @@ class GpsLink:
         self._stub = GpsServiceStub(counting)
 
     async def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         await self._channel.close(None)
 
     async def register(self, address: str) -> bool:
-        """Make this LPS and its address known; return whether devices are grouped already.
+        """Register this LPS and its address. Return whether devices are grouped already.
 
         Raises:
             HandshakeError: the LPS and the GPS do not trust each other.
@@ -156,7 +156,9 @@ class GpsLink:
         return bool(reply.is_grouped)
 
     async def clusters(self, known_version: int, waits: Iterable[pb.Wait]) -> pb.FetchClustersResponse:
-        """Say which devices are waited for; return the clusters of this LPS once a plan is newer than a version."""
+        """Report the devices for which this LPS waits. Return its clusters when a plan is newer than the known
+        version.
+        """
         request = pb.FetchClustersRequest(
             run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version, waits=waits
         )
@@ -164,14 +166,14 @@ class GpsLink:
         return reply
 
     async def fail(self, reason: str) -> None:
-        """Say that this LPS cannot go on, and why."""
+        """Report that this LPS cannot continue, and the reason."""
         failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
         await call_until_answered(lambda: self._stub.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
 
     def of_session(
         self, cluster: pb.Cluster, streams: Streams, plans: Plans, log: EventLog, accepts_model: AcceptsModel | None
     ) -> ToGps:
-        """Return the calls of the session of a cluster, or of this LPS's devices of all clusters."""
+        """Return the calls for the session of a cluster, or of all devices of this LPS."""
         name = cluster.home_id
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term
@@ -221,7 +223,7 @@ async def _bundle(
 async def _report_parts(
     report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
 ) -> AsyncIterator[pb.ReportPart]:
-    """Yield the report with all that this LPS has counted by now, then the model."""
+    """Yield the report with all present counts of this LPS, then the model."""
     del report.link_bytes[:]
     report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
     yield pb.ReportPart(header=report)

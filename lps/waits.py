@@ -1,4 +1,4 @@
-"""Which devices an LPS waits for longer than is usual; it tells the GPS, which tells the operator."""
+"""The devices for which an LPS waits unusually long. The LPS reports them to the GPS, which tells the operator."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,16 +17,16 @@ NAMES_MAX = 50  # of one cluster
 
 
 class Rounds(Protocol):
-    """A cluster's rounds: which is open, and who is missing in it."""
+    """Define a cluster's rounds: the open round, and its missing children."""
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """The open round, the devices that it still waits for, and for what of theirs."""
+        """Return the open round, the devices that it waits for, and what they have to send."""
 
 
 @dataclass(frozen=True)
 class _Opened:
-    """A cluster's round, when it was first seen, and the length of the last round."""
+    """Hold a cluster's open round, the time when it was first seen, and the length of the last round."""
 
     number: int
     at: float
@@ -38,7 +38,7 @@ class _Opened:
 
 
 class Waits:
-    """Looks at the clusters' rounds from time to time."""
+    """Check the clusters' rounds at intervals."""
 
     def __init__(
         self,
@@ -46,7 +46,9 @@ class Waits:
         is_shut_out: Callable[[str], bool],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`is_shut_out` says which devices' certificates do not count any more; `clock` gives seconds."""
+        """Set `is_shut_out`, which returns whether a device's certificate is invalid, and `clock`, which returns
+        seconds.
+        """
         self._clusters = clusters
         self._is_shut_out = is_shut_out
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
@@ -77,7 +79,7 @@ class Waits:
         return known
 
     async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Have the GPS asked, which carries what is waited for, whenever that is somebody else than before."""
+        """Make the LPS's call to the GPS, which carries the waits, whenever the awaited children have changed."""
         while True:
             await Changes().wait_until(lambda: False, LOOK_S)
             waited = [(wait.name, wait.what) for wait in self.now()]

@@ -1,1 +1,1 @@
-"""Secure aggregation at a device: masks, and proofs of who owns the keys that they are made with."""
+"""Secure aggregation at a device: masks, and proofs that keys belong to devices."""

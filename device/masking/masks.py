@@ -1,7 +1,8 @@
-"""A device's masks: what it adds to its update for each other device of the round, and what that one takes away.
+"""A device's masks: for each other device of the round, one of the two adds a mask to its update and the other
+subtracts it.
 
-X25519 gives two devices a secret, HKDF-SHA256 of it a key for one round and one roster, ChaCha20 under that key one
-number modulo 2⁶⁴ for each weight. Updates lie on the grid of exact sums, so masks cancel to the bit
+X25519 gives two devices a secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with this
+key gives one number modulo 2⁶⁴ per weight. Updates lie on the grid of exact sums, so masks cancel to the bit
 (docs/decisions/secure-aggregation.md).
 """
 
@@ -34,10 +35,10 @@ NONCE = bytes(16)  # and the counter before it: a key is used for one round alon
 
 
 class Masks:
-    """The masks of one device, with a key for each global round in which it takes part."""
+    """Hold the masks of one device, with a key for each global round in which it takes part."""
 
     def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
-        """Draws the device's key from the system's entropy."""
+        """Draw the device's key from the system's entropy."""
         settings = experiment.secure_aggregation
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
@@ -63,20 +64,21 @@ class Masks:
 
     @property
     def key(self) -> pb.MaskKey:
-        """Return the newest key by which others mask for this device, signed with its process's newest certificate."""
+        """Return the newest key of this device, signed with its process's newest certificate."""
         return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
 
     def _renew_key(self) -> None:
-        """Make a key for the next global round. The key before it is forgotten once a roster has the new one."""
+        """Make a key for the next global round. The old key is forgotten when a roster has the new one."""
         secret = X25519PrivateKey.generate()
         self._secrets[secret.public_key().public_bytes_raw()] = secret
 
     def take(self, roster: pb.Roster) -> None:
-        """Mask for those of a roster from now on.
+        """Mask for the devices of this roster from now on.
 
         Raises:
-            PayloadError: it is none that this device can hide in.
-            RosterError: a key in it is not its device's, or not vouched for now; this device waits for another.
+            PayloadError: the roster cannot hide this device.
+            RosterError: a key in it does not belong to its device, or has no valid certificate. This device waits for
+                another roster.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -111,12 +113,13 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return an update as it goes up: on the grid, times its examples, masked; or with why it cannot be.
+        """Return an update for sending: on the grid, times its examples, masked; or with the reason why it cannot be
+        masked.
 
         Raises:
-            PayloadError: its masks have hidden another update, which the difference of the two would show.
-            RosterError: it was masked for other devices in this round, and the experiment lets nobody be left out: the
-                two sums would show it.
+            PayloadError: the same masks have hidden another update. The difference of the two would reveal them.
+            RosterError: the update was masked for other devices in this round, although the experiment excludes no
+                device. The two sums would reveal it.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -154,7 +157,7 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """Return the key that this device and another have in common for one round and roster."""
+        """Return the common key of this device and another device, for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
             secret = self._secrets[self._public_key]
@@ -163,7 +166,7 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """Yield so many numbers modulo 2⁶⁴ under a key, in pieces, each with the place at which it begins."""
+    """Yield this many numbers modulo 2⁶⁴ under a key, in pieces, each with its place."""
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):
@@ -173,7 +176,7 @@ def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
 
 
 def as_received(update: Update) -> Flat:
-    """Return an update's values as its parent would have them from the link's encoding."""
+    """Return an update's values after the link's encoding, as its parent would receive them."""
     codec, at = update.codec, 0
     flat = np.empty(codec.layout.size, np.float32)
     for chunk in codec.chunks(update.read):

@@ -1,6 +1,6 @@
-"""Sign the mask keys of a process's devices, and check the keys of other devices.
+"""Signatures for the mask keys of a process's devices, and checks of other devices' keys.
 
-The key of a process's certificate signs the keys of its devices. Without certificates nothing is signed.
+The private key of a process's certificate signs the keys of its devices. Without certificates nothing is signed.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ log = EventLog("device")
 
 
 class Proofs:
-    """Signs the keys of this process's devices, and checks the keys of other devices."""
+    """Sign the keys of this process's devices, and check the keys of other devices."""
 
     def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
-        """Raises CertificateError where the certificate's key cannot sign."""
+        """Set the run and the TLS files. Raises CertificateError if the certificate's key cannot sign."""
         self._run_id = run_id
         self._own = _Own.of(tls) if tls is not None else None
         self._looked_at = tls
@@ -34,7 +34,7 @@ class Proofs:
         self.check = KeyCheck(run_id, tls).check
 
     def _newest(self) -> "_Own | None":
-        """Return this process's certificate as it is now; None without certificates."""
+        """Return this process's current certificate; None without certificates."""
         if self._own is None or (newest := self._own.tls.newest()) is self._looked_at:
             return self._own
         self._looked_at = newest
@@ -45,7 +45,7 @@ class Proofs:
         return self._own
 
     def key_of(self, device_id: str, public_key: bytes) -> pb.MaskKey:
-        """Return the key of one of this process's devices, vouched for by the certificate that it has now."""
+        """Return the key of one of this process's devices, signed with the process's current certificate."""
         own = self._newest()
         return pb.MaskKey(public_key=public_key) if own is None else self._sign(own, device_id, public_key)
 
@@ -57,7 +57,7 @@ class Proofs:
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """A certificate of this process, with which it signs."""
+    """Hold a certificate of this process, with which it signs."""
 
     tls: TlsFiles
     signer: EllipticCurvePrivateKey
@@ -65,7 +65,7 @@ class _Own:
 
     @classmethod
     def of(cls, tls: TlsFiles) -> "_Own":
-        """Raises CertificateError where the certificate's key cannot sign."""
+        """Return the current certificate. Raises CertificateError if its key cannot sign."""
         try:
             certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
             return cls(tls, _signer(tls), certificate)

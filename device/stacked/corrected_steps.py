@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks; a method corrects the gradients before the optimiser uses them.
 
-Weights are passed over three times more than in plain steps. So the gradients of a few devices are made, corrected and
-used before those of the next few are: they do not leave the cache.
+These steps pass over the weights three times more than plain steps. So the gradients of a few devices are computed,
+corrected and used before those of the next few devices, and stay in the cache.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ GRADIENT_BYTES = 1 << 18  # of one layer's gradients at once: a part of a core's
 
 
 class Correction:
-    """The correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
+    """Hold the correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
-        """`jobs` are those of the stack, with one `correct`, one plain SGD and equally many vectors beside."""
+        """Set the stack's jobs, which share one `correct`, one plain SGD and an equal number of vectors beside."""
         self.stack = stack
         self.correct = correct
         training = jobs[0].training
@@ -40,7 +40,7 @@ class Correction:
         self._keeps_zeros = keeps_zeros(correct, len(vectors))
 
     def take(self, part: "_Part") -> None:
-        """Correct a part's gradient, and move its weights against what that gives."""
+        """Correct a part's gradient, and move its weights against the result."""
         corrected = self.correct(part.gradient, part.weights, *part.beside)
         if not self._keeps_zeros:  # what only fills a leaf up is zero, and stays so
             rows, columns = self._sides[part.number]
@@ -51,7 +51,7 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Some devices of one leaf; what is corrected may have one device more, so that vector units are filled."""
+    """Hold some devices of one leaf. A corrected part may have one device more, which fills the vector units."""
 
     number: int  # of the leaf
     devices: slice
@@ -63,7 +63,7 @@ class _Part:
 
 
 class CorrectedSteps(DenseSteps):
-    """Steps with corrected gradients."""
+    """Make steps with corrected gradients."""
 
     def __init__(self, correction: Correction, active: int, rows: int) -> None:
         super().__init__(correction.stack, active, rows)
@@ -81,7 +81,7 @@ class CorrectedSteps(DenseSteps):
 
 
 def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
-    """One leaf's devices, so many at a time that their gradients stay in the cache."""
+    """Return one leaf's devices in parts that are small enough for their gradients to stay in the cache."""
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
     most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
@@ -104,7 +104,9 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
 
 
 def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
-    """Leaves as a stack has them; weights that are the same for all devices lie in one place, which the cache keeps."""
+    """Return leaves in the form of a stack. Equal weights of all devices are stored once, so that they stay in the
+    cache.
+    """
     first = vectors[0].view(np.uint32)
     if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):
         return DenseStack(model, vectors).leaves

@@ -1,9 +1,9 @@
-"""The weights of many devices' dense networks, and what they give for inputs, as batched matrix products.
+"""The weights of many devices' dense networks, and their outputs, as batched matrix products.
 
-A device's bits do not depend on who shares its stack, because every product of a stack has the same shapes, the
-same strides and the same alignment as a stack of one: widths are rounded up to 64 bytes, a batch always
-has as many rows, and rows or columns that stand for nothing are zero or count for nothing.
-`docs/decisions/stacked-training.md` has the measurements behind this.
+A device's bits do not depend on the other devices in its stack, because every product of a stack has the same shapes,
+strides and alignment as in a stack of one. Widths are rounded up to 64 bytes, and a batch always has the same number of
+rows. Rows or columns that fill up are zero or have no weight. `docs/decisions/stacked-training.md` has the measurements
+behind this.
 """
 
 import math
@@ -20,7 +20,7 @@ LANES = 16  # float32 elements in 64 bytes, what the vector units and the matrix
 
 
 class DenseStack:
-    """The weights of D devices' dense networks, each layer's shape (D, out, in) with widths rounded up."""
+    """Hold the weights of D devices' dense networks, each layer with shape (D, out, in) and rounded widths."""
 
     def __init__(self, model: Model, starts: Sequence[Flat]) -> None:
         self._layout = model.layout
@@ -38,20 +38,18 @@ class DenseStack:
                 leaf[...] = view
 
     def _own(self, device: int) -> Iterator[np.ndarray]:
-        """One device's tensors as NumPy views, in the layout's order, without what fills them up."""
+        """Yield one device's tensors as NumPy views, in the layout's order, without filling."""
         for leaf, spec in zip(self.leaves, self._layout.tensors, strict=True):
             own = leaf[device].numpy() if len(spec.shape) == 2 else leaf[device, 0].numpy()
             yield own[tuple(slice(side) for side in spec.shape)]
 
     def flat(self, device: int) -> Flat:
-        """One device's weights, shape (layout.size,)."""
+        """Return one device's weights, shape (layout.size,)."""
         return np.concatenate([own.reshape(-1) for own in self._own(device)])
 
 
 class Forward:
-    """The outputs of the networks of a stack's first `active` devices for batches of `rows` rows, in memory of their
-    own.
-    """
+    """Hold the outputs of a stack's first `active` devices for batches of `rows` rows, in separate memory."""
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
         self._weights = [weight[:active].transpose(1, 2) for weight in stack.weights]
@@ -61,8 +59,8 @@ class Forward:
         self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ where there is
-        no class.
+        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ in columns without a
+        class.
         """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]

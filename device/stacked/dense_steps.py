@@ -1,7 +1,7 @@
-"""Training steps of a stack of dense networks: forward, backward and the optimiser's, written out.
+"""Training steps of a stack of dense networks: forward, backward and the optimiser, written out.
 
-What a step writes into is made once: with few devices what a step costs beside its products is what it calls, with
-many what it writes.
+The memory into which a step writes is made once. Beside the products, a step's time is the number of calls with few
+devices, and the written memory with many.
 """
 
 from abc import ABC, abstractmethod
@@ -14,11 +14,11 @@ from fedstrata.experiment import SgdSettings
 
 
 class StackedSgd:
-    """The rule of torch.optim.SGD for a stack's leaves, up to the order of additions; momentum starts at zero.
+    """Apply torch.optim.SGD to a stack's leaves, up to the order of additions. Momentum starts at zero.
 
-    A gradient g goes into a target t: t ← beta·t + alpha·g. Targets are velocities, which the leaves follow, or, with
-    neither momentum nor weight decay, the leaves themselves. Weight decay is no beta just below 1: it would be lost,
-    since float32 has steps of 6e-8 there.
+    A gradient g is added to a target t: t ← beta·t + alpha·g. Targets are velocities, which move the leaves, or,
+    without momentum and weight decay, the leaves themselves. Weight decay is not a beta just below 1, because float32
+    has steps of 6e-8 there and would lose it.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
@@ -34,14 +34,16 @@ class StackedSgd:
             self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
-        """Move a leaf by its velocity, of gradients only until now, in place."""
+        """Move a leaf by its velocity, in place. So far the velocity contains only gradients."""
         if self._weight_decay:
             velocity.add_(leaf, alpha=self._weight_decay)
         leaf.add_(velocity, alpha=-self._rate)
 
 
 class DenseSteps(ABC):
-    """Steps of the first `active` devices of a stack, batches of `rows` rows; subclasses say how gradients are used."""
+    """Make steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses use the
+    gradients.
+    """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
         self.active = active
@@ -53,8 +55,8 @@ class DenseSteps(ABC):
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
         """Move the weights against the gradient of the mean cross-entropy of a batch.
 
-        `inputs` has the shape (active, rows, in), `labels` and `shares`, each row's share in the mean, (active, rows,
-        1). The logarithm of what the label is given goes to `logs`, of their shape.
+        `inputs` has the shape (active, rows, in). `labels` and `shares` (each row's share in the mean) have the shape
+        (active, rows, 1). The logarithm of the label's probability goes to `logs`, with the same shape.
         """
         slope = torch.log_softmax(self._forward.logits(inputs), 2, out=self._slope)
         torch.gather(slope, 2, labels, out=logs)
@@ -74,11 +76,11 @@ class DenseSteps(ABC):
 
     @abstractmethod
     def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
-        """Move a layer's weights and biases, given the loss's slope in what it gives and what it was given."""
+        """Move a layer's weights and biases. `slope` is the gradient of its outputs, and `below` its input."""
 
 
 class PlainSteps(DenseSteps):
-    """Steps that use gradients as they are, each added where it goes by the product that makes it."""
+    """Make steps with unchanged gradients. The product that computes a gradient adds it to its target."""
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
         super().__init__(stack, active, rows)

@@ -1,7 +1,7 @@
-"""The examples of many devices side by side: each device's own, in orders of its own generator, (devices, rows, …).
+"""The examples of many devices side by side, shape (devices, rows, …). Each device's generator orders its own examples.
 
-All arrays of a stack have as many rows for each device. Where a device has fewer examples left, its rows repeat one of
-them and a mask says so: what they stand for is multiplied by 0, so that what they hold changes no bit.
+All arrays of a stack have the same number of rows for each device. If a device has fewer examples left, its rows repeat
+one of them, and a mask multiplies their effect by 0, so that their content changes no bit.
 """
 
 import math
@@ -20,7 +20,7 @@ SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length 
 
 
 class Inputs:
-    """The inputs of one step, shape (devices, rows, width): what a model takes, with columns of zeros to its width."""
+    """Hold the inputs of one step, shape (devices, rows, width), with columns of zeros up to the width."""
 
     def __init__(self, examples: Sequence[Examples], rows: int, width: int) -> None:
         """`width` is at least the size of an example."""
@@ -35,8 +35,8 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the examples at these places, `rows` a device, of the first devices; the result is overwritten next
-        time.
+        """Return the examples at these places, `rows` per device, of the first devices. The next call overwrites the
+        result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
@@ -50,7 +50,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """Some steps of a stack, prepared: which examples, their labels, and what each row counts."""
+    """Hold some prepared steps of a stack: the indexes of examples, their labels, and the weight of each row."""
 
     orders: Sequence[Indices]  # by device, shape (its steps, rows)
     labels: torch.Tensor  # (steps, devices, rows, 1)
@@ -59,7 +59,7 @@ class Slab:
 
 
 class Batches:
-    """The batches of a stack's devices, step by step; `jobs` with the most steps first."""
+    """Give the batches of a stack's devices, step by step. `jobs` begin with the one with the most steps."""
 
     def __init__(self, jobs: Sequence[TrainingJob], rows: int, width: int) -> None:
         self.inputs = Inputs([job.examples for job in jobs], rows, width)
@@ -68,7 +68,7 @@ class Batches:
         self._orders = [_Orders(job, rows) for job in jobs]
 
     def slab(self, steps: int) -> Slab:
-        """Return the next so many steps."""
+        """Return the next `steps` steps."""
         taken = [orders.take(steps) for orders in self._orders]
         labels = torch.zeros(steps, len(taken), self._rows, 1, dtype=torch.int64)
         counts = np.zeros((steps, len(taken)), np.int64)
@@ -86,7 +86,7 @@ class Batches:
 
 
 class _Orders:
-    """One device's batches as rows of indexes, epoch after epoch, until its steps are done."""
+    """Give one device's batches as rows of indexes, epoch after epoch, until its steps are done."""
 
     def __init__(self, job: TrainingJob, rows: int) -> None:
         self._epochs = epoch_orders(job)
@@ -95,7 +95,7 @@ class _Orders:
         self._ready: tuple[Indices, Indices] = np.empty((0, rows), np.int64), np.empty(0, np.int64)
 
     def take(self, steps: int) -> tuple[Indices, Indices]:
-        """Return the next batches, shape (at most `steps`, rows), and how many of each batch's rows count."""
+        """Return the next batches, shape (at most `steps`, rows), and the number of valid rows per batch."""
         steps = min(steps, self._left)
         self._left -= steps
         while len(self._ready[0]) < steps:
@@ -106,7 +106,7 @@ class _Orders:
         return orders[:steps], counts[:steps]
 
     def _in_rows(self, order: Indices) -> tuple[Indices, Indices]:
-        """One epoch; its last batch is filled up with examples that count for nothing."""
+        """Return one epoch. Its last batch is filled up with examples of weight 0."""
         batches = -(-len(order) // self._rows)
         filled = np.append(order, order[: batches * self._rows - len(order)]).reshape(batches, self._rows)
         counts = np.full(batches, self._rows)

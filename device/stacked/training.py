@@ -1,4 +1,4 @@
-"""Training many devices at once: dense networks as batched matrix products with a leading device axis."""
+"""Training of many devices at once, with dense networks as batched matrix products with a leading device axis."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -29,10 +29,12 @@ log = EventLog("training")
 
 
 class Stacked:
-    """A trainer that takes jobs alike together, and those of other models one by one."""
+    """Train equal jobs together, and jobs with other models one by one."""
 
     def __init__(self, most_devices: int | None = None) -> None:
-        """`most_devices` bounds a stack; by default what fits a core's cache. Neither changes a bit."""
+        """Set `most_devices`, the largest stack; by default as many as fit into a core's cache. No value
+        changes a bit.
+        """
         self._most_devices = most_devices
         self._alone = OneByOne()
         self._has_said_why_not = False
@@ -84,21 +86,21 @@ class Stacked:
 
 
 def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
-    """Return whether this module computes the job's model and loss: a dense network, and the loss of `Classification`
-    itself.
-    """
+    """Return whether this module can compute the job: a dense network with the loss of `Classification` itself."""
     examples = [job.examples, job.held_out] if isinstance(job, TrainingJob) else [job.examples]
     is_drawn = any(part is not None and part.is_drawn for part in examples)
     return bool(job.model.dense) and type(job.task) is Classification and not is_drawn
 
 
 def batch_rows(job: TrainingJob) -> int:
-    """Return rows of every batch of a device; a smaller last one is filled up with examples that count for nothing."""
+    """Return the number of rows in every batch of a device. A smaller last batch is filled up with examples of weight
+    0.
+    """
     return min(job.training.batch_size, len(job.examples))
 
 
 def _alike(job: TrainingJob) -> object:
-    """Return what jobs of one stack have in common."""
+    """Return the properties that jobs of one stack share."""
     held_out_scale = job.held_out.scale if job.held_out is not None else None
     stored = job.examples.scale, held_out_scale
     corrected = job.correct, len(job.beside)
@@ -107,7 +109,7 @@ def _alike(job: TrainingJob) -> object:
 
 @torch.inference_mode()
 def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-    """Return the results of `train` for each of these jobs, all computed at once."""
+    """Return the results of `train` for each of these jobs, computed together."""
     # alone, a device's product over one row is another kernel's: then the longest training is done twice, side by side
     company = [max(jobs, key=lambda job: job.steps)] if batch_rows(jobs[0]) == 1 else []
     jobs = [*jobs, *company]
@@ -126,7 +128,7 @@ def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
 
 
 def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
-    """Train the stack in place; gives each device's mean loss over the examples it saw."""
+    """Train the stack in place. Return each device's mean loss over its examples."""
     rows = batch_rows(jobs[0])
     batches = Batches(jobs, rows, stack.widths[0])
     steps_of = _steps_of(stack, jobs, rows)
@@ -148,7 +150,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes the steps of the stack's first devices, for their number."""
+    """Return a function that makes the steps of the first `n` devices of the stack."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
@@ -160,15 +162,13 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
 
 @torch.inference_mode()
 def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-    """Return the results of `evaluate` for each of these jobs of one model, all computed at once."""
+    """Return the results of `evaluate` for each of these jobs of one model, computed together."""
     stack = DenseStack(jobs[0].model, [job.weights for job in jobs])
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
 def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
-    """Return sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without any to measure
-    on.
-    """
+    """Return the sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without examples."""
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
@@ -195,7 +195,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
 
 
 def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the sum of losses (steps, devices, rows) by device: step by step, so that other devices change nothing.
+    """Return the sums of losses (steps, devices, rows) by device: step by step, so that other devices change no bit.
 
     NumPy's own sum over steps adds in another order for one device than for two.
     """

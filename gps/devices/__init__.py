@@ -1,1 +1,1 @@
-"""The devices of a run before training: who has enrolled, what they are asked, and what they answered."""
+"""The devices of a run before training: enrolment, questions and answers."""

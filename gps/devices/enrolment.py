@@ -1,4 +1,4 @@
-"""Before training: devices enrol and answer what they are asked; who is waited for, and until when."""
+"""Before training: devices enrol and answer questions, and the GPS waits for them until the deadline."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from gps.journal.journal import Journal
 
 
 class Enrolment:
-    """Decides when no device is waited for any more before training."""
+    """Decide when the GPS waits for no device before training."""
 
     def __init__(
         self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog,
         on_return: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`on_return` is called when a device that has a cluster enrols anew."""
+        """Set `on_return`, which is called when a device that has a cluster enrols again."""
         self._experiment = experiment
         self._questions = questions
         self._roster = roster
@@ -33,13 +33,13 @@ class Enrolment:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether devices that come now are late."""
+        """Return whether devices that enrol now are late."""
         return self._questions.is_closed
 
     # --- waiting --------------------------------------------------------------------------------
 
     async def gather_devices(self) -> None:
-        """Wait until every device has enrolled and answered the first question, if any, or for the deadline."""
+        """Wait until every device has enrolled and answered the first question, or for the deadline."""
         self._set_deadline()
         if not self.is_closed:
             await self._questions.changes.wait_until(self._all_there, self._time_left())
@@ -47,7 +47,9 @@ class Enrolment:
         self._check_quorum(self._present())
 
     async def gather_answers(self) -> None:
-        """Wait until every device that has answered the first question has answered all, or for as long once more."""
+        """Wait until every device with an answer to the first question has answered all questions, or for the deadline
+        once more.
+        """
         self._set_deadline()
         await self._questions.changes.wait_until(self._all_answered, self._time_left())
         for device in self._present():
@@ -71,7 +73,7 @@ class Enrolment:
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 
     def _present(self) -> list[Device]:
-        """Return the devices that take part in the plan, by index."""
+        """Return the devices that take part in the plan, in index order."""
         return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
 
     def _all_answered(self) -> bool:
@@ -106,11 +108,11 @@ class Enrolment:
             )
 
     def candidates(self) -> list[Device]:
-        """Return the devices to make a plan for, by index: those that have answered everything."""
+        """Return the devices of the plan, in index order: those that have answered all questions."""
         return [device for device in self._present() if self._questions.has_answered_all(device)]
 
     async def gather_newcomers(self) -> None:
-        """Wait until every newcomer has been placed or refused, or for as long as devices are waited for at first."""
+        """Wait until every newcomer has been placed or refused, or for the deadline of the enrolment."""
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
         try:
@@ -124,7 +126,7 @@ class Enrolment:
     # --- calls ----------------------------------------------------------------------------------
 
     def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
-        """Make a device known; `places_late` says whether one may come after the first plan."""
+        """Enrol a device. `places_late` says whether a device may come after the first plan."""
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not places_late:

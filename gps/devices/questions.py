@@ -1,6 +1,7 @@
-"""What devices are asked before training: answers are taken, kept and, where a question says so, relayed to the others.
+"""The questions before training: the GPS takes and keeps answers and, if the question says so, relays them to other
+devices.
 
-Answers go from the journal straight to the wire, one at a time: neither the GPS nor a device holds them all.
+Answers go from the journal to the wire one at a time, so neither the GPS nor a device holds all of them.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Questions:
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
         on_late: Callable[[Device], None], clock: ParentClock,
     ) -> None:  # fmt: skip
-        """`on_late` places a late device that has answered all."""
+        """Set `on_late`, which places a late device that has answered all questions."""
         self._method = method
         self._roster = roster
         self._journal = journal
@@ -50,7 +51,7 @@ class Questions:
         self._on_late = on_late
 
     def tell(self) -> None:
-        """Let every held call look again."""
+        """Let every held call check for news."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
             self._decided_ns[index] = time.monotonic_ns()
@@ -67,7 +68,7 @@ class Questions:
         return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
-        """Return the answers of these devices by question; relayed answers are for devices only, and left out."""
+        """Return the answers of these devices by question. Relayed answers are left out: only devices read them."""
         there = {device.device_index for device in devices}
         return {
             question.name: {
@@ -80,7 +81,7 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """Return what links have carried of answers to the GPS since it started, if the clock notes that."""
+        """Return what the links have carried of answers since the GPS started, if the clock notes this."""
         for number in range(len(self.asked)):
             self._carried += self._clock.take(number)
         return list(self._carried)
@@ -89,7 +90,7 @@ class Questions:
 
     @contextmanager
     def _or_refuse(self, device: Device) -> Iterator[None]:
-        """Refuse the device for the run when what it sends is not what was asked for."""
+        """Refuse a device for the run if it sends an invalid answer."""
         try:
             yield
         except PayloadError as error:
@@ -99,11 +100,11 @@ class Questions:
             raise
 
     async def take(self, header: pb.AnswerHeader, name: str, parts: AsyncIterator[pb.AnswerPart]) -> None:
-        """Take a device's answer; a second time changes nothing.
+        """Take a device's answer. A repeated answer changes nothing.
 
         Raises:
-            PayloadError: it is none, and the device is refused. SupersededError: the stream was cut.
-            ExcludedError: the device is late, and the method places nobody.
+            PayloadError: the answer is invalid, and the device is refused. SupersededError: the stream was cut.
+            ExcludedError: the device is late, and the method cannot place late devices.
         """
         with self._roster.call_of(header.device_id, header.process_id) as device, self._or_refuse(device):
             self._check_wanted(device)
@@ -128,14 +129,14 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Let late devices be placed; if their answers are there already, at once."""
+        """Allow the placement of late devices. Place those with complete answers at once."""
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
             self.hand_on(device)
         self.tell()
 
     def hand_on(self, device: Device) -> None:
-        """Have a late device placed once it has answered the last question, if there is one, unless it is."""
+        """Place a late device if it has answered the last question and has no cluster yet."""
         last = self.asked[-1] if self.asked else None
         is_waiting = device.is_late and device.cluster is None and not device.refused
         if self.sponsors is not None and is_waiting and (last is None or last.name in device.answered):
@@ -151,7 +152,7 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Stream the other devices' answers in index order, each as soon as it is there."""
+        """Stream the other devices' answers in index order, each as soon as it has arrived."""
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
         with self._roster.call_of(request.device_id, request.process_id) as device:
@@ -179,7 +180,9 @@ class Questions:
         return sorted(index for group in self.sponsors or () for index in group)
 
     async def _wait_decided(self, index: int) -> bool:
-        """Wait for one device's answer alone: a thousand calls that look at every change would be a million."""
+        """Wait for one device's answer alone. If a thousand calls checked every change, there would be a million
+        checks.
+        """
         if self._is_decided(index):
             return True
         decided, is_decided = self._decided.get(index), partial(self._is_decided, index)
@@ -188,7 +191,7 @@ class Questions:
         return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
-        """Return whether a device's relayed answer is there, or will not come."""
+        """Return whether a device's relayed answer has arrived, or never will."""
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
@@ -198,7 +201,7 @@ class Questions:
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
-    """Return the answer that a header announces. Raises PayloadError or SupersededError as `take` does."""
+    """Return the answer that a header announces. Raises PayloadError or SupersededError like `take`."""
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")

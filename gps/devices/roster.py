@@ -1,6 +1,6 @@
-"""The devices of a run at the GPS: who has enrolled, profiled, related, and who was refused.
+"""The devices of a run at the GPS: enrolled, profiled, related or refused.
 
-State and rules only; waiting is `gps.devices.enrolment`'s business.
+The module has states and rules only. `gps.devices.enrolment` waits for devices.
 """
 
 import re
@@ -30,7 +30,7 @@ POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 @dataclass(kw_only=True)
 class Device(DeviceRow):
-    """One device as the GPS knows it; its cluster and home are set by its `Places`."""
+    """Hold one device as the GPS knows it. `Places` sets its cluster and home."""
 
     answered: set[str] = field(default_factory=set)  # the questions before training
     cluster: int | None = None
@@ -42,7 +42,7 @@ class Device(DeviceRow):
 
 
 class Roster:
-    """All devices by index, written through to the journal."""
+    """Hold all devices by index, and write each change to the journal."""
 
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
         self._experiment = experiment
@@ -62,18 +62,18 @@ class Roster:
                 self.by_id(device_id).refused = reason
 
     def _first_round(self, device_index: int) -> int:
-        """Return the global round from which on a device takes part, as far as the experiment says."""
+        """Return the global round from which a device takes part, as far as the experiment says."""
         settings = self._experiment.newcomers
         return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
 
     @property
     def expected(self) -> int:
-        """The number of devices for which training waits: all but newcomers."""
+        """The number of devices for which training waits: all except newcomers."""
         return len(self._ids) - len(self.newcomers)
 
     @property
     def founders(self) -> list[Device]:
-        """The devices that have enrolled and are no newcomers."""
+        """Return the enrolled devices that are no newcomers."""
         return [device for index, device in self.devices.items() if index not in self.newcomers]
 
     def absent(self) -> list[str]:
@@ -81,17 +81,17 @@ class Roster:
         return [device_id for index, device_id in enumerate(self._ids) if index not in self.devices]
 
     def absent_founders(self) -> list[str]:
-        """Return the absent devices that are no newcomers."""
+        """Return the ids of the founders that have not enrolled."""
         return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
 
     def unplaced_newcomers(self) -> list[str]:
-        """Return the ids of the newcomers that are in no cluster and are waited for."""
+        """Return the ids of the newcomers without a cluster for which the run waits."""
         decided = {d.device_id for d in self.devices.values() if d.cluster is not None or d.refused}
         decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
         return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
 
     def enroll(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
-        """Make a device known.
+        """Enrol a device.
 
         Raises:
             WrongRunError, UnknownChildError, DuplicateDeviceError, ExcludedError, PayloadError.
@@ -100,7 +100,7 @@ class Roster:
         return self._claim(request, is_late=is_late)
 
     def check(self, request: pb.EnrollRequest) -> None:
-        """Refuse a device that is not of this experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
+        """Refuse a device that does not match the experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(
                 f"{quoted(request.device_id)} was started with another experiment than the GPS "
@@ -160,13 +160,13 @@ class Roster:
         return device
 
     def _note_pod(self, device: Device, pod_name: str) -> None:
-        """Keep where a device runs now; its pod may have been replaced by one of another name."""
+        """Keep the pod in which a device runs now. A pod with another name may have replaced the earlier one."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
             self._journal.devices.enroll(device)
 
     def by_id(self, device_id: str) -> Device:
-        """Return the device of that id. Raises UnknownChildError when it has not enrolled."""
+        """Return the device with this id. Raises UnknownChildError if it has not enrolled."""
         device = self.devices.get(self._indexes.get(device_id, -1))
         if device is not None:
             return device
@@ -174,7 +174,7 @@ class Roster:
 
     @contextmanager
     def call_of(self, device_id: str, process_id: str) -> Iterator[Device]:
-        """The device that makes a call, marked as being there while the call lasts."""
+        """Yield the device that makes a call, and mark it as present while the block lasts."""
         device = self.by_id(device_id)
         if device.refused:
             raise ExcludedError(f"{device_id} was {device.refused}")
@@ -188,23 +188,23 @@ class Roster:
             device.calls_under_way -= 1
 
     def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
-        """Keep a device's answer from before training, and drop it from memory."""
+        """Write a device's answer to the journal, and drop it from memory."""
         self._journal.answers.add(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
         device.answered.add(answer.question)
 
     def note_lost_state(self, device: Device) -> None:
-        """Note that what a device had kept for itself is gone."""
+        """Note that a device has lost its own state."""
         if not device.has_lost_state:
             self._journal.devices.note_lost_state(device.device_index)
             device.has_lost_state = True
 
     def refuse(self, device: Device, reason: str) -> None:
-        """Go on without a device for the rest of the run."""
+        """Continue without a device for the rest of the run."""
         device.refused = f"refused: {brief(reason)}"
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 
     def behind(self, questions: Sequence[str]) -> list[Device]:
-        """Return the devices that have enrolled and not answered some of these questions before training."""
+        """Return the enrolled devices that have not answered some of these questions before training."""
         there = [device for device in self.devices.values() if not device.refused and not device.is_late]
         return [device for device in there if not set(questions) <= device.answered]
 

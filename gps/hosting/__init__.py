@@ -1,1 +1,1 @@
-"""Which local parameter server (LPS) serves which cluster, what LPSs report, and what happens if one stays away."""
+"""The local parameter servers (LPS) of clusters, the LPSs' reports, and the adoption of an absent LPS's clusters."""

@@ -1,4 +1,4 @@
-"""LPSs that stay away: their clusters are adopted by another, and returned when they are back."""
+"""The adoption of clusters: another LPS serves the clusters of an absent LPS, and returns them later."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from gps.plans.rounds import GlobalRounds
 
 
 class Adoption:
-    """Hands clusters over to other LPSs while a run trains."""
+    """Hand clusters over to other LPSs during training."""
 
     def __init__(
         self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal,
@@ -29,13 +29,13 @@ class Adoption:
         self._log = log
 
     async def until_served(self) -> None:
-        """With deadlines, wait until every cluster's LPS, or another in its place, is there."""
+        """With deadlines, wait until each cluster's LPS, or an adopter, is present."""
         if self._deadline_s is not None:
             longest_s = self._deadline_s + self._serving.presence.hold_s
             await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
 
     async def watch(self) -> None:
-        """Have the clusters of an LPS that is away adopted by another, as soon as there is one."""
+        """Let another LPS adopt the clusters of an absent LPS as soon as one is available."""
         loop = asyncio.get_running_loop()
         self._serving.presence.listen()
         while (check_again_s := self._serving.check_again_s()) is not None:
@@ -46,14 +46,14 @@ class Adoption:
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:
-        """Return clusters to their own LPSs, where those are there again."""
+        """Return clusters to their own LPSs if these are present again."""
         self._hand_over(self._serving.returnable())
 
     def _adoptable(self) -> dict[str, str]:
         return self._serving.adoptable(self._journal.rounds.reported())
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
-        """Let other LPSs serve clusters; they hear of it by the call that is held for them."""
+        """Let other LPSs serve clusters. The LPSs learn of the change from their held calls."""
         for home_id, lps_id in lps_of.items():
             before = self._serving.lps_of(home_id)
             handover = self._serving.hand_over(home_id, lps_id, self._rounds.global_round)

@@ -1,4 +1,4 @@
-"""The calls of the GPS to the backend that it runs on: LPSs, labels of pods, and Events for who operates it."""
+"""The calls of the GPS to its backend: the number of LPSs, labels of pods, and Events for the operator."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ from gps.kubernetes.backend import Backend
 
 
 class BackendCalls:
-    """Hands everything on to the backend and waits for nothing: no run stands still for a label."""
+    """Forward all calls to the backend without waiting, so that no run waits for a label."""
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend
@@ -18,23 +18,23 @@ class BackendCalls:
         self._notes: set[asyncio.Task[None]] = set()
 
     def scale_lps(self, replicas: int) -> None:
-        """Have this many LPSs running."""
+        """Request this number of running LPSs."""
         self._soon(self._backend.scale_lps(replicas))
 
     def label_pods(self) -> None:
-        """Mark each device's pod with the LPSs that serve its devices now."""
+        """Label each device's pod with the LPSs that serve its devices now."""
         self._soon(self._backend.label_pods(self._serving.pods()))
 
     def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Leave a note where an operator looks."""
+        """Leave a note for the operator."""
         self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
 
     def tell_excluded(self, who: str, stage: str, reason: str) -> None:
-        """Tell of an exclusion."""
+        """Tell the operator of an exclusion."""
         self.tell("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def exclude(self, who: str, stage: str, reason: str) -> None:
-        """Note an exclusion, and tell of it the first time it is heard of."""
+        """Note an exclusion. Tell the operator if it is new."""
         if self._journal.exclude(who, stage, reason):
             self.tell_excluded(who, stage, reason)
 

@@ -1,4 +1,4 @@
-"""When each LPS was last heard of, and which of them are away, refused or revoked."""
+"""The last contact of each LPS, and the LPSs that are absent, refused or revoked."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,12 +12,14 @@ LOOK_S = 1.0  # seconds between two looks at the list of revoked certificates
 
 
 class LpsPresence:
-    """Listens to LPSs by id; without a deadline of global rounds none is away unless it is revoked."""
+    """Track the contacts of LPSs by id. Without a deadline of global rounds, only revoked LPSs are absent."""
 
     def __init__(
         self, experiment: Experiment, known: Iterable[str], clock: Callable[[], float] | None, tls: TlsFiles | None
     ) -> None:
-        """`known` have registered before. `tls` are the GPS's own files: their list revokes names of LPSs."""
+        """Set `known`, the LPSs that registered before, and `tls`, the GPS's own files with the list of revoked
+        names.
+        """
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._tls = tls
         self._deadline_s = experiment.deadlines.gps.deadline_s
@@ -27,42 +29,43 @@ class LpsPresence:
 
     @property
     def hold_s(self) -> float:
-        """The time for which the GPS may hold an LPS's question: a living LPS asks again well before the deadline."""
+        """The time for which the GPS may hold an LPS's call. A living LPS calls again well before the deadline."""
         return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
 
     def listen(self) -> None:
-        """Begin to listen, or begin again after the GPS itself was away: nobody was silent before now."""
+        """Begin to track contacts, or begin again after an absence of the GPS. Earlier silence does not count."""
         self._listening_since = self._clock()
 
     def register(self, lps_id: str) -> None:
-        """Listen to an LPS from now on."""
+        """Track an LPS from now on."""
         self._heard[lps_id] = self._clock()
 
     def hear(self, lps_id: str) -> None:
-        """Note that an LPS lives, if it has registered."""
+        """Note a contact with an LPS, if it has registered."""
         if lps_id in self._heard:
             self._heard[lps_id] = self._clock()
 
     def refuse(self, lps_id: str) -> None:
-        """Give an LPS nothing to serve for the rest of the run; with deadlines another adopts its clusters."""
+        """Give an LPS no clusters for the rest of the run. With deadlines another LPS adopts its clusters."""
         self._refused.add(lps_id)
 
     def is_refused(self, lps_id: str) -> bool:
-        """Return whether an LPS serves nothing for the rest of the run."""
+        """Return whether an LPS has no clusters for the rest of the run."""
         return lps_id in self._refused
 
     def is_revoked(self, lps_id: str) -> bool:
-        """Return whether nobody is to speak as an LPS."""
+        """Return whether the name of an LPS is revoked."""
         return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
 
     def _silent_s(self, lps_id: str) -> float:
-        """Return how long an LPS has been silent, as far as the GPS has listened."""
+        """Return how long an LPS has been silent, within the time in which the GPS has listened."""
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def left_s(self, lps_id: str) -> float:
-        """Return how long an LPS may still be silent; negative for one that is away or revoked.
+        """Return how long an LPS may still be silent; negative for an absent or revoked LPS.
 
-        With deadlines a refused LPS is away, too. Without, nobody may go on with a cluster that has missed a round.
+        With deadlines a refused LPS is absent, too. Without deadlines no LPS may continue with a cluster that has
+        missed a round.
         """
         if self.is_revoked(lps_id):
             return -1.0
@@ -71,13 +74,13 @@ class LpsPresence:
         return -1.0 if lps_id in self._refused else self._deadline_s - self._silent_s(lps_id)
 
     def is_there(self, lps_id: str) -> bool:
-        """Return whether an LPS has been heard of since the GPS started, and is not away."""
+        """Return whether the GPS has had contact with an LPS since its start, and the LPS is not absent."""
         if self._heard.get(lps_id, float("-inf")) == float("-inf") or self.left_s(lps_id) <= 0:
             return False
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
 
     def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
-        """Return when the next of these LPSs may be away if it stays silent or is revoked; None if none ever is."""
+        """Return the time after which one of these LPSs may count as absent; None if none ever does."""
         look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s

@@ -1,4 +1,4 @@
-"""What LPSs say of their rounds, bytes, exclusions and final models, kept in the journal for the record."""
+"""The LPSs' reports of rounds, bytes, exclusions and final models. The journal keeps them for the record."""
 
 import asyncio
 import re
@@ -33,13 +33,13 @@ STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's
 
 
 class Reports:
-    """Takes what LPSs report; of a cluster, only from the LPS that serves it now."""
+    """Take LPSs' reports. For a cluster, accept only the LPS that serves it now."""
 
     def __init__(
         self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
         models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
-        """`exclude` is called with who was excluded, at what stage and why."""
+        """Set `exclude`, which is called with the excluded child, the stage and the reason."""
         self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
@@ -66,7 +66,7 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Count a call with a reply that the record has to count; gives what to call once it is answered."""
+        """Count a call with a reply that belongs in the record. Return the function to call after the reply."""
         self._under_way += 1
         return self._call_ended
 
@@ -75,16 +75,16 @@ class Reports:
         self._changes.tell()
 
     async def all_answered(self) -> None:
-        """Let the last replies be counted before the record is written."""
+        """Wait until the last replies are counted, before the record is written."""
         await self._changes.wait_until(lambda: not self._under_way, HOLD_S)
 
     # --- what is said ---------------------------------------------------------------------------
 
     def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Keep what an LPS says beside its aggregate or model; it says it again when it has not been answered.
+        """Keep an LPS's report that comes with its aggregate or model. Without a reply the LPS repeats the report.
 
         Raises:
-            UnknownChildError, or PayloadError for numbers that cannot be, of which nothing is kept then.
+            UnknownChildError, PayloadError: the report has unknown names or impossible numbers. Nothing of it is kept.
         """
         self._check_said(header)
         is_current = self._serving.is_current(header.home_id, header.term)
@@ -107,7 +107,7 @@ class Reports:
                 self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Refuse what no LPS of this run says. Raises UnknownChildError, PayloadError."""
+        """Refuse an impossible report of an LPS. Raises UnknownChildError, PayloadError."""
         self._check_known(header.home_id)
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
@@ -139,7 +139,7 @@ class Reports:
                 )
 
     def _members(self, home_id: str) -> set[str]:
-        """Return the devices of which an LPS has something to say: its own, and those that have moved away since."""
+        """Return the devices about which an LPS may report: its own, and devices that have moved away since."""
         return {device.device_id for device in self._places.members(home_id)} | self._places.left(home_id)
 
     def _check_known(self, home_id: str) -> None:
@@ -147,11 +147,11 @@ class Reports:
             raise UnknownChildError(f"no cluster is called {quoted(home_id)}")
 
     async def take(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's final report and model; a second time changes nothing.
+        """Take a cluster's final report and model. A repeated report changes nothing.
 
         Raises:
-            UnknownChildError, PayloadError, NotServedError for an LPS that does not serve the cluster any more,
-            NotReadyError before the last round, or SupersededError: of each cluster one report is taken at a time.
+            UnknownChildError, PayloadError: the report is invalid. NotServedError: the LPS does not serve the cluster
+                any more. NotReadyError: the last round is not over. SupersededError: the LPS has begun a newer report.
         """
         self._check_said(header)
         self._check_current(header)
@@ -164,7 +164,7 @@ class Reports:
         self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's model, unless its LPS begins to send it anew."""
+        """Take a cluster's model, unless its LPS begins to send the model again."""
         before, newest = self._newest.get(header.home_id), Supersedable()
         self._newest[header.home_id] = newest
         if before is not None:
@@ -207,7 +207,9 @@ class Reports:
             self._check_current(header)  # before the file takes its name: it may be the new LPS's already
 
     def _digest_of(self, path: Path) -> str:
-        """Return the digest of a model's values. Raises PayloadError for a file that is no whole model of this run."""
+        """Return the digest of a model's values. Raises PayloadError for a file that is not a complete model of this
+        run.
+        """
         try:
             with closing(ModelFile(path, self._layout)) as model:
                 model.verify()
@@ -216,11 +218,11 @@ class Reports:
             raise PayloadError(f"not a whole model file: {error}") from None
 
     def all(self) -> dict[str, pb.ReportHeader]:
-        """Return the final reports there are, by cluster."""
+        """Return the final reports so far, by cluster."""
         return {name: pb.ReportHeader.FromString(data) for name, data in self._journal.rounds.reports().items()}
 
     def missing(self) -> list[str]:
-        """Return the clusters that have not reported."""
+        """Return the clusters without a report."""
         return sorted(set(self._places.homes) - self._journal.rounds.reported())
 
     # --- bytes ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which LPS serves which cluster: its own, or, for as long as that one is away, another that has adopted it."""
+"""The LPS that serves each cluster: the cluster's own LPS or, while that is absent, an adopter."""
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LONGEST_NUMBER = 9  # digits of an LPS's number
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """A cluster that changes hands."""
+    """Describe a cluster that changes its LPS."""
 
     home_id: str
     lps_id: str
@@ -29,18 +29,18 @@ class Handover:
 
     @property
     def is_return(self) -> bool:
-        """Return whether the cluster goes back to the LPS of its own name."""
+        """Return whether the cluster returns to its own LPS."""
         return self.home_id == self.lps_id
 
 
 class Serving:
-    """Addresses of LPSs, and the LPS that serves each cluster; written through to the journal."""
+    """Hold the addresses of LPSs, and the LPS that serves each cluster. Each change is written to the journal."""
 
     def __init__(
         self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """`tls` are the GPS's own files, if it has any: an LPS that their list revokes serves nothing."""
+        """Set the GPS's own files `tls`, if it has any. An LPS that their list revokes serves nothing."""
         self._experiment = experiment
         self._places = places
         self._journal = journal
@@ -57,7 +57,8 @@ class Serving:
         """Keep an LPS's address.
 
         Raises:
-            WrongRunError: it is of another experiment. UnknownChildError, AddressError: it is none, or nowhere.
+            WrongRunError: the LPS runs another experiment. UnknownChildError, AddressError: its id or its address is
+                invalid.
         """
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
@@ -82,7 +83,7 @@ class Serving:
         return sum(handover.home_id == home_id for handover in self.handovers)
 
     def is_current(self, home_id: str, term: int) -> bool:
-        """Return whether the LPS that serves a cluster now is the LPS of that term."""
+        """Return whether the LPS that serves a cluster now is the LPS of this term."""
         return term == self.term_of(home_id)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
@@ -94,11 +95,11 @@ class Serving:
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
-        """Return the clusters that an LPS serves; of one that is refused, none."""
+        """Return the clusters that an LPS serves; none for a refused LPS."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Return the place at which a device trains, if it is known and there by now."""
+        """Return the LPS and the cluster of a device, when they are known and the LPS is present."""
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
         if device.home is None:
             return reply
@@ -122,19 +123,19 @@ class Serving:
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Return whether devices are given an LPS's address."""
+        """Return whether devices receive an LPS's address."""
         return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------
 
     def check_again_s(self) -> float | None:
-        """Return when the next LPS that serves may be away; None if none ever is."""
+        """Return the time after which an LPS with clusters may count as absent; None if none ever does."""
         return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
-        """Return, by cluster with an absent LPS, the LPS that has to adopt it; `done` clusters need none.
+        """Return, for each cluster with an absent LPS, the LPS that has to adopt it. `done` clusters need no adopter.
 
-        It is the cluster's own LPS if that is back, else the LPS with the fewest clusters, and of these the first.
+        This is the cluster's own LPS if it is back, else the LPS with the fewest clusters, the first among equals.
         """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0
@@ -150,7 +151,7 @@ class Serving:
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """Return the adopted clusters with their own LPSs, if those are back."""
+        """Return the adopted clusters and their own LPSs, if these are back."""
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:
@@ -161,7 +162,7 @@ class Serving:
         return handover
 
     def stage_of(self, handover: Handover) -> str:
-        """Return the stage at which a cluster has changed its LPS, in the words of exclusions."""
+        """Return the stage at which a cluster has changed its LPS, in the form of exclusions."""
         is_trained = handover.global_round == self._experiment.training.global_rounds
         return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
 

@@ -1,4 +1,6 @@
-"""Whom a run waits for, and since when: devices before training, LPSs and what these say of their devices during it."""
+"""The devices and LPSs for which a run waits, and the beginning of each wait. LPSs report the waits for their
+devices.
+"""
 
 import time
 from collections import Counter
@@ -30,7 +32,7 @@ NAMED_MAX = 10  # in an Event, a log line, and as series of a metric
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Somebody who is waited for."""
+    """Describe a wait for one device or LPS."""
 
     name: str
     what: str
@@ -41,7 +43,7 @@ class Wait:
 
 
 class Run(Protocol):
-    """The parts of a run that its list of waits reads."""
+    """Define the parts of a run that the list of waits uses."""
 
     phase: str
     rounds: GlobalRounds
@@ -49,17 +51,17 @@ class Run(Protocol):
     roster: Roster
 
     def tell_soon(self) -> None:
-        """Have everybody who watches the run look again."""
+        """Let every observer of the run check it again soon."""
 
 
 class Waiting:
-    """Looks who is missing, as the roster, the LPSs' calls and the LPSs' own words have it."""
+    """Find the missing devices and LPSs, from the roster, the LPSs' calls and the LPSs' reports."""
 
     def __init__(
         self, roster: Roster, places: Places, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
         log: EventLog, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """`questions` are those that every device answers before training, by name."""
+        """Set `questions`, the names of the questions that every device answers before training."""
         self._roster = roster
         self._places = places
         self._serving = serving
@@ -78,10 +80,10 @@ class Waiting:
 
     @contextmanager
     def call_of(self, request: pb.FetchClustersRequest) -> Iterator[None]:
-        """An LPS asks, which it does as long as it lives, and says whom it waits for.
+        """Note a call of an LPS, which a living LPS repeats, with the LPS's own waits.
 
         Raises:
-            PayloadError: it says to have waited for a time that is none.
+            PayloadError: the LPS reports an impossible time.
         """
         now, said = self._clock(), f"{quoted(request.lps_id)} says that it has waited for"
         self._said_by_lps[request.lps_id] = [
@@ -107,7 +109,9 @@ class Waiting:
         return self.waits
 
     def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
-        """Name and what for, with the time since when where somebody else knows it."""
+        """Yield each missing child, what it has to send, and the start of the wait if another part of the run
+        knows it.
+        """
         if phase == "enrolment":
             yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())
         if phase in {"enrolment", "relevance"}:
@@ -133,7 +137,7 @@ class Waiting:
     # --- telling ------------------------------------------------------------------------------
 
     async def watch(self, run: Run, note: Callable[..., None]) -> None:
-        """Show who is waited for, in metrics, status and log, and by `note` as Events, until cancelled."""
+        """Show the waits in metrics, status and log, and by `note` as Events, until cancelled."""
         while True:
             progress, before = _progress_of(run), self.waits
             if progress != self._progress:
@@ -148,12 +152,12 @@ class Waiting:
             await Changes().wait_until(lambda: False, LOOK_S)
 
     def end(self) -> None:
-        """Show that nobody is waited for: the run is over."""
+        """Show that the run waits for nobody, because it is over."""
         self.waits = []
         self._metrics.waits({}, 0)
 
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
-        """Tell the operator of those who have not been named for a while."""
+        """Tell the operator about waits that have not been reported for a while."""
         now = self._clock()
         patience_s = START_S if phase == "enrolment" else PATIENCE_S
         due = [w for w in waits if w.seconds >= patience_s and now - self._noted.get(w.name, -REMINDED_S) >= REMINDED_S]
@@ -166,11 +170,11 @@ class Waiting:
 
 
 def _progress_of(run: Run) -> object:
-    """Something that is another whenever the run has got on."""
+    """Return a value that changes whenever the run makes progress."""
     rounds = {home_id: row.lps_round for home_id, row in run.reports.latest_rounds.items()}
     return run.phase, run.rounds.global_round, run.roster.states(), rounds
 
 
 def to_proto(waits: list[Wait]) -> list[pb.Wait]:
-    """Return the waits as a status carries them."""
+    """Return the waits in the form of a status."""
     return [pb.Wait(name=wait.name, what=wait.what, seconds=wait.seconds) for wait in waits]

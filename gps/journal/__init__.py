@@ -1,1 +1,1 @@
-"""The durable memory of the global parameter server (GPS): what a restarted GPS goes on from."""
+"""The durable memory of the global parameter server (GPS), from which a restarted GPS continues."""

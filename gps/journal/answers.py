@@ -1,4 +1,4 @@
-"""What devices have answered, before training and in global rounds, as the journal keeps it."""
+"""The devices' answers, before training and in global rounds, in the journal."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,13 @@ BEFORE = -1  # the global round of what is asked and planned before training
 
 
 class AnswerTable:
-    """Answers by question, global round and device; those of a round come in one bundle for each LPS."""
+    """Hold answers by question, global round and device. The answers of a round come in one bundle per LPS."""
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def add(self, question: str, index: int, answer: bytes) -> None:
-        """Keep a device's answer (an Answer message) from before training; the first counts."""
+        """Keep a device's answer (an Answer message) from before training. The first answer is kept."""
         self._add(question, BEFORE, index, answer)
 
     def _add(self, question: str, global_round: int, index: int, answer: bytes) -> None:
@@ -26,7 +26,9 @@ class AnswerTable:
     def add_bundle(
         self, question: str, global_round: int, home_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
     ) -> None:
-        """Keep what the devices of an LPS answered in a global round, and when that came, at once; the first counts."""
+        """Keep the answers of an LPS's devices in a global round, and their arrival time, in one transaction. The first
+        bundle is kept.
+        """
         with self._file.together(durable=True):
             if self._file.write(
                 "INSERT OR IGNORE INTO bundles VALUES (?, ?, ?, NULL)", global_round, home_id, arrived_ns
@@ -35,16 +37,16 @@ class AnswerTable:
                     self._add(question, global_round, index, answer)
 
     def bundled(self, global_round: int) -> set[str]:
-        """Return the LPSs that have sent their devices' answers of a global round."""
+        """Return the LPSs that have sent their devices' answers in a global round."""
         return {name for (name,) in self._file.rows("SELECT home_id FROM bundles WHERE global_round = ?", global_round)}
 
     def bundled_ns(self, global_round: int) -> int:
-        """Return the time at which the last bundle of a global round came, on the run's clock."""
+        """Return the time at which the last bundle of a global round arrived, on the run's clock."""
         times = self._file.rows("SELECT arrived_ns FROM bundles WHERE global_round = ?", global_round)
         return max((arrived_ns for (arrived_ns,) in times), default=0)
 
     def one(self, question: str, index: int) -> bytes:
-        """Return a device's answer from before training."""
+        """Return a device's answer to a question before training."""
         query = "SELECT answer FROM answers WHERE question = ? AND global_round = ? AND device_index = ?"
         ((answer,),) = self._file.rows(query, question, BEFORE, index)
         return bytes(answer)
@@ -55,5 +57,5 @@ class AnswerTable:
         return {index: bytes(answer) for index, answer in self._file.rows(query, question, global_round)}
 
     def given(self) -> list[tuple[str, int]]:
-        """(question, device index) of all answers from before training."""
+        """Return (question, device index) of all answers from before training."""
         return self._file.rows("SELECT question, device_index FROM answers WHERE global_round = ?", BEFORE)

@@ -1,4 +1,4 @@
-"""The devices that have enrolled, as the journal keeps them."""
+"""The enrolled devices in the journal."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gps.journal.journal_file import JournalFile
 
 @dataclass(kw_only=True)
 class DeviceRow:
-    """One device, as it has enrolled."""
+    """Hold one device as it enrolled."""
 
     device_index: int
     device_id: str
@@ -20,13 +20,13 @@ class DeviceRow:
 
 
 class DeviceTable:
-    """The devices of a run."""
+    """Hold the devices of a run."""
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def enroll(self, device: DeviceRow) -> None:
-        """Add a device, or note the pod in which it runs now."""
+        """Add a device, or note its present pod."""
         self._file.write(
             "INSERT INTO devices (device_index, device_id, num_examples, num_held_out, pod_name, is_late, kernel) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
@@ -53,5 +53,5 @@ class DeviceTable:
         self._file.write("UPDATE devices SET is_late = 1 WHERE device_index = ?", index)
 
     def note_lost_state(self, index: int) -> None:
-        """Note that a device has lost the state that it had kept for itself."""
+        """Note that a device has lost its own state."""
         self._file.write("UPDATE devices SET has_lost_state = 1 WHERE device_index = ?", index)

@@ -1,11 +1,11 @@
-"""The LPSs and the clusters that they serve, as the journal keeps them."""
+"""The LPSs and their clusters in the journal."""
 
 from gps.journal.journal_file import JournalFile
 from gps.journal.plans import PlanTable
 
 
 class HostingTable:
-    """Addresses of LPSs, and clusters that have changed hands."""
+    """Hold the addresses of LPSs, and changes of the LPSs of clusters."""
 
     def __init__(self, file: JournalFile, plans: PlanTable) -> None:
         self._file = file
@@ -20,12 +20,12 @@ class HostingTable:
         return dict(self._file.rows("SELECT lps_id, address FROM lps"))
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> None:
-        """Note that another LPS serves a cluster from now on, while that global round is open."""
+        """Note that another LPS serves a cluster from now on, and the open global round."""
         statement = "INSERT INTO handovers (home_id, lps_id, global_round) VALUES (?, ?, ?)"
         with self._file.together(durable=True):
             self._file.write(statement, home_id, lps_id, global_round)
             self._plans.count_change()
 
     def handovers(self) -> list[tuple[str, str, int]]:
-        """Return (cluster, LPS that serves it from then on, global round then open) in the order noted."""
+        """Return (cluster, new LPS, global round open at the change) in the order of the changes."""
         return self._file.rows("SELECT home_id, lps_id, global_round FROM handovers ORDER BY rowid")

@@ -1,4 +1,4 @@
-"""The GPS's durable memory: a file that a restarted GPS reads and goes on from."""
+"""The GPS's durable memory: a file from which a restarted GPS continues."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from gps.journal.rounds import RoundTable
 
 
 class Journal(JournalFile):
-    """The journal of a run: its tables, and the phases and exclusions that all parts of the GPS note."""
+    """Hold the journal of a run: its tables, phases and exclusions."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
-        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
+        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for a file of another run."""
         super().__init__(path, run_id=run_id, experiment=experiment)
         self.devices = DeviceTable(self)
         self.answers = AnswerTable(self)
@@ -25,7 +25,7 @@ class Journal(JournalFile):
         self.clock = ClockTable(self)
 
     def begin_phase(self, phase: str) -> None:
-        """Note when a phase began; the first time counts."""
+        """Note the beginning of a phase. The first time is kept."""
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:
@@ -33,12 +33,12 @@ class Journal(JournalFile):
         return dict(self.rows("SELECT phase, began FROM phases ORDER BY began"))
 
     def exclude(self, device_id: str, stage: str, reason: str) -> bool:
-        """Note an exclusion; whether it is new."""
+        """Note an exclusion. Return whether it is new."""
         statement = "INSERT OR IGNORE INTO exclusions (device_id, stage, reason) VALUES (?, ?, ?)"
         return self.write(statement, device_id, stage, reason) > 0
 
     def exclusions(self) -> list[tuple[str, str, str]]:
-        """(device id, stage, reason) by device and round, whatever the order in which they were heard of."""
+        """Return (device id, stage, reason) by device and round, independent of the order of the reports."""
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
@@ -48,7 +48,7 @@ class Journal(JournalFile):
 
 
 class ClockTable:
-    """The times of a run, as its clock reads and writes them."""
+    """Hold the times of a run for its clock."""
 
     def __init__(self, journal: Journal) -> None:
         self._file = journal
@@ -56,10 +56,10 @@ class ClockTable:
         self.answers = journal.answers.all
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
-        """Keep when a global round began and ended on the run's clock, a RoundTimes message."""
+        """Keep the times of a global round on the run's clock, as a RoundTimes message."""
         self._file.write("INSERT OR REPLACE INTO round_times (global_round, times) VALUES (?, ?)", global_round, times)
 
     def round_times(self) -> dict[int, bytes]:
-        """RoundTimes messages by global round."""
+        """Return the RoundTimes messages by global round."""
         rows = self._file.rows("SELECT global_round, times FROM round_times ORDER BY global_round")
         return {global_round: bytes(times) for global_round, times in rows}

@@ -1,9 +1,9 @@
 """The journal's file: an SQLite file (WAL); every row carries a checksum of its values.
 
-Everything is written before it is answered, so a crash of the process loses nothing. What others build on (the
-grouping, LPSs, closed rounds, reports) is flushed to the disk as well. A crash of the machine may lose enrolments,
-profiles and rows noted since the last flush; devices that are not known any more enrol again. All checksums are
-compared when a journal is opened.
+The GPS writes to the journal before it replies, so a crash of the process loses nothing. Facts on which other processes
+depend (the grouping, LPSs, closed rounds, reports) are flushed to the disk as well. A crash of the machine may lose
+enrolments, profiles and rows since the last flush. Unknown devices enrol again. All checksums are compared when a
+journal is opened.
 """
 
 import hashlib
@@ -49,10 +49,10 @@ UNIQUE = {
 
 
 class JournalFile:
-    """Read and write rows; each call is a transaction of its own, or part of the one in which it is called."""
+    """Read and write rows. Each call is a transaction of its own, or part of the surrounding one."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
-        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for one of another run."""
+        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for a file of another run."""
         self._path = path
         # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
         # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
@@ -77,15 +77,15 @@ class JournalFile:
             raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
 
     def write(self, statement: str, *values: object, durable: bool = False) -> int:
-        """Execute one statement; gives how many rows it has changed."""
+        """Execute one statement; return the number of changed rows."""
         with self.together(durable=durable):
             return self._db.execute(statement, values).rowcount
 
     @contextmanager
     def together(self, *, durable: bool = False) -> Iterator[None]:
-        """All writes of the block or none; with `durable`, flushed to disk with all that came before.
+        """Do all writes of the block or none. With `durable`, flush them and all earlier writes to the disk.
 
-        A block inside another is part of that one; then it is the outer one that has to be durable.
+        A block inside another block is part of it. Then the outer block has to be durable.
         """
         try:
             with self._using:
@@ -121,7 +121,7 @@ class JournalFile:
                 self._db.execute("PRAGMA synchronous=NORMAL")
 
     def rows(self, query: str, *values: object) -> list[Any]:
-        """Return all that a query finds."""
+        """Return all rows of a query."""
         with self._using:
             return self._db.execute(query, values).fetchall()
 
@@ -131,7 +131,7 @@ class JournalFile:
 
 
 def create(path: Path) -> None:
-    """An empty journal, which takes its name only when it is whole: a file that is there and empty is damaged."""
+    """Make an empty journal, which gets its name only when it is complete. An existing empty file counts as damaged."""
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
     open(aside, "xb", opener=only_the_owner).close()  # its logs are opened to as many
@@ -145,7 +145,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection that seals the rows it writes."""
+    """Return a connection that adds a checksum to each row."""
     if not path.stat().st_size:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -162,7 +162,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def verify(database: sqlite3.Connection, path: Path) -> None:
-    """Check structure and seals. Raises StateError, naming the file, when something was altered."""
+    """Check structure and checksums. Raises StateError, with the file's name, if they do not match."""
     if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise StateError(f"{path}: damaged; move it away to begin the run anew")
     for table in TABLES:

@@ -1,4 +1,4 @@
-"""The plans of a run, and what has changed since: devices placed late, and devices moved to another LPS."""
+"""The plans of a run, and the changes since: late devices that were placed, and devices that moved."""
 
 from collections.abc import Iterable
 
@@ -6,25 +6,25 @@ from gps.journal.journal_file import JournalFile
 
 
 class PlanTable:
-    """Plans by the global round in which they were made, late devices and moves.
+    """Hold plans by the global round in which they were made, late devices and moves.
 
-    Every change that LPSs have to hear of counts the version up, in the transaction that writes the change.
+    Every change that concerns LPSs increases the version, in the transaction that writes the change.
     """
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def version(self) -> int:
-        """Return how many changes there have been."""
+        """Return the number of changes so far."""
         ((version,),) = self._file.rows("SELECT version FROM run")
         return int(version)
 
     def count_change(self) -> None:
-        """Count a change; called in the transaction that writes it."""
+        """Count a change. Call this in the transaction that writes it."""
         self._file.write("UPDATE run SET version = version + 1")
 
     def make(self, global_round: int, plan: str, affinity: bytes) -> None:
-        """Write the plan made in a global round or before training."""
+        """Write the plan of a global round, or of the time before training."""
         with self._file.together(durable=True):
             self._file.write("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, NULL)", global_round, plan, affinity)
             self.count_change()
@@ -35,7 +35,7 @@ class PlanTable:
         return {made_in: (plan, bytes(affinity)) for made_in, plan, affinity in rows}
 
     def forget_after(self, global_round: int) -> None:
-        """Forget everything asked, planned and moved in later global rounds."""
+        """Delete the answers, plans and moves of later global rounds."""
         with self._file.together(durable=True):
             for table in ("plans", "answers", "bundles", "moves"):
                 self._file.write(f"DELETE FROM {table} WHERE global_round > ?", global_round)  # noqa: S608  # our own
@@ -54,12 +54,12 @@ class PlanTable:
         return self._file.rows("SELECT device_index, cluster, home, global_round FROM placed ORDER BY device_index")
 
     def move(self, global_round: int, moves: Iterable[tuple[int, int]]) -> None:
-        """Note that devices belong to another LPS from a global round on, each as (index, LPS)."""
+        """Note that devices belong to another LPS from a global round on. Each move is (index, LPS)."""
         with self._file.together():
             for index, home in moves:
                 self._file.write("INSERT INTO moves VALUES (?, ?, ?, NULL)", global_round, index, home)
             self.count_change()
 
     def moves(self) -> list[tuple[int, int, int]]:
-        """Return (global round, device index, LPS from then on) in the order noted."""
+        """Return (global round, device index, new LPS) in the order of the notes."""
         return self._file.rows("SELECT global_round, device_index, home FROM moves ORDER BY rowid")

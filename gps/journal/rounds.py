@@ -1,4 +1,4 @@
-"""The rounds of a run and what LPSs report of them, as the journal keeps it."""
+"""The rounds of a run, and the LPSs' reports of them, in the journal."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,37 +7,39 @@ from gps.journal.journal_file import JournalFile
 
 
 class RoundTable:
-    """Global rounds that are done, rows of LPS rounds, final reports, and bytes counted so far."""
+    """Hold closed global rounds, rows of LPS rounds, final reports, and counts of bytes."""
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def add(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
-        """Keep rows given as cluster, LPS round and LpsRound message; a row of the same round replaces the old."""
+        """Keep rows, each given as cluster, LPS round and LpsRound message. A row of the same round replaces the old
+        row.
+        """
         with self._file.together():
             statement = "INSERT OR REPLACE INTO lps_rounds (home_id, lps_round, row) VALUES (?, ?, ?)"
             for row in rows:
                 self._file.write(statement, *row)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Cluster and number of the LPS rounds that there are rows of, in the order of rounds, then clusters."""
+        """Return the cluster and number of all LPS rounds with rows, in the order of rounds, then clusters."""
         return self._file.rows("SELECT home_id, lps_round FROM lps_rounds ORDER BY 2, length(home_id), home_id")
 
     def rows(self, keys: Iterable[tuple[str, int]] | None = None) -> Iterator[bytes]:
-        """Return the rows (LpsRound messages) of some LPS rounds, or of all; each is read as it is asked for."""
+        """Yield the rows (LpsRound messages) of some LPS rounds, or of all. Each row is read when it is needed."""
         one = "SELECT row FROM lps_rounds WHERE home_id = ? AND lps_round = ?"
         wanted = self.keys() if keys is None else keys
         return (bytes(row) for key in wanted for (row,) in self._file.rows(one, *key))
 
     def rows_after(self, place: int) -> list[tuple[int, bytes]]:
-        """Return the rows written after one, each with its place in the order of writing; a replaced row is written
-        anew.
+        """Return the rows written after a place, each with its own place in the order of writing. A replaced row has a
+        new place.
         """
         rows = self._file.rows("SELECT rowid, row FROM lps_rounds WHERE rowid > ? ORDER BY rowid", place)
         return [(at, bytes(row)) for at, row in rows]
 
     def close(self, global_round: int) -> None:
-        """Note that a global round is done."""
+        """Note that a global round is closed."""
         self._file.write("INSERT OR IGNORE INTO global_rounds (global_round) VALUES (?)", global_round, durable=True)
 
     def closed(self) -> int:
@@ -50,26 +52,26 @@ class RoundTable:
         self._file.write("INSERT OR REPLACE INTO reports VALUES (?, ?, NULL)", home_id, report, durable=True)
 
     def reports(self) -> dict[str, bytes]:
-        """Final reports (ReportHeader messages) by cluster."""
+        """Return the final reports (ReportHeader messages) by cluster."""
         return dict(self._file.rows("SELECT home_id, report FROM reports"))
 
     def reported(self) -> set[str]:
-        """Return the clusters that have reported."""
+        """Return the clusters with a report."""
         return {home_id for (home_id,) in self._file.rows("SELECT home_id FROM reports")}
 
     def set_link_bytes(self, source: str, counts: bytes) -> None:
-        """Keep what the GPS (source "") or an LPS, for one of its clusters, has counted so far."""
+        """Keep the counts so far of the GPS (source ""), or of an LPS for one of its clusters."""
         self._file.write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
 
     def link_bytes(self) -> dict[str, bytes]:
-        """Return the counts last kept, by source."""
+        """Return the newest counts by source."""
         return dict(self._file.rows("SELECT source, counts FROM link_bytes"))
 
 
 class LpsRounds:
-    """The rows of LPS rounds that there are now, in the order of rounds, then clusters.
+    """Iterate over the present rows of LPS rounds, in the order of rounds, then clusters.
 
-    Each is read from the journal as it is asked for: rows of a long run on a clock are more than memory should hold.
+    Each row is read from the journal when it is needed, because a long run on a clock has many rows.
     """
 
     def __init__(self, table: RoundTable) -> None:

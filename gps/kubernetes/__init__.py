@@ -1,1 +1,1 @@
-"""The place that the GPS runs in: local processes, or pods that it scales and labels."""
+"""The place in which the GPS runs: local processes, or pods, which it scales and labels."""

@@ -1,6 +1,6 @@
-"""The GPS inside Kubernetes: scales its LPSs' StatefulSet, labels device pods, records Events; nothing else.
+"""The GPS inside Kubernetes: it scales the StatefulSet of its LPSs, labels device pods and records Events.
 
-The calls alone, each one attempt; `gps.kubernetes.reconcile` makes them until what is wanted holds.
+The module has the calls, each as one attempt. `gps.kubernetes.reconcile` repeats them until the wanted state holds.
 """
 
 import os
@@ -26,7 +26,7 @@ GONE = 404
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """An Event about the GPS's pod."""
+    """Describe an Event about the GPS's pod."""
 
     reason: str
     message: str
@@ -35,7 +35,7 @@ class Note:
 
 
 class KubernetesApi:
-    """Speaks to the API server with the pod's own service account."""
+    """Call the API server with the pod's own service account."""
 
     def __init__(
         self, *, namespace: str, statefulset: str, devices: str, pod_name: str, instance: str, log: EventLog
@@ -50,7 +50,7 @@ class KubernetesApi:
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
-        """Return a backend of FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
+        """Return a backend from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
         FEDSTRATA_RELEASE.
         """
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
@@ -72,7 +72,7 @@ class KubernetesApi:
 
     @cached_property
     def _api(self) -> Any:
-        """A client with the pod's own account. Raises ConfigException while that is not there."""
+        """Return a client with the pod's own account. Raises ConfigException while the account is missing."""
         from kubernetes import client, config
 
         configuration = client.Configuration()
@@ -93,11 +93,11 @@ class KubernetesApi:
         return client.CoreV1Api(self._api)
 
     def scale_lps(self, replicas: int) -> bool:
-        """Set the StatefulSet's replicas to the number of clusters, unless it has them; whether it had not."""
+        """Set the StatefulSet's replicas to this number. Return whether this was a change."""
         return self._scale(self._statefulset, replicas)
 
     def scale_devices(self, replicas: int) -> bool:
-        """Scale the devices as `scale_lps` does LPSs; leave boards, which are a DaemonSet's, as they are."""
+        """Scale the devices like `scale_lps` scales LPSs. Boards, which belong to a DaemonSet, stay as they are."""
         return bool(self._devices) and self._scale(self._devices, replicas)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
@@ -110,7 +110,7 @@ class KubernetesApi:
         return True
 
     def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
-        """Label those of this release's device pods that are there and lack their labels; how many that were."""
+        """Label this release's present device pods that lack their labels. Return the number of labelled pods."""
         listed = self._core.list_namespaced_pod(
             self._namespace, label_selector=f"{INSTANCE}={self._instance},{DEVICES}", _request_timeout=REQUEST_S
         )
@@ -121,7 +121,9 @@ class KubernetesApi:
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
-        """Label pods, by name their labels and LPSs; a refusal is raised once the others have theirs."""
+        """Label pods, given by name with labels and LPSs. Raise a refusal only after the other pods have their
+        labels.
+        """
         from kubernetes import client
 
         changed, refused = 0, None
@@ -169,7 +171,7 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return what a person can do, or has to do without, while a call is refused."""
+        """Return what a person can do, or what is missing, while a call is refused."""
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
@@ -178,7 +180,7 @@ class KubernetesApi:
 
 
 def label_value(lps_ids: Sequence[str]) -> str:
-    """Return the ids joined by dots, as many as a label's value holds: lps-0.lps-1.and-9-more."""
+    """Return the ids joined by dots, as many as fit into a label's value: lps-0.lps-1.and-9-more."""
     for kept in range(len(lps_ids), 0, -1):
         left = len(lps_ids) - kept
         value = ".".join([*lps_ids[:kept], *([f"and-{left}-more"] if left else [])])
@@ -188,7 +190,7 @@ def label_value(lps_ids: Sequence[str]) -> str:
 
 
 def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str, str | None]:
-    """Return the change that gives a pod the labels of its LPSs; None removes a label."""
+    """Return the change that gives a pod the labels of its LPSs. None removes a label."""
     wanted: dict[str, str | None] = {name: None for name in labels if name.startswith(LABEL_PREFIX)}
     wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
     wanted[LABEL] = label_value(lps_ids)

@@ -1,7 +1,7 @@
-"""What the GPS wants of Kubernetes, tried with pauses until it holds, and looked at again from time to time.
+"""The state that the GPS wants in Kubernetes, tried with pauses until it holds, and checked again from time to time.
 
-The API may be away for a while, a pod may come back without its labels, and somebody may scale by hand: what is wanted
-stays wanted. Which calls that takes is `gps.kubernetes.kubernetes_backend`'s business.
+The API may be absent for a while, a pod may return without its labels, and a person may scale by hand. The wanted state
+stays wanted. `gps.kubernetes.kubernetes_backend` has the calls.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ FORBIDDEN = 403
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Seconds between attempts: each twice the last; longer ones where a right is missing, or where all holds."""
+    """Hold the seconds between attempts. Each is twice the last. Pauses are longer if a right is missing, or if the
+    state holds.
+    """
 
     first_s: float = 1.0
     longest_s: float = 10.0
@@ -32,7 +34,7 @@ class Pauses:
 
 @dataclass
 class _Wish:
-    """One thing that is wanted, and how the last attempt at it ended."""
+    """Hold one part of the wanted state, and the result of the last attempt."""
 
     what: str
     attempt: Callable[[], None]
@@ -42,18 +44,18 @@ class _Wish:
     changes: Changes = field(default_factory=Changes)
 
     def want(self, attempt: Callable[[], None]) -> None:
-        """Want this, instead of what was wanted before."""
+        """Want this state, instead of the earlier one."""
         self.attempt, self.is_new = attempt, True
         self.changes.tell()
 
 
 class Reconciler(Backend):
-    """A backend that keeps what is wanted, each thing with a job and pauses of its own."""
+    """Keep the wanted state as a backend. Each part has a job and pauses of its own."""
 
     def __init__(
         self, api: KubernetesApi, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
     ) -> None:
-        """`release_after_s`: how long after a run's end its pods are given back; None: never."""
+        """Set `release_after_s`, the time after a run's end at which its pods are released; None keeps them."""
         self._api = api
         self._release_after_s = release_after_s
         self._log = log
@@ -63,21 +65,21 @@ class Reconciler(Backend):
         self._jobs: list[asyncio.Future[None]] = []
 
     async def scale_lps(self, replicas: int) -> None:
-        """Have this many LPSs running, from now on."""
+        """Request this number of running LPSs from now on."""
         self._want("scale", partial(self._scale, replicas))
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Have each pod carry the labels of its devices' LPSs, those that come later under the same name too."""
+        """Let each pod carry the labels of its devices' LPSs, including later pods with the same name."""
         if lps_ids:
             self._want("label", partial(self._label, dict(lps_ids)))
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Record an Event, as of now, as soon as that can be done."""
+        """Record an Event with the present time, as soon as possible."""
         self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
         self._want("event", self._record)
 
     async def release_pods(self) -> None:
-        """Have no LPSs and devices, some time from now: what they count is scraped once more before."""
+        """Scale LPSs and devices to none after a delay, in which their metrics are collected once more."""
         if self._release_after_s is not None:
             self._jobs.append(asyncio.ensure_future(self._release(self._release_after_s)))
 
@@ -87,7 +89,7 @@ class Reconciler(Backend):
         self._want("release", self._scale_devices_to_none, is_once=True)
 
     async def close(self) -> None:
-        """Want nothing more."""
+        """Stop all attempts."""
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -108,7 +110,7 @@ class Reconciler(Backend):
             await wish.changes.wait_until(lambda: wish.is_new, pause_s)
 
     async def _attempt(self, wish: _Wish) -> float:
-        """Make one attempt; gives the seconds until the next, unless something else is wanted before."""
+        """Make one attempt. Return the seconds until the next, unless the wanted state changes earlier."""
         try:
             await asyncio.to_thread(wish.attempt)
         except Exception as error:  # the client raises its own, urllib3's and socket errors
@@ -119,7 +121,7 @@ class Reconciler(Backend):
         return self._pauses.look_again_s
 
     def _failed(self, wish: _Wish, error: Exception) -> float:
-        """Say the first failure of several; gives the pause before the next attempt, in seconds."""
+        """Log the first of several failures. Return the pause before the next attempt, in seconds."""
         wish.failures += 1
         if wish.failures == 1:
             reason = " ".join(str(getattr(error, "reason", None) or error).split())[:300]

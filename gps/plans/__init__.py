@@ -1,1 +1,1 @@
-"""Plans: which devices form which cluster, and the global rounds in which their streams move."""
+"""Plans, which form the clusters, and the global rounds, in which the streams move."""

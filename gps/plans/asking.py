@@ -1,4 +1,4 @@
-"""What devices are asked in global rounds: their LPSs bundle the answers, and the plan of the round is made of them."""
+"""The questions in global rounds: LPSs send bundles of answers, from which the plan of the round is made."""
 
 import asyncio
 import operator
@@ -21,7 +21,7 @@ from gps.plans.places import Places
 
 
 class Asking:
-    """Gathers the bundles of a global round; each is kept before it is answered: a killed GPS asks nobody twice."""
+    """Gather the bundles of a global round. Each is kept before the reply, so a restarted GPS does not ask again."""
 
     def __init__(
         self, method: Method, streams: Streams, *, places: Places, journal: Journal, changes: Changes, log: EventLog,
@@ -40,12 +40,14 @@ class Asking:
     async def take(
         self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer], is_current: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take what the devices of an LPS have answered, once its link has carried it; a second time changes nothing.
+        """Take the answers of an LPS's devices, when its link has carried them. A repeated bundle changes nothing.
 
-        `is_current` says whether that LPS still has them by then.
+        `is_current` returns whether the devices still belong to this LPS then.
 
         Raises:
-            UnknownChildError: a device does not hang there; PayloadError: an answer is none; SupersededError: cut.
+            UnknownChildError: a device does not belong to the LPS.
+            PayloadError: an answer is invalid.
+            SupersededError: the stream was cut.
         """
         question = self._check(header, answers)
         name, number, size = header.home_id, header.global_round, bytes_of(answers)
@@ -58,7 +60,7 @@ class Asking:
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
-        """Refuse what cannot be answers of an LPS's devices; gives what they answer."""
+        """Refuse impossible answers of an LPS's devices; return their question."""
         if self.question is None:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
@@ -74,11 +76,11 @@ class Asking:
 
     @property
     def planned_ns(self) -> int:
-        """The time on the run's clock at which the newest plan from answers in a global round was made."""
+        """The time on the run's clock at which the newest plan of a global round was made from answers."""
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Make the plan of a global round, unless an earlier life has; whether it is a new one."""
+        """Make the plan of a global round, unless it was made before a restart. Return whether it is new."""
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
             return False
@@ -100,7 +102,7 @@ class Asking:
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
-    """Return the cluster of a device that comes after a plan. Raises PluginError where the method's code fails."""
+    """Return the cluster of a device that comes after a plan. Raises PluginError if the method's code fails."""
     with _or_failed(method, "place a late device"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
@@ -109,14 +111,14 @@ def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int
 
 
 def planned(method: Method, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-    """Return a method's plan. Raises PluginError where its code fails."""
+    """Return a method's plan. Raises PluginError if the method's code fails."""
     with _or_failed(method, "make a plan"):
         return method.plan(moment, answers, before)
 
 
 @contextmanager
 def _or_failed(method: Method, doing: str) -> Iterator[None]:
-    """Raises PluginError where a method's code fails with anything but an error of ours."""
+    """Raise PluginError if a method's code fails with any error except ours."""
     try:
         yield
     except FedstrataError:

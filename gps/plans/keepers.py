@@ -1,4 +1,4 @@
-"""What the GPS keeps between global rounds, and how it moves."""
+"""The streams that the GPS keeps between global rounds, and their movement."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Gathered = OneSum | PartialSums
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A piece: its place in the vector that a global round started from, and its mean update, if there is one."""
+    """Hold a piece of the vector: its place at the start of a global round, and its mean update, if there is one."""
 
     start: int
     stop: int
@@ -41,7 +41,9 @@ def kept_at_gps(streams: Streams) -> Streams:
 
 
 class Keeper:
-    """The streams kept at the GPS: what global rounds start from, what LPSs send, and how the streams move."""
+    """Hold the streams at the GPS: the start of global rounds, the form of LPSs' updates, and the movement of
+    streams.
+    """
 
     def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, places: Places) -> None:
         self._experiment = experiment
@@ -60,17 +62,18 @@ class Keeper:
         return len(self._plans.before(global_round).clusters)
 
     def _at(self, global_round: int) -> Streams:
-        """Return the streams as a global round begins; LPSs send updates of the same tensors in it."""
+        """Return the streams at the start of a global round. LPSs send updates of the same tensors in it."""
         return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
-        """Return the layout of the vector that a global round starts from, with the clusters that there are then."""
+        """Return the layout of the vector at the start of a global round, with the clusters of that time."""
         return self._at(global_round).layout(self._clusters(global_round))
 
     def initial(self) -> Iterator[Flat]:
-        """Yield the vector that the first global round starts from, in pieces.
+        """Yield the vector at the start of the first global round, in pieces.
 
-        Each cluster's streams have its own initial weights; streams shared everywhere have those of the first cluster.
+        Each cluster's streams have its own initial weights. Streams shared everywhere have the first cluster's initial
+        weights.
         """
         for stream in self._at(0).streams(self._clusters(0)):
             whole = self._streams.with_tables(self._method.initial(self._model, stream.cluster or 0))
@@ -78,7 +81,7 @@ class Keeper:
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """Return what LPSs fetch: the vector, and what the plan says of its streams if clusters span LPSs."""
+        """Return the offer to LPSs: the vector and, if clusters span LPSs, the plan's data about its streams."""
         if not self._kept.spans:
             return Offer(model)
         plan = self._plans.before(global_round)
@@ -93,9 +96,10 @@ class Keeper:
         )
 
     def acceptance(self, global_round: int) -> Acceptance:
-        """Return what LPSs send in a global round, late or not, by the round's newest plan.
+        """Return the form of the LPSs' updates in a global round, late or not, by the round's newest plan.
 
-        They send a part of every stream: exact sums, or differences if LPSs have rounds of their own.
+        If clusters span LPSs, each LPS sends a part of every stream: exact sums, or differences if LPSs have rounds of
+        their own.
         """
         clusters, streams = self._clusters(global_round + 1), self._at(global_round)
         key = clusters, streams.travelling
@@ -105,9 +109,10 @@ class Keeper:
         return self._acceptances[key]
 
     def sums(self, children: Mapping[str, int], global_round: int) -> Gathered:
-        """Return where the aggregates of a global round are gathered, given each LPS's examples in an LPS round.
+        """Return the sums for the aggregates of a global round. `children` has each LPS's examples in an LPS round.
 
-        An LPS with a cluster of its own has one weight, its examples; others have a weight in every stream.
+        An LPS with a cluster of its own has one weight, its examples. If clusters span LPSs, an LPS has a weight in
+        every stream.
         """
         clusters, streams = len(self._plans.now.clusters), self._at(global_round)
         sizes = [stream.tensors.size for stream in streams.streams(clusters)]
@@ -116,7 +121,7 @@ class Keeper:
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
-        """Return the largest weights in every stream that the devices of an LPS can have, over all its LPS rounds."""
+        """Return the largest weights of an LPS's devices in every stream, over all its LPS rounds."""
         total = [0] * len(self._streams.streams(clusters))
         for device in self._places.members(home):
             weights = self._streams.weights(
@@ -129,12 +134,12 @@ class Keeper:
         return total
 
     def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
-        """Yield how this global round's vector moves, in pieces of what the next one starts from.
+        """Yield the movement of this global round's vector, in pieces of the next vector.
 
-        Each stream moves by its mean update, a mixed one to its mean, and one without devices not at all.
+        Each stream moves by its mean update, and a mixed stream moves to its mean. A stream without devices stays.
 
         Raises:
-            NoUpdatesError: every LPS has a cluster of its own, and none has sent an update.
+            NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.
         """
         totals = sums.streams if isinstance(sums, PartialSums) else [sums.total]
         before, streams = self._clusters(global_round), self._at(global_round)

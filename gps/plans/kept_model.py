@@ -1,4 +1,4 @@
-"""The vector that each global round starts from, in files that a restarted GPS finds again."""
+"""The vector at the start of each global round, in files that a restarted GPS finds."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ from gps.plans.keepers import Gathered, Keeper
 
 
 class KeptModel:
-    """One file a global round, and one of the GPS's optimiser if it has a state."""
+    """Hold one file per global round, and one of the GPS's optimiser if it has a state."""
 
     def __init__(self, experiment: Experiment, keeper: Keeper, folder: Path, log: EventLog) -> None:
         self.keeper = keeper
@@ -26,10 +26,11 @@ class KeptModel:
         self._optimiser = OptimiserFiles(server_optimiser(experiment.training.gps_optimiser), folder, self._metadata)
 
     def begin(self, global_round: int) -> tuple[ModelFile, int]:
-        """Return the vector of a global round and the round; or those of the round before if the file is damaged.
+        """Return the vector of a global round and the round's number. If the file is damaged, return those of the round
+        before.
 
         Raises:
-            StateError: neither file is whole, or training is over and nobody could repeat its last round.
+            StateError: neither file is complete, or training is over, so its last round cannot be repeated.
         """
         clear_asides(self._folder)
         if not global_round:
@@ -58,7 +59,7 @@ class KeptModel:
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
-        """Write the vector that follows on a global round's; return it, a small one without reading it again."""
+        """Write the vector after a global round and return it. A small vector is not read again."""
         following, layout = global_round + 1, self.keeper.layout(global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums, global_round))
         pieces = self._optimiser.moved(self._moves(model, sums, global_round))

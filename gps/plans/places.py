@@ -1,4 +1,4 @@
-"""Which cluster each device is in and which LPS it belongs to: by the plans, late arrivals and moves."""
+"""The cluster and the LPS of each device, from the plans, late devices and moves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS; its devices keep it as their home if another LPS adopts them."""
+    """Return the name of an LPS. Its devices keep this name as their home if another LPS adopts them."""
     return f"lps-{number}"
 
 
@@ -23,7 +23,7 @@ def _ids(devices: Sequence[Device]) -> list[str]:
 
 
 def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
-    """Return devices as a method sees them."""
+    """Return devices in the form for methods."""
     tasks = experiment.task_of_devices()
     return [
         Candidate(
@@ -36,7 +36,7 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Works out each device's `cluster` and `home` anew from the journal whenever something changes."""
+    """Compute each device's `cluster` and `home` anew from the journal after each change."""
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
@@ -55,13 +55,13 @@ class Places:
 
     @property
     def version(self) -> int:
-        """A number that grows with every change that LPSs have to hear of; the same after a restart."""
+        """The version, which increases with every change that concerns LPSs. A restart does not change it."""
         return self._journal.plans.version()
 
     def _arrange(self) -> None:
-        """Set each device's cluster and home, and the global round from which on a late device takes part.
+        """Set each device's cluster and home, and the global round from which a late device takes part.
 
-        Device ids are grouped here, in index order: the GPS looks at the groups many times a second.
+        Device ids are grouped here, in index order, because the GPS uses the groups many times per second.
         """
         clusters: dict[int, int] = {}
         homes: dict[int, int] = {}
@@ -91,12 +91,12 @@ class Places:
     # --- changes ----------------------------------------------------------------------------------
 
     def make(self, global_round: int, plan: Plan) -> None:
-        """Put a plan into force, made in a global round or `BEFORE` training. Raises PluginError as `Plans.add`."""
+        """Activate a plan, made in a global round or `BEFORE` training. Raises PluginError like `Plans.add`."""
         self.plans.add(global_round, plan)
         self._arrange()
 
     def go_back_to(self, global_round: int) -> None:
-        """Forget the plans and moves of later global rounds than one that has to be done again."""
+        """Delete the plans and moves of global rounds after one that has to be repeated."""
         taken_back = [move for move in self._moves if move[0] > global_round]
         if taken_back or self.plans.planned_rounds > global_round + 1:
             self._left.update((home, index) for _, index, _, home in taken_back)
@@ -110,9 +110,9 @@ class Places:
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Give devices other LPSs, by device index, from a global round on; return the ids of those that move.
+        """Assign devices, by index, to other LPSs from a global round on. Return the ids of those that move.
 
-        A device that an LPS has refused for the rest of the run stays: another LPS would wait for it.
+        A device that an LPS has refused for the rest of the run stays, because another LPS would wait for it.
         """
         refused = self._journal.refused_in_training()
         devices = [self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices]
@@ -127,12 +127,12 @@ class Places:
         return [device.device_id for device in moving]
 
     def moves(self) -> list[tuple[int, str, str, str]]:
-        """Return of each device that has moved: the global round from which on, its id, LPS before, LPS then."""
+        """Return, for each moved device, the global round from which it moved, its id, the old LPS and the new LPS."""
         ids = self._experiment.device_ids()
         return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
 
     def left(self, home: str) -> set[str]:
-        """Return the ids of devices that have belonged to an LPS before, and were moved away, or back."""
+        """Return the ids of devices that belonged to an LPS before, and were moved away, or back."""
         return {self._roster.devices[index].device_id for number, index in self._left if home_name(number) == home}
 
     # --- devices ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Places:
 
     @property
     def lps_known(self) -> int:
-        """The number of LPSs that the run needs, as far as it is known now; 0 while only a plan can tell."""
+        """The number of LPSs that the run needs; 0 while only a future plan can tell."""
         if self.plans.is_made and not are_placed_by_index(self._experiment, self._method):
             return len(self.homes)
         return lps_known(self._experiment, self._method)
@@ -169,14 +169,14 @@ class Places:
         return self._members.get(home, [])
 
     def examples(self, global_round: int) -> dict[str, int]:
-        """Return by LPS the examples of its devices in a global round."""
+        """Return, by LPS, the examples of its devices in a global round."""
         return {
             name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
             for name in self.homes
         }
 
     def pods(self) -> dict[str, list[str]]:
-        """Return by pod name the LPSs that its devices belong to."""
+        """Return, by pod name, the LPSs of its devices."""
         numbers: dict[str, set[int]] = defaultdict(set)
         for device in self._roster.devices.values():
             if device.pod_name and device.home is not None:

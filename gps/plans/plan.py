@@ -1,4 +1,4 @@
-"""The plans of a run, written through to the journal: which devices form which cluster."""
+"""The plans of a run, which form the clusters. Each plan is written to the journal."""
 
 import json
 from itertools import pairwise
@@ -17,7 +17,7 @@ NO_PLAN = Plan(clusters=(), rule="")  # in force until the first is made
 
 
 class Plans:
-    """The plans made so far; the newest is in force."""
+    """Hold the plans made so far. The newest is in force."""
 
     def __init__(self, method: Method, journal: Journal) -> None:
         self._method = method
@@ -46,12 +46,12 @@ class Plans:
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan made in a global round from its devices' answers, if it is made."""
+        """Return the plan made in a global round from its devices' answers; None if it is not made."""
         return self._made.get(global_round)
 
     @property
     def planned_rounds(self) -> int:
-        """The number of global rounds up to the newest plan's, that round included."""
+        """The number of global rounds up to and including the newest plan's."""
         return max(self._made, default=BEFORE) + 1
 
     def history(self) -> list[tuple[int, int, int]]:
@@ -65,10 +65,10 @@ class Plans:
         return [(made_in, len(self._made[made_in].clusters), moved) for made_in, moved in sorted(self._moved.items())]
 
     def add(self, global_round: int, plan: Plan) -> None:
-        """Write down a plan made in a global round or `BEFORE` training.
+        """Write a plan made in a global round or `BEFORE` training to the journal.
 
         Raises:
-            PluginError: it cannot be written down.
+            PluginError: the plan cannot be written.
         """
         written = _json(plan)
         self.told(plan)
@@ -77,15 +77,15 @@ class Plans:
         self._made[global_round] = _plan(written, affinity)  # as a restarted GPS reads it
 
     def forget_after(self, global_round: int) -> None:
-        """Forget everything asked, planned and moved in later global rounds than one that has to be done again."""
+        """Delete the answers, plans and moves of global rounds after one that has to be repeated."""
         self._journal.plans.forget_after(global_round)
         for made_in in [made_in for made_in in self._made if made_in > global_round]:
             del self._made[made_in]
             self._moved.pop(made_in, None)
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
-        """Return the arrays that a plan gives all devices, as a message. Raises PluginError for what its method does
-        not tell.
+        """Return a plan's arrays for all devices as a message. Raises PluginError for arrays that the method does not
+        declare.
         """
         if not plan.told:
             return None

@@ -1,4 +1,4 @@
-"""The global rounds: LPSs send what they have of every stream, the GPS moves the streams and hands them back."""
+"""The global rounds: LPSs send their parts of every stream, and the GPS moves the streams and sends them back."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from gps.plans.places import Places
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedRound:
-    """A global round that is over."""
+    """Describe a closed global round."""
 
     done: int  # global rounds, with it
     gathered: RoundResult
@@ -28,7 +28,7 @@ class ClosedRound:
 
 
 class GlobalRounds:
-    """Opens each global round for the LPSs, and moves the vector that the GPS keeps by the LPSs' aggregates."""
+    """Open each global round for the LPSs, and move the GPS's vector by the LPSs' aggregates."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class GlobalRounds:
         server: RoundServer,
         executor: Executor,
     ) -> None:
-        """`executor` has the one thread that folds updates."""
+        """Set the parts. `executor` has a single thread, which adds updates."""
         self._experiment = experiment
         self._kept = kept
         self._keeper = kept.keeper
@@ -57,10 +57,10 @@ class GlobalRounds:
     async def closed(
         self, joined: Callable[[int], Awaitable[None]], opened: Callable[[], None], closing: Callable[[], None]
     ) -> AsyncIterator[ClosedRound]:
-        """Yield each global round that is still to do once it is closed, before the next is opened.
+        """Yield each further global round when it is closed, before the next is opened.
 
-        `joined` waits for newcomers before a round, or the measurement after the last round, is opened. `opened` is
-        called whenever a round or its plan can be fetched. `closing` is called in the transaction that closes a round.
+        `joined` waits for newcomers before a round, or before the measurement after the last round. `opened` is called
+        whenever a round or its plan becomes available. `closing` is called in the transaction that closes a round.
         """
         model = await self._begin()
         await asyncio.to_thread(self._clock.begin)
@@ -94,7 +94,7 @@ class GlobalRounds:
         opened()
 
     async def _begin(self) -> AnyModel:
-        """Return what the open global round starts from; go back a round if that file is damaged."""
+        """Return the start of the open global round. If its file is damaged, go back by one round."""
         model, begun = await asyncio.to_thread(self._kept.begin, self.global_round)
         if begun < self.global_round:
             self.global_round = begun
@@ -102,19 +102,23 @@ class GlobalRounds:
         return model
 
     def _move(self, global_round: int) -> list[str]:
-        """Give devices other LPSs from a global round on, as the schedule says at its beginning; return their ids."""
+        """Assign devices to other LPSs from a global round on, by the schedule at its beginning. Return the
+        moved ids.
+        """
         if global_round == self._experiment.training.global_rounds:
             return []
         return self._places.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
 
     def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
-        """Return what went between the GPS and the LPSs; nothing down if LPSs make the first vector themselves."""
+        """Return the traffic between the GPS and the LPSs. The first vector has no traffic down if LPSs make it
+        themselves.
+        """
         if self.global_round or self._keeper.is_fetched_first:
             return gathered.exchanged
         return {name: replace(each, down_bytes=0) for name, each in gathered.exchanged.items()}
 
     def final_models(self) -> dict[str, AnyModel]:
-        """Return the clusters' models, by name, that the GPS has once training is over."""
+        """Return the clusters' models, by name, that the GPS has after training."""
         return self._keeper.models(self.final, self.global_round)
 
     def _open(self, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool) -> None:

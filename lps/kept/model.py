@@ -1,6 +1,6 @@
-"""A cluster's model that its local parameter server (LPS) keeps: what is the cluster's own lies nowhere else.
+"""A cluster's model at its local parameter server (LPS). Only this LPS has the cluster's own layers.
 
-In a global round only the layers that all clusters share meet at the global parameter server (GPS).
+In a global round only the layers that all clusters share go to the global parameter server (GPS).
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class KeptModel(Holding):
-    """The model of one cluster, on disk at the start of each LPS round."""
+    """Hold the model of one cluster, on disk at the start of each LPS round."""
 
     def __init__(self, parts: SessionParts) -> None:
         experiment, cluster = parts.lps.experiment, parts.cluster
@@ -65,7 +65,7 @@ class KeptModel(Holding):
             search.release()
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
-        """Go on from the newest state that is whole, or begin with the initial model."""
+        """Continue from the newest complete state, or begin with the initial model."""
         self._standing = await asyncio.to_thread(self._newest_or_first)
         return self._standing.lps_round, self._standing.report
 
@@ -98,7 +98,7 @@ class KeptModel(Holding):
         await self._writing.done()
 
     async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
-        """Move the model by the mean update; save it unless the global round ends here."""
+        """Move the model by the mean update. Save it unless the global round ends here."""
         standing, following = self._standing, lps_round + 1
         is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
         walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
@@ -111,12 +111,14 @@ class KeptModel(Holding):
             await self._save(following, pieces, report)
 
     async def _save(self, lps_round: int, pieces: Iterator[Flat], report: gps_pb.ReportHeader) -> None:
-        """Have the next LPS round start from a model."""
+        """Start the next LPS round with a model."""
         before, self._standing = self._standing, await self._writing.save(lps_round, pieces, report)
         before.close()
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Do arithmetic on the model in a thread, unless the model is small: then the way there takes longer."""
+        """Compute with the model in a thread. A small model is processed directly, because the change of thread takes
+        longer.
+        """
         if self._layout.is_small:
             return work(*arguments)
         return await asyncio.to_thread(work, *arguments)
@@ -124,15 +126,15 @@ class KeptModel(Holding):
     # --- the global round ---------------------------------------------------------------------
 
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
-        """Return how far the shared layers have moved in the global round."""
+        """Return the movement of the shared layers in the global round."""
         moved = await self._off_loop(difference, self._local, self._standing.base, self._shared)
         return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
-        """Take the shared layers of all clusters, and keep the cluster's own.
+        """Apply the shared layers of all clusters, and keep the cluster's own layers.
 
         Raises:
-            StateError: the GPS has gone on without this cluster, which it does only with deadlines.
+            StateError: the GPS has continued without this cluster, which happens only with deadlines.
         """
         self._check_not_left_behind(self._standing.lps_round // self._parts.rounds, received.round)
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
@@ -149,7 +151,7 @@ class KeptModel(Holding):
         return self._standing.report
 
     def _check_not_left_behind(self, global_round: int, now: int) -> None:
-        """Check that the GPS has not gone on without this cluster; if it has, the state is not what it was."""
+        """Check that the GPS has not continued without this cluster. If it has, the state is outdated."""
         if now == global_round + 1:
             return
         self._parts.log.warning("rounds_missed", sent=global_round, now=now)

@@ -1,7 +1,7 @@
-"""How a local parameter server (LPS) finds the model of a cluster that another LPS served, among the cluster's devices.
+"""The search of a local parameter server (LPS) for the model of a cluster, which another LPS served, among its devices.
 
-The cluster's own layers are in the files of the LPS that is away, and in what each device last received. The LPS asks
-devices for it, and reads what most of them hold from one of them.
+The cluster's own layers are in the files of the absent LPS, and in the model that each device last received. The LPS
+asks devices for this model. It reads the model that most of them hold from one of them.
 """
 
 import hashlib
@@ -34,24 +34,24 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """A model that a device has received: of which LPS round, and its values, shape (layout.size,)."""
+    """Hold a model that a device has received: its LPS round, and its values, shape (layout.size,)."""
 
     lps_round: int
     flat: Flat
 
 
 class Said(NamedTuple):
-    """The model that a device says it holds: the LPS round, and the SHA-256 of the payload."""
+    """Hold a device's statement about its model: the LPS round, and the SHA-256 of the payload."""
 
     lps_round: int
     sha256: str
 
 
 class Votes:
-    """The devices' reports of the models that they hold, and the device from which the model is read."""
+    """Hold the devices' statements about their models, and choose the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
-        """Prefer models of `rounds`, those that devices can hold by what the GPS says."""
+        """Prefer models of `rounds`, which are the rounds that devices can hold, according to the GPS."""
         self._rounds = rounds
         self.held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
         self.asked: set[str] = set()
@@ -59,17 +59,19 @@ class Votes:
         self.reading: str | None = None
 
     def holders(self, tried: set[str]) -> set[str]:
-        """Return a few of the devices that hold a model and have not been tried: the first by name."""
+        """Return a few untried devices with a model, the first by name."""
         return set(sorted(name for name, held in self.held.items() if held >= 0 and name not in tried)[:ASKED])
 
     @property
     def are_decided(self) -> bool:
-        """Return whether more than half of the devices asked report the same model, or all have answered."""
+        """Return whether more than half of the asked devices state the same model, or all have answered."""
         votes = Counter(self.said.values())
         return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
 
     def most_believed(self) -> str | None:
-        """Return the first device of those that say what most say; of equals, of what can be the newest."""
+        """Return the first device with the statement of most devices. Among equals, choose the newest possible
+        model.
+        """
         votes = Counter(self.said.values())
         if not votes:
             return None
@@ -77,23 +79,24 @@ class Votes:
         return min(name for name, said in self.said.items() if said == believed)
 
     def take_back(self, device_id: str) -> None:
-        """Forget the words of a device without a stream."""
+        """Delete the statement of a device without a stream."""
         self.said.pop(device_id, None)
         if self.reading == device_id:
             self.reading = None
 
 
 class ModelSearch:
-    """Speaks to a cluster's devices before there is a round to open: who holds what, and one model up.
+    """Ask a cluster's devices for their models, before a round can open: first which models they hold, then for one
+    model.
 
-    Some of those that hold one are asked for it at once. Each says first of which round its model is, and its digest;
-    what most of them say is believed, and read from one of them.
+    Some of the devices with a model are asked at once. Each first states the round and the digest of its model. The LPS
+    believes the most frequent statement, and reads the model from one of these devices.
     """
 
     def __init__(
         self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
     ) -> None:
-        """`rounds` are the LPS rounds with models that devices can hold, as the GPS says."""
+        """Set `rounds`, the LPS rounds with models that devices can hold, according to the GPS."""
         self._run_id = run_id
         self._layout = layout
         self._members = members
@@ -107,7 +110,7 @@ class ModelSearch:
         self._changes = Changes()
 
     async def model(self) -> Held | None:
-        """Return the model that most devices hold; None when none holds one."""
+        """Return the model that most devices hold; None if no device has a model."""
         await self._hear_devices()
         timeout_s = payload_timeout_s(self._layout.float32_bytes)
         tried: set[str] = set()
@@ -134,35 +137,37 @@ class ModelSearch:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """The values of a RoundServer's `awaited` before there is a round: -1, and the devices that have not called."""
+        """Return values like `awaited` of a RoundServer, before a round can open: -1, and the devices that have not
+        called.
+        """
         return -1, tuple(sorted(self._members - set(self._votes.held))), ""
 
     def _give_up(self, device_id: str) -> None:
-        """Ask a device no more."""
+        """Stop asking a device."""
         self._log.warning("model_not_sent", device=device_id)
         self._votes.asked.discard(device_id)
         self._leave(device_id)
 
     def _leave(self, device_id: str) -> None:
-        """Note that a device's stream is gone."""
+        """Note that a device's stream has ended."""
         self._votes.take_back(device_id)
         self._changes.tell()
 
     async def _hear_devices(self) -> None:
-        """Wait for the first device, however long, and then for the others; with deadlines not for ever."""
+        """Wait for the first device without limit, and then for the others; with deadlines, for a limited time."""
         await self._changes.wait_until(lambda: bool(self._votes.held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
         await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)
 
     def release(self) -> None:
-        """Answer all held calls at once: who asks again finds a round open, or nothing here any more."""
+        """Answer all held calls at once. A device that asks again finds an open round, or no cluster here."""
         self._is_released = True
         self._changes.tell()
 
     # --- the devices' calls -------------------------------------------------------------------
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Note what a device holds, and hold the call until it is asked for that or the rounds begin."""
+        """Note which model a device holds. Hold its call until the model is requested or the rounds begin."""
         check_run(self._run_id, request.run_id)
         device_id = request.child_id
         if device_id in self._members and self._model is None:
@@ -181,11 +186,11 @@ class ModelSearch:
         return self._model is None and device_id in self._votes.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Take the model that a device was asked for; one that is not wanted any more is passed over.
+        """Take the model that was requested from a device. A model that is not needed any more is ignored.
 
         Raises:
-            PayloadError: it is not what was asked for, or not finite; another device is believed.
-            NotReadyError: it was cut. SupersededError: the device has begun anew.
+            PayloadError: the model is not the requested one, or not finite. The LPS then asks another device.
+            NotReadyError: the stream was cut. SupersededError: the device has begun a newer stream.
         """
         check_run(self._run_id, header.run_id)
         device_id = header.device_id
@@ -205,7 +210,7 @@ class ModelSearch:
                 self._leave(device_id)
 
     async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Note what a device says that it holds, and read it if that is believed and the device chosen."""
+        """Note a device's statement about its model. If it is believed and the device is chosen, read the model."""
         who, held_round = header.device_id, self._votes.held[header.device_id]
         if header.round != held_round:
             raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
@@ -246,16 +251,16 @@ class ModelSearch:
         return flat
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Any update is late here: no round is open yet, and the device sends it again when one is."""
+        """Reply that an update is late: no round is open yet. The device sends the update again when one is."""
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        """Pass over an answer or an announcement: no round is open yet."""
+        """Ignore an answer or an announcement: no round is open yet."""
         check_run(self._run_id, message.run_id)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
-        """Nothing of any upload is here."""
+        """Reply that nothing of an upload has arrived."""
         check_run(self._run_id, request.run_id)
         return pb.LocateUpdateResponse(run_id=self._run_id, offset=0, current_round=-1)
 

@@ -1,9 +1,9 @@
-"""A cluster's state on disk: the model at the start of each LPS round and what has not been reported yet.
+"""A cluster's state on disk: the model at the start of each LPS round, and the reports that the GPS does not have yet.
 
-`round-000012.safetensors` is the model that LPS round 12 starts from, `round-000012.pb` (a sealed ReportHeader) what
-was known by then. Kept are the files since the start of the last but one global round. `final.pb` is the report of a
-cluster, after its devices have measured the final model. They lie in `CLUSTER/`, or in `CLUSTER.TERM/` once the cluster
-has changed hands so many times: what one LPS wrote before another served the cluster is no state to go on from.
+`round-000012.safetensors` is the model at the start of LPS round 12, and `round-000012.pb` (a sealed ReportHeader) the
+report up to it. The folder keeps the files since the start of the last but one global round. `final.pb` is the
+cluster's report after its devices have measured the final model. The folder is `CLUSTER/` or, after TERM changes of the
+cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from files that are older than another LPS's service.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from lps.report_files import read_report, write_report
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
-    """The start of a cluster: the LPS round to open, its model, and the report."""
+    """Hold the start of a cluster's LPS round: its number, its model, and the report."""
 
     lps_round: int
     model: AnyModel
@@ -34,13 +34,13 @@ class RoundStart:
     report: pb.ReportHeader
 
     def close(self) -> None:
-        """Give the files up."""
+        """Close the files."""
         self.model.close()
         self.base.close()
 
 
 class ClusterState:
-    """Reads and writes one cluster's files."""
+    """Read and write one cluster's files."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """`folder` is for term 0; each later term in which an LPS serves the cluster has its own.
+        """Use `folder` for term 0. Each later term in which this LPS serves the cluster has another folder.
 
-        `optimiser` is the one that moves the cluster's model here; none adds the mean update.
+        `optimiser` moves the cluster's model here. Without it the mean update is added.
         """
         self._first = folder
         self._home_id = home_id
@@ -75,16 +75,16 @@ class ClusterState:
 
     @property
     def newest_named(self) -> int:
-        """The newest LPS round that a file is called after, whole or not; -1 for none."""
+        """Return the newest LPS round in the names of files, complete or not; -1 without files."""
         names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def empty_report(self) -> pb.ReportHeader:
-        """Return the report of a cluster of which there is nothing to report yet."""
+        """Return the report of a cluster before there is anything to report."""
         return pb.ReportHeader(run_id=self._metadata["run_id"], home_id=self._home_id)
 
     def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
-        """Return the newest state that is whole of a term before this one: old, but this LPS's own."""
+        """Return the newest complete state of an earlier term of this LPS."""
         for term in reversed(range(self._term)):
             if self._folder_of(term).exists():
                 run_id, rounds = self._metadata["run_id"], self.rounds_per_global
@@ -102,7 +102,7 @@ class ClusterState:
         return self.open(lps_round)
 
     def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
-        """Write the start of an LPS round; where a global round starts, flush it to disk and remove what is old."""
+        """Write the start of an LPS round. At the start of a global round, flush it to disk and remove old files."""
         is_base = lps_round == self._base_round(lps_round)
         self.write(lps_round, pieces, report, durable=is_base, digest=digest)
         if is_base:
@@ -111,7 +111,7 @@ class ClusterState:
     def write(
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
-        """Write the start of an LPS round that does not count before the start of its global round is there, too."""
+        """Write the start of an LPS round. It is valid only if the start of its global round exists, too."""
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
@@ -120,14 +120,14 @@ class ClusterState:
         return self._metadata | {"lps_round": str(lps_round)}
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round of a small model, before `keep` has written it."""
+        """Return the start of an LPS round with a small model, before `keep` has written it."""
         model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Return a model that needs to outlive nothing; on disk unless it is small."""
+        """Return a temporary model, on disk unless it is small."""
         if self.layout.is_small:
             return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"
@@ -135,7 +135,7 @@ class ClusterState:
         return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
-        """Return the newest state that is whole; what is damaged is named in the log and passed over."""
+        """Return the newest complete state. Damaged files are named in the log and ignored."""
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
@@ -148,7 +148,7 @@ class ClusterState:
         return None
 
     def _check_whole(self, lps_round: int) -> None:
-        """Raise StateError, naming the file, where the model of an LPS round is damaged or another's."""
+        """Raise StateError, with the file's name, if the model of an LPS round is damaged or belongs to another run."""
         with closing(self._file(lps_round)) as model:
             model.verify()
             if model.metadata != self._metadata_of(lps_round):
@@ -158,13 +158,13 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """Return the state at the start of an LPS round. Raises StateError, naming a file that is damaged."""
+        """Return the state at the start of an LPS round. Raises StateError with the name of a damaged file."""
         model = self._file(lps_round)
         report = read_report(self._path(lps_round, "pb"))
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
-        """Return the model at the start of the global round, of an LPS round that starts from `model`."""
+        """Return the model at the start of the global round of an LPS round that starts with `model`."""
         base_round = self._base_round(lps_round)
         if base_round == lps_round:
             return model
@@ -177,7 +177,7 @@ class ClusterState:
         return lps_round - lps_round % self.rounds_per_global
 
     def path_of(self, lps_round: int) -> Path:
-        """Return the file of the model that an LPS round starts from."""
+        """Return the file of the model at the start of an LPS round."""
         return self._path(lps_round, "safetensors")
 
     def _file(self, lps_round: int) -> ModelFile:
@@ -195,11 +195,11 @@ class ClusterState:
 
 
 class Writing:
-    """Saves one cluster's state: before the round is opened, or, if the model is small, while devices train.
+    """Save one cluster's state before a round is opened or, if the model is small, while devices train.
 
-    A round that is opened before it is on disk is only ever one ahead of it, and is neither closed nor told of before
-    the files are there: an LPS that is killed in between goes on one round earlier, with the same bits. At most one
-    write is under way.
+    A round may open before its files are on disk, but at most one round ahead. It is neither closed nor reported before
+    its files exist. An LPS that is killed in between continues one round earlier, with the same bits. At most one write
+    is under way.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -207,7 +207,7 @@ class Writing:
         self._under_way: asyncio.Future[None] | None = None
 
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round, to be opened at once; on disk when `done` comes back."""
+        """Return the start of an LPS round, which may open at once. It is on disk when `done` returns."""
         await self.done()
         if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
@@ -219,7 +219,7 @@ class Writing:
         return standing
 
     async def done(self) -> None:
-        """Wait until all that was saved is on disk.
+        """Wait until all saved states are on disk.
 
         Raises:
             StateError: the disk is full or refuses.

@@ -1,7 +1,7 @@
-"""What a local parameter server (LPS) does first with a cluster that has begun without state on its disk.
+"""The first work of a local parameter server (LPS) for a cluster that has begun but has no state on its disk.
 
-It finds the cluster's own layers among the cluster's devices. The shared layers come from the global parameter server
-(GPS).
+The LPS finds the cluster's own layers among the cluster's devices. The shared layers come from the global parameter
+server (GPS).
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from lps.kept.state import ClusterState
 
 
 class Takeover:
-    """Finds the state of a cluster that another LPS served last, or that this LPS served and has lost."""
+    """Find the state of a cluster that another LPS served last, or that this LPS served and has lost."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
-        """`initial` gives the model with which every cluster begins, if nothing else is left."""
+        """Set `initial`, which returns every cluster's initial model, if no other model is left."""
         self._parts = parts
         self._state = state
         self._initial = initial
@@ -29,21 +29,22 @@ class Takeover:
         self._oldest = self._oldest_to_go_on_from(parts.cluster.global_round)
 
     def _oldest_to_go_on_from(self, global_round: int) -> int:
-        """Return the LPS round that this LPS must have a state of, or a later one; -1 if it needs none.
+        """Return the earliest LPS round from which this LPS can continue; -1 if it needs no state.
 
-        While the GPS has a global round open, nobody can be further back than in the last LPS round of the previous
-        global round: its aggregate is in, and the next start not written. With deadlines others go on without this LPS.
+        While the GPS has a global round open, every LPS has a state of at least the last LPS round of the previous
+        global round: its aggregate has arrived, and the next start may not be written. With deadlines the other LPSs
+        may continue without this one.
         """
         if not global_round:
             return -1
         return global_round * self._parts.rounds - 1 if self._is_exact else 0
 
     def may_be_needed(self) -> bool:
-        """Return whether it can be, by the names of files alone."""
+        """Return whether a takeover may be necessary, by the names of files alone."""
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:
-        """Return whether the cluster has begun and nothing whole of this term, or nothing new enough, is on disk."""
+        """Return whether the cluster has begun, and the disk has no complete and new enough state of this term."""
         if not self._parts.cluster.term and self._oldest < 0:
             return False
         found = self._state.newest(self._parts.log)
@@ -53,7 +54,7 @@ class Takeover:
         return found.lps_round < self._oldest
 
     def search(self) -> ModelSearch:
-        """Return what speaks to the devices before there is a round to open."""
+        """Return the search among devices, for the time before a round can open."""
         now = self._parts.cluster.global_round * self._parts.rounds
         return ModelSearch(
             self._parts.lps.experiment.run_id,
@@ -65,10 +66,10 @@ class Takeover:
         )
 
     async def run(self, search: ModelSearch) -> None:
-        """Write the state to go on from: of what devices hold, else of what this LPS or every LPS began with.
+        """Write the state from which to continue: from the devices' models, else from the initial model.
 
         Raises:
-            StateError: with what is left the cluster would not go on as it would have.
+            StateError: the rest is not enough to continue with the same results.
         """
         self._check_possible()
         held = await search.model()
@@ -105,11 +106,11 @@ class Takeover:
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round to open with a model of `held_round`, when the GPS has that global round open.
+    """Return the LPS round to open with a model of `held_round` when the GPS has this global round open.
 
-    The round held, if it belongs to this global round: nothing is lost. Or the last one of the global round before:
-    its updates are gathered again for the cluster's own layers, and its aggregate counts no more. Else the first
-    round of this global round, with the shared layers of now.
+    If the held round belongs to this global round, open it: nothing is lost. If it is the last LPS round of the
+    previous global round, open it: its updates are gathered again for the cluster's own layers, and its aggregate is
+    not used. Else open the first LPS round of this global round, with the present shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
@@ -118,7 +119,7 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
 
 
 def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
-    """Refuse a model with which the cluster would not go on where it stood: without deadlines, that is a wrong one.
+    """Refuse a model from which the cluster cannot continue at its place. Without deadlines, such a model is wrong.
 
     Raises:
         StateError: the model is of an older or a newer global round than the GPS has open.
@@ -134,10 +135,10 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
 def write_start(
     state: ClusterState, held: AnyModel, held_round: int | None, shared: ReceivedModel, places: Sequence[slice]
 ) -> int:
-    """Write the state from which a cluster goes on, and return the LPS round to open.
+    """Write the state from which a cluster continues, and return the LPS round to open.
 
-    The state is made of `held`, a model of `held_round` (None: of no known round), and of `shared`, the shared layers
-    of the global round now open. The shared layers stand at `places` of a model.
+    The state consists of `held`, a model of `held_round` (None if the round is unknown), and of `shared`, the shared
+    layers of the open global round. The shared layers are at `places` of a model.
     """
     rounds = state.rounds_per_global
     opened = round_to_open(held_round, shared.round, rounds)

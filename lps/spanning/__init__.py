@@ -1,1 +1,1 @@
-"""Clusters that span local parameter servers (LPSs): the global parameter server keeps their streams."""
+"""Clusters that span local parameter servers (LPSs). The global parameter server keeps their streams."""

@@ -1,4 +1,4 @@
-"""The vector of all streams at an LPS: what devices get of it, how it moves, and what goes up."""
+"""The vector of all streams at an LPS: its offers to devices, its movement, and its update for the GPS."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from lps.holding import Upward
 
 
 class StreamVector:
-    """The values of all streams of so many clusters, and how many examples have moved each since the GPS sent them."""
+    """Hold the values of all streams, and how many examples have moved each since the GPS sent it."""
 
     def __init__(
         self,
@@ -28,7 +28,9 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """`named` has, by cluster, the clusters with the models that its devices are offered, if not all."""
+        """Set `named`, which has, by cluster, the clusters with models for its devices; without an entry, all
+        clusters.
+        """
         self._streams = streams
         self._named = named
         self.clusters = clusters
@@ -38,9 +40,10 @@ class StreamVector:
         self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
-        """Return the start of each cluster's devices: its model, all streams, or the clusters named for it.
+        """Return the start of each cluster's devices: its model, all streams, or the streams of the clusters named for
+        it.
 
-        `told` goes with each of them, as fields of an Offer.
+        `of_all` has further fields for all of these offers.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:
@@ -64,7 +67,9 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """This vector plus the mean update of each stream; its weight grows by the update's weight."""
+        """Return this vector plus the mean update of each stream. The weight of a stream grows by the weight of its
+        update.
+        """
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):
             if stream.num_examples:
@@ -75,7 +80,7 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the exact sums of one LPS round for so many clusters: on the grid, whatever the link's encoding."""
+    """Return the exact sums of one LPS round, on the grid, independent of the link's encoding."""
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
@@ -91,7 +96,7 @@ def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
 
 
 def changes(moved: StreamVector, base: StreamVector, parts: PartLayouts, encoding: AnyEncoding) -> Upward:
-    """Return how far streams have moved in several LPS rounds, each with the examples of all of these rounds."""
+    """Return the movement of the streams over several LPS rounds, each with the examples of all these rounds."""
 
     def read(start: int, stop: int) -> NDArray[Any]:
         difference: Flat = moved.flat[start:stop] - base.flat[start:stop]

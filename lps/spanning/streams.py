@@ -1,7 +1,7 @@
-"""Streams that the GPS keeps, because clusters span local parameter servers (LPSs): an LPS sums up its part of each.
+"""The streams that the GPS keeps because clusters span local parameter servers (LPSs). An LPS sums up its part of each.
 
-What an LPS holds here is what the global parameter server (GPS) gave it. If it is killed, or adopts the devices of
-another LPS, it fetches the open global round again.
+All models here come from the global parameter server (GPS). If an LPS is killed, or adopts the devices of another LPS,
+it fetches the open global round again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 
 
 class UpdateLayouts:
-    """The layout of updates in each LPS round: tensors that the GPS has withdrawn are no longer sent."""
+    """Hold the layout of updates in each LPS round. Tensors that the GPS has withdrawn are no longer sent."""
 
     def __init__(self, encoding: AnyEncoding) -> None:
         self._encoding = encoding
@@ -31,7 +31,7 @@ class UpdateLayouts:
         self._accepted: dict[Layout, Acceptance] = {}
 
     def begin(self, lps_round: int, layout: Layout) -> None:
-        """Hear of the layout of updates from an LPS round on."""
+        """Set the layout of updates from an LPS round on."""
         if layout not in self._accepted:
             self._accepted[layout] = Acceptance(layout, self._encoding, UPDATE_PART)
         accepted = self._accepted[layout]
@@ -39,10 +39,11 @@ class UpdateLayouts:
             self._since.append((lps_round, accepted))
 
     def of(self, lps_round: int) -> Acceptance:
-        """Return what updates of an LPS round have to be; before the first that is known, as in that one.
+        """Return the required form of an LPS round's updates. Rounds before the first known one have the form of that
+        one.
 
         Raises:
-            NotReadyError: this LPS is back, and has not heard from the GPS yet what travels.
+            NotReadyError: this LPS has restarted, and does not yet know from the GPS which tensors travel.
         """
         if not self._since:
             raise NotReadyError("no model has come from the GPS yet; ask again")
@@ -50,7 +51,7 @@ class UpdateLayouts:
 
 
 class ReceivedStreams(Holding):
-    """The streams of a global round, and how the updates of this LPS's devices move them."""
+    """Hold the streams of a global round, and move them by the updates of this LPS's devices."""
 
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
@@ -73,7 +74,7 @@ class ReceivedStreams(Holding):
         """Fetch the open global round.
 
         Raises:
-            StateError: what the clock had noted here, or at the LPS before, is lost.
+            StateError: the clock's notes of this LPS, or of the LPS before, are lost.
         """
         parts = self._parts
         received = await parts.gps.model()
@@ -103,7 +104,7 @@ class ReceivedStreams(Holding):
         return report
 
     async def _start_from(self, received: ReceivedModel) -> None:
-        """Have a global round start. Raises PayloadError for offers that do not fit."""
+        """Start a global round. Raises PayloadError for invalid offers."""
         parts = self._parts
         await parts.gps.plans.until_heard(received.plan_version)
         if not received.evaluate_only:
@@ -135,10 +136,10 @@ class ReceivedStreams(Holding):
         return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
 
     async def written(self) -> None:
-        """Wait for nothing: the GPS has what devices were offered."""
+        """Do nothing: the GPS has all offered models."""
 
     async def move(self, lps_round: int, sums: RoutedSums, report: gps_pb.ReportHeader) -> None:
-        """Move the streams by the mean updates; if the global round has no other LPS round, keep the sums."""
+        """Move the streams by the mean updates. If this is the only LPS round of the global round, keep the sums."""
         if self._parts.rounds == 1:
             await asyncio.to_thread(self._add_bases, sums)
             self._sums = sums
@@ -168,7 +169,8 @@ class ReceivedStreams(Holding):
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
         """Return this LPS's part of every stream.
 
-        The report is kept first: the GPS may close the round while this LPS is away, and the last row is here alone.
+        The report is saved first, because the GPS may close the round while this LPS is absent, and only this LPS has
+        the last row.
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
@@ -180,6 +182,6 @@ class ReceivedStreams(Holding):
 
 
 def accepted_model(experiment: Experiment, streams: Streams, header: pb.ModelHeader) -> Acceptance:
-    """Return what a model from the GPS has to be: all streams of as many clusters as its plan has."""
+    """Return the required form of a model from the GPS: all streams of the clusters in its plan."""
     travelling, clusters = streams.without(header.withdrawn), min(header.clusters, experiment.device_count)
     return Acceptance(travelling.layout(clusters), experiment.links.lps_gps.down, travelling.parts(clusters))

@@ -1,4 +1,6 @@
-"""Certificates for processes that are started by hand: an authority in a folder, and what it issues."""
+"""Certificates for processes that are started by hand: an authority in a folder, and the certificates that it
+issues.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -19,7 +21,7 @@ AUTHORITY, DEVICES = "authority", "devices"
 
 
 def init(folder: Path, run: str) -> Path:
-    """Make an authority; gives its folder. Raises CertificateError where there is one already."""
+    """Make an authority, and return its folder. Raises CertificateError if there is one already."""
     place = folder / AUTHORITY
     if (place / CA).exists():  # written last
         raise CertificateError(f"{place} has an authority already; go on with certs issue, or give another --folder")
@@ -28,12 +30,12 @@ def init(folder: Path, run: str) -> Path:
 
 
 def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Release | None = None) -> Path:
-    """Issue a certificate of who is in a role; gives its folder, to be copied to where the process will run.
+    """Issue a certificate for ids in a role. Return its folder, which the user copies to the machine of the process.
 
-    By the authority of the folder, or of a release on Kubernetes.
+    The authority is in the folder, or belongs to a release on Kubernetes.
 
     Raises:
-        CertificateError: there is no authority, nobody can have such a name, or it has a certificate already.
+        CertificateError: there is no authority, the name is not allowed, or it has a certificate already.
     """
     names = names_of(role, ids)
     authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
@@ -48,10 +50,10 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
 
 
 def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
-    """Make all certificates of a name invalid; gives the folders that learn of it, one after the other.
+    """Revoke all certificates of a name. Yield each folder that receives the new list.
 
     Raises:
-        CertificateError: nobody can have such a name, or there is no authority.
+        CertificateError: the name is not allowed, or there is no authority.
     """
     names = names_of(role, ids)
     Authority.load(folder / AUTHORITY)
@@ -62,8 +64,8 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
 
 
 def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
-    """Revoke as `revoke` does, for a release on Kubernetes; return the name of the Secret that tells all its
-    pods so.
+    """Revoke like `revoke`, for a release on Kubernetes. Return the name of the Secret from which all its pods read the
+    list.
     """
     return _certificates_of(release).revoke(names_of(role, ids))
 
@@ -73,12 +75,12 @@ def _authority_of(release: Release) -> Authority:
 
 
 def renew_pods(release: Release) -> list[str]:
-    """Make the certificates of a release's pods anew; gives the names of their Secrets. Raises CertificateError."""
+    """Renew the certificates of a release's pods. Return the names of their Secrets. Raises CertificateError."""
     return _certificates_of(release).renew()
 
 
 def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Renew as `renew_authority` does, for a release on Kubernetes and a folder; yield the holders."""
+    """Renew like `renew_authority`, for a release on Kubernetes and a folder. Yield the holders."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     yield from certificates.renew_authority()
@@ -86,7 +88,7 @@ def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
 
 
 def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Drop as `drop_authority` does, for a release on Kubernetes and a folder; yield the holders."""
+    """Drop like `drop_authority`, for a release on Kubernetes and a folder. Yield the holders."""
     certificates = _certificates_of(release)
     boards = _issued_by_release(folder, certificates.domain)
     _check_issued(certificates.existing_authority(), boards)
@@ -95,7 +97,7 @@ def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
 
 
 def _issued_by_release(folder: Path, domain: str) -> list[Issued]:
-    """Return the certificates in a folder, and below it, that are of a release; none where there is no such folder."""
+    """Return the release's certificates in a folder and below it; none if the folder is missing."""
     return [one for one in map(Issued.read, _places(folder)) if one.peer.domain == domain]
 
 
@@ -111,7 +113,7 @@ def _certificates_of(release: Release) -> "ReleaseCertificates":
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
-    """Return the names for a certificate: of devices as many as there are, else one. Raises CertificateError."""
+    """Return the names for a certificate: as many as there are devices, else one. Raises CertificateError."""
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
     if role in NAMED and not ids:
@@ -124,12 +126,12 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
 
 
 def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[Issued]:
-    """Issue all certificates of a folder anew, each with a new key; gives them as they are made.
+    """Renew all certificates in a folder, each with a new key. Yield each when it is made.
 
-    By the authority of the folder, or of a release on Kubernetes, which has issued them before.
+    The authority, in the folder or of a release on Kubernetes, has issued them before.
 
     Raises:
-        CertificateError: there is no authority, or no certificate; or one is of another run, and then all stay.
+        CertificateError: there is no authority or no certificate, or one belongs to another run. All stay unchanged.
     """
     authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
     for old in _issued_for(authority, folder):
@@ -138,13 +140,13 @@ def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[I
 
 
 def renew_authority(folder: Path) -> Iterator[Issued]:
-    """Make another authority, and have all holders of the folder's certificates trust both; gives them one by one.
+    """Make another authority, and let all holders of the folder's certificates trust both. Yield the holders.
 
-    Certificates stay as they are, by the authority of before, until `renew` makes them anew.
+    Certificates stay signed by the old authority until `renew` replaces them.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or the old authority is still trusted; then all
-        stays.
+        CertificateError: there is no authority or no certificate, or an even older authority is still trusted. Nothing
+            is changed.
     """
     authority = Authority.load(folder / AUTHORITY)
     holders, successor = _issued_for(authority, folder), authority.succeeded()
@@ -153,10 +155,11 @@ def renew_authority(folder: Path) -> Iterator[Issued]:
 
 
 def drop_authority(folder: Path) -> Iterator[Issued]:
-    """Have nobody trust the old authority any more; gives the holders that learn of it.
+    """End the trust of all holders in the old authority. Yield each holder that receives the new list.
 
     Raises:
-        CertificateError: there is none of before, or a certificate of the folder is still by it; then all stays.
+        CertificateError: there is no old authority, or it still vouches for a certificate in the folder. Nothing is
+            changed.
     """
     authority = Authority.load(folder / AUTHORITY)
     if not authority.before:
@@ -170,7 +173,7 @@ def drop_authority(folder: Path) -> Iterator[Issued]:
 
 
 def _check_issued(authority: Authority, holders: Sequence[Issued]) -> None:
-    """Refuse certificates that are not by an authority's own key. Raises CertificateError."""
+    """Refuse certificates that are not signed by an authority's own key. Raises CertificateError."""
     for one in holders:
         if authority.before and not authority.has_issued(one.certificate):
             raise CertificateError(
@@ -185,7 +188,7 @@ def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[
 
 
 def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
-    """Return the certificates of a folder. Raises CertificateError where there is none, or one is of another run."""
+    """Return the certificates in a folder. Raises CertificateError if there are none, or one belongs to another run."""
     found = show(folder)
     for one in found:
         if one.peer.domain != authority.domain:
@@ -196,7 +199,7 @@ def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
 
 
 def show(folder: Path) -> list[Issued]:
-    """Return the certificates of a folder and those below it. Raises CertificateError where there is none."""
+    """Return the certificates in a folder and below it. Raises CertificateError if there are none."""
     found = [Issued.read(place) for place in _places(folder)]
     if not found:
         raise CertificateError(f"no certificate in {folder}; fedstrata certs issue makes one")

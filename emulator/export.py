@@ -1,4 +1,4 @@
-"""A record for the users of TensorBoard and of MLflow, written by those libraries themselves."""
+"""Export of a record for TensorBoard and MLflow, with their own libraries."""
 
 import json
 import math
@@ -22,17 +22,17 @@ Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
 
 
 def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | None) -> str:
-    """Export the record in a folder; gives a line that says where to.
+    """Export the record in a folder. Return a line that names the place.
 
     Args:
-        folder: a run's.
-        target: for whom.
+        folder: the folder of a run.
+        target: the tool.
         place: TensorBoard's log folder, by default `tensorboard` in the run's; MLflow's tracking URI, by default the
             one that MLflow is set to.
 
     Raises:
         MissingPackageError: the target's library is not installed.
-        DataError: there is no record. OutputError: the place is in use, or does not take the export.
+        DataError: there is no record. OutputError: the place is in use, or refuses the export.
     """
     record = load(folder)
     if target == "tensorboard":
@@ -43,7 +43,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Yield everything that was measured in the LPS rounds."""
+    """Yield all measured values of the LPS rounds."""
     rounds = record.rounds
     for column in (*record.metrics, *MEASURED):
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
@@ -52,7 +52,9 @@ def points(record: Record) -> Iterator[Point]:
 
 
 def to_tensorboard(record: Record, logs: Path) -> None:
-    """Write event files: a folder a cluster with its curves over LPS rounds; the rest of the record in `run`."""
+    """Write event files: one folder per cluster with its curves over LPS rounds, and `run` for the rest of the
+    record.
+    """
     writer = needed("torch.utils.tensorboard").SummaryWriter
     check_unused(logs)
     with writer(logs / "run") as events:
@@ -68,7 +70,7 @@ def to_tensorboard(record: Record, logs: Path) -> None:
 
 
 def to_mlflow(record: Record, tracking_uri: str | None) -> str:
-    """Log a run with the experiment's keys as parameters, the curves and the record's files; gives MLflow's run id."""
+    """Log a run with the experiment's keys as parameters, the curves and the record's files. Return MLflow's run id."""
     mlflow = needed("mlflow")
     try:
         client = mlflow.MlflowClient(tracking_uri=tracking_uri)
@@ -100,7 +102,7 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of nested mappings and lists as dotted keys, in the words of `--set`, with their values as JSON.
+    """Yield the leaves of nested mappings and lists as dotted keys, in the form of `--set`, with values as JSON.
 
     >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
     {'name': 'x', 'tasks.0.labels': '[0, 1]'}
@@ -125,6 +127,6 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of the record, without logs and state."""
+    """Return the files of the record, except logs and state."""
     names = ("experiment.yaml", "summary.json", "*.csv", "report.html", "models/*.safetensors")
     return [path for name in names for path in sorted(folder.glob(name))]

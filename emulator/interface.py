@@ -175,7 +175,7 @@ class Record:
 
     @property
     def experiment_yaml(self) -> str:
-        """The same as text: the content of experiment.yaml."""
+        """The resolved experiment as text: the content of experiment.yaml."""
         return self._record.experiment_yaml
 
     @property
@@ -329,7 +329,7 @@ class Models(Mapping[str, Weights]):
 def _experiment(
     given: str | PathLike[str] | Mapping[str, Any], overrides: Sequence[str], seed: int | None
 ) -> tuple[Experiment, str]:
-    """Return the experiment, and what to call its folder."""
+    """Return the experiment, and the name for its folder."""
     if isinstance(given, Mapping):
         parsed = parse_experiment(yaml.safe_dump(dict(given)), overrides=overrides, seed=seed)
         return parsed, parsed.name
@@ -338,7 +338,7 @@ def _experiment(
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
-    """Yield the overrides as `--set` takes them; JSON is YAML."""
+    """Yield the overrides in the form of `--set`. JSON is YAML."""
     if isinstance(given, Mapping):
         yield from (f"{key}={json.dumps(value)}" for key, value in given.items())
     else:

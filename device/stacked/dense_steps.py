@@ -1,6 +1,6 @@
 """Training steps of a stack of dense networks: forward, backward and the optimiser, written out.
 
-The memory into which a step writes is made once. Beside the products, a step's time is the number of calls with few
+The memory into which a step writes is made once. Apart from the products, the number of calls limits the speed with few
 devices, and the written memory with many.
 """
 

@@ -150,7 +150,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes the steps of the first `n` devices of the stack."""
+    """Return a function that makes the steps of the stack's first devices, given their number."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)

@@ -1,1 +1,1 @@
-"""Runs on a Kubernetes cluster: installing a release, following it, collecting its record."""
+"""Runs on a Kubernetes cluster: install a release, follow it, and collect its record."""

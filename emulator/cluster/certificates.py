@@ -1,4 +1,4 @@
-"""The certificates of a release as Secrets: an authority of its own, and a certificate for each of its pods."""
+"""The certificates of a release as Secrets: its own authority, and a certificate for each of its pods."""
 
 import hashlib
 import tempfile
@@ -26,7 +26,7 @@ MOST_LPS = 16  # that get a certificate where only the GPS knows how many there 
 
 
 class ReleaseCertificates:
-    """Issues what the pods of a release show each other; keeps what is there and still fits."""
+    """Issue the certificates of a release's pods. Existing certificates that still fit are kept."""
 
     def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
         self._release = release
@@ -34,10 +34,10 @@ class ReleaseCertificates:
         self._new: list[str] = []
 
     def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
-        """See to a valid certificate for each, and delete nothing; gives the holders of new ones.
+        """Make sure that each holder has a valid certificate, without deleting any. Return the holders of new ones.
 
         Raises:
-            CertificateError: a Secret is in the way that somebody else has made; then nothing is written.
+            CertificateError: another program has made a Secret with a required name. Nothing is written.
         """
         authority = self._found_authority()
         lacking = [who for who, names in holders.items() if authority is None or not self._fits(who, names, authority)]
@@ -49,10 +49,10 @@ class ReleaseCertificates:
         return lacking
 
     def renew(self) -> list[str]:
-        """Make all certificates of the release's pods anew, by its authority; gives the names of their Secrets.
+        """Renew all certificates of the release's pods by its authority. Return the names of their Secrets.
 
         Raises:
-            CertificateError: there is no authority, no certificate, or one that cannot be read; then all stay.
+            CertificateError: there is no authority or no certificate, or one cannot be read. All stay unchanged.
         """
         authority, holders = self.existing_authority(), self._issued()
         for name, issued in holders.items():
@@ -60,19 +60,19 @@ class ReleaseCertificates:
         return list(holders)
 
     def renew_authority(self) -> list[str]:
-        """Make another authority, and have all pods trust both; gives the names of their Secrets.
+        """Make another authority, and let all pods trust both. Return the names of their Secrets.
 
         Raises:
-            CertificateError: the old authority is still trusted, or as `renew` does; then all stays.
+            CertificateError: an even older authority is still trusted, or an error of `renew`. Nothing is changed.
         """
         before, holders = self.existing_authority(), self._issued()
         return self._told_to_trust(before.succeeded(), holders)
 
     def drop_authority_before(self) -> list[str]:
-        """Have no pod trust the authority of before any more; gives the names of their Secrets.
+        """End the trust of all pods in the old authority. Return the names of their Secrets.
 
         Raises:
-            CertificateError: there is none of before, or a certificate is still by it; then all stays.
+            CertificateError: there is no old authority, or it still vouches for a certificate. Nothing is changed.
         """
         authority, holders = self.existing_authority(), self._issued()
         if not authority.before:
@@ -88,7 +88,7 @@ class ReleaseCertificates:
         return self._told_to_trust(authority.alone(), holders)
 
     def _told_to_trust(self, authority: Authority, holders: Iterable[str]) -> list[str]:
-        """Keep an authority in the place of the old one, and give it to all as the one to trust."""
+        """Replace the old authority, and give the new one to all holders as trusted."""
         first = self.fingerprint().encode()
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
         for name in holders:
@@ -96,10 +96,10 @@ class ReleaseCertificates:
         return list(holders)
 
     def revoke(self, names: Iterable[Name]) -> str:
-        """Have all certificates of some names count no more; gives the name of the Secret that says so.
+        """Revoke all certificates of some names. Return the name of the Secret with the list.
 
         Raises:
-            CertificateError: somebody else has made that Secret, or what it says cannot be read.
+            CertificateError: another program has made this Secret, or its list cannot be read.
         """
         name = self.secret(REVOKED_LIST)
         self._secrets.check_replaceable(name)
@@ -112,7 +112,7 @@ class ReleaseCertificates:
         return name
 
     def _issued(self) -> dict[str, Issued]:
-        """Return the certificates of the release's pods, by their Secrets. Raises CertificateError."""
+        """Return the certificates of the release's pods by Secret. Raises CertificateError."""
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
         found = {name: self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)}
         if not found:
@@ -133,25 +133,27 @@ class ReleaseCertificates:
             self._new.append(name)
 
     def take_back(self) -> None:
-        """Delete the Secrets that are new since this began."""
+        """Delete the Secrets that this object has made."""
         while self._new:
             self._secrets.delete(self._new.pop())
 
     def prune(self, holders: Iterable[str]) -> None:
-        """Delete the Secrets of who is no longer there."""
+        """Delete the Secrets of holders that do not exist any more."""
         kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
         for name in self._secrets.made_here():
             if name not in kept:
                 self._secrets.delete(name)
 
     def drop_authority(self) -> None:
-        """Delete the authority, if `fedstrata up` has made it: pods no longer trust it."""
+        """Delete the authority if `fedstrata up` has made it, because pods no longer trust it."""
         name = self.secret(AUTHORITY)
         if name in self._secrets.made_here():
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the authority's fingerprint; a change makes new pods, unless pods took the new authority in steps."""
+        """Return the authority's fingerprint. A change replaces all pods, unless they took the new authority in
+        steps.
+        """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
             return first.decode()
@@ -159,15 +161,15 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """The domain of the release's certificates: the release and its namespace, as in the chart."""
+        """Return the domain of the release's certificates: the release and its namespace, as in the chart."""
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
-        """Return the name of somebody's Secret, as the chart has it."""
+        """Return the name of a holder's Secret, as in the chart."""
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:
-        """Return the authority of the release. Raises CertificateError where `fedstrata up` has made none."""
+        """Return the authority of the release. Raises CertificateError if `fedstrata up` has not made one."""
         authority = self._found_authority()
         if authority is None:
             raise CertificateError(
@@ -177,7 +179,7 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """Return the authority of the release, if it has one. Raises CertificateError where its Secret is damaged."""
+        """Return the authority of the release; None without one. Raises CertificateError if its Secret is damaged."""
         name = self.secret(AUTHORITY)
         found = self._secrets.read(name)
         if found is None:
@@ -192,14 +194,14 @@ class ReleaseCertificates:
                 ) from None
 
     def _new_authority(self) -> Authority:
-        """Return a new authority, or the one that another `fedstrata up` has made in the meantime."""
+        """Return a new authority, or the one that another `fedstrata up` has made meanwhile."""
         authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)
         return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
-        """Return whether a Secret holds its holder's certificate, by this authority, valid for long enough."""
+        """Return whether a Secret holds its holder's certificate by this authority, and is valid for long enough."""
         found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
             return False
@@ -215,9 +217,11 @@ class ReleaseCertificates:
 def holders_of(
     values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
 ) -> dict[str, list[Name]]:
-    """Return the holders of a release's certificates, and their names; `values` are the chart's with all defaults.
+    """Return the holders of a release's certificates with their names. `values` are the chart's values with all
+    defaults.
 
-    `lps_count` is how many LPSs the run begins with, 0 where only the GPS will know, and of the values unless given.
+    `lps_count` is the number of LPSs at the start of the run; 0 if only the GPS will know it. Without it, the values
+    decide.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
@@ -236,9 +240,9 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values in which certificates are generated, unless they say where they come from.
+    """Return the values with generated certificates, unless they name another source.
 
-    An authority's fingerprint of an `up` before is left out: it is of the one that is there now, or of none.
+    The fingerprint of an earlier `up` is left out: it belongs to the present authority, or to none.
     """
     tls = values.get("tls", {})
     if not isinstance(tls, dict):
@@ -250,7 +254,7 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now owns the Secret of the authority; its own has the same name."""
+    """Return whether cert-manager now owns the authority's Secret. Its own Secret has the same name."""
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
     return tls["mode"] == "cert-manager" and not issuer.get("name")
@@ -258,10 +262,10 @@ def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def tls_of_secret(found: Mapping[str, bytes], name: str) -> Iterator[TlsFiles]:
-    """The certificate of a Secret, in files that only this user may read and that go with the block.
+    """Yield the certificate in a Secret as temporary files that only this user may read.
 
     Raises:
-        CertificateError: it is not to be used.
+        CertificateError: the certificate is not usable.
     """
     with _folder_of(found, FILES, name) as folder:
         try:

@@ -1,4 +1,4 @@
-"""What `fedstrata up` gives the chart: values from files and from the command line, and what it works out itself."""
+"""The values that `fedstrata up` gives the chart: from files, from the command line, and computed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,22 +16,22 @@ CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of files and of KEY=VALUE texts, later ones on top.
+    """Return the values of files and of KEY=VALUE texts. Later ones replace earlier ones.
 
     Raises:
-        ExperimentError: one of them is not readable, or not what it should be.
+        ExperimentError: one of them cannot be read, or has an invalid form.
     """
     defaults = load_values(chart / "values.yaml") if overrides else {}
     return merge_values([*map(load_values, files), *(value_of(text, defaults) for text in overrides)])
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return values with the number of LPSs that an experiment begins with, whatever an earlier experiment had of them.
+    """Return values with the number of LPSs at the start of an experiment, independent of an earlier experiment.
 
-    `asked` are those of these that were given now, and no earlier.
+    `asked` are the values that were given in this call.
 
     Raises:
-        ExperimentError: another number was given than the experiment makes.
+        ExperimentError: the given number contradicts the experiment.
     """
     if not isinstance(values.get("lps", {}), dict):
         return values  # which the chart refuses
@@ -46,10 +46,11 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
 
 
 def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the memory that an experiment's pods need, but for what of it was asked for now.
+    """Return the values with the memory that an experiment's pods need, except the memory that was requested in this
+    call.
 
     Raises:
-        PluginError: own code is not to be had here. FedstrataError: the model cannot be made.
+        PluginError: own code is not available here. FedstrataError: the model cannot be made.
     """
     if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
         return values  # which the chart refuses
@@ -67,10 +68,10 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return the values with files of own code, in place of those that were there; as they are where none are given.
+    """Return the values with these files of own code in place of earlier files; without files, the unchanged values.
 
     Raises:
-        ExperimentError: a file cannot be read, or they are more than a ConfigMap holds.
+        ExperimentError: a file cannot be read, or the files are too large for a ConfigMap.
     """
     if not files:
         return values
@@ -92,11 +93,11 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chart's value, given as lps.nodeSelector.tier=edge, as a values file has it: text where the chart has
-    text.
+    """Return a chart's value, given as lps.nodeSelector.tier=edge, in the form of a values file. It is a text if the
+    chart's value is.
 
     Raises:
-        ExperimentError: it is not KEY=VALUE, or the value is not YAML.
+        ExperimentError: the text is not KEY=VALUE, or the value is not YAML.
     """
     key, equals, value = text.partition("=")
     path = key.split(".")
@@ -122,7 +123,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """Return a values file. Raises ExperimentError when it is none."""
+    """Return the content of a values file. Raises ExperimentError if it is not one."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -133,7 +134,7 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the values files laid over each other, later ones on top, as Helm does."""
+    """Return the merged values files, with later ones on top, like Helm."""
     merged: dict[str, Any] = {}
     for document in documents:
         for key, value in document.items():

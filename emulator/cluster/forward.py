@@ -1,4 +1,4 @@
-"""A port of a pod on this machine, by way of the Kubernetes API."""
+"""A port of a pod on this machine, through the Kubernetes API."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PodPort:
-    """A port of a pod in a namespace."""
+    """Describe a port of a pod in a namespace."""
 
     configuration: "Configuration"
     namespace: str
@@ -25,7 +25,7 @@ class PodPort:
 
     @contextmanager
     def forwarded(self) -> Iterator[str]:
-        """An address on this machine that leads to the port, while the block lasts.
+        """Yield an address on this machine that leads to the port while the block lasts.
 
         Raises:
             AddressError: the pod cannot be reached. AccountError: this account may not forward ports.
@@ -84,9 +84,9 @@ class PodPort:
 
 @cache
 def _portforward() -> Callable[..., Any]:
-    """Return the Kubernetes client's own, with an end for a connection over a cut link.
+    """Return the Kubernetes client's port forward, which also ends connections over a cut link.
 
-    There its thread dies with a traceback on the terminal, and leaves whoever reads from the pod waiting for ever.
+    Otherwise its thread dies with a traceback on the terminal, and readers from the pod wait for ever.
     """
     from kubernetes.stream import portforward, ws_client
     from websocket import WebSocketException

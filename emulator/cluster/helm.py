@@ -1,4 +1,4 @@
-"""Helm, as a command on the PATH or, where there is none, as the library of the helm-python-sdk package."""
+"""Helm, as a command on the PATH or, without one, as the library in the package helm-python-sdk."""
 
 import json
 import os
@@ -24,14 +24,14 @@ FORCE_CONFLICTS = "--force-conflicts"  # of Helm 4: numbers that the GPS has set
 
 
 class Helm:
-    """Installs and removes one release."""
+    """Install and remove one release."""
 
     def __init__(self, release: Release) -> None:
         self._release = release
         self._command = shutil.which("helm")
 
     def chart(self) -> str | None:
-        """Chart and version of the release, such as fedstrata-0.2.0; None where there is no release of that name.
+        """Return chart and version of the release, such as fedstrata-0.2.0; None if there is no release with this name.
 
         Raises:
             AddressError: Kubernetes does not answer, or refuses.
@@ -44,10 +44,10 @@ class Helm:
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
-        """Return whether the release exists; an existing release has to be of our chart.
+        """Return whether the release exists. An existing release must have our chart.
 
         Raises:
-            ExperimentError: it is of another chart, which is not touched.
+            ExperimentError: the release has another chart. It is not changed.
         """
         chart = self.chart()
         if chart is not None and re.sub(r"-v?\d[^-]*(-.*)?$", "", chart) != CHART_NAME:
@@ -58,14 +58,14 @@ class Helm:
         return chart is not None
 
     def values(self) -> dict[str, Any]:
-        """Return the values that the release was given. Raises AddressError when there is none."""
+        """Return the values of the release. Raises AddressError if there is none."""
         name = self._release.name
         if self._command is not None:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
         return dict(self._by_library("values"))
 
     def check(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Render the chart without asking Kubernetes anything. Raises ExperimentError where it refuses these values."""
+        """Render the chart without a call to Kubernetes. Raises ExperimentError if the chart refuses these values."""
         if self._command is None:
             self._by_library("render", chart=str(chart), values=dict(values))
             return
@@ -73,10 +73,10 @@ class Helm:
             self._run(["template", self._release.name, str(chart), "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install the chart, or upgrade the release to it; its namespace is there.
+        """Install the chart, or upgrade the release to it. Its namespace exists.
 
         Raises:
-            ExperimentError: the chart refuses these values; its message says why.
+            ExperimentError: the chart refuses these values. The message gives the reason.
             AddressError: Kubernetes does not answer, or refuses.
         """
         if self._command is None:
@@ -91,7 +91,7 @@ class Helm:
             ])  # fmt: skip
 
     def uninstall(self) -> None:
-        """Remove the release. Raises AddressError when there is none."""
+        """Remove the release. Raises AddressError if there is none."""
         if self._command is not None:
             self._run(["uninstall", self._release.name, "--wait"])
             return
@@ -113,10 +113,10 @@ class Helm:
         return done.stdout
 
     def _by_library(self, call: str, **arguments: Any) -> Any:
-        """Make a call of the library, under the name by which Helm's own command manages fields.
+        """Call the library under the program name with which Helm's own command manages fields.
 
         Raises:
-            ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes does.
+            ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes refuses.
         """
         config = {
             "namespace": self._release.namespace,
@@ -139,7 +139,7 @@ class Helm:
 
 @contextmanager
 def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
-    """Name of a file with values, which goes with the block."""
+    """Yield the name of a temporary file with values."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(dict(values), file)
         file.flush()
@@ -147,18 +147,18 @@ def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_chart(chart: Path) -> None:
-    """Raise ExperimentError where a folder holds no chart."""
+    """Raise ExperimentError if a folder holds no chart."""
     if not (chart / "Chart.yaml").exists():
         raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
 
 
 def chart_of(found: Mapping[str, Any]) -> str:
-    """Chart and version of a listed release, as the command has it and as the library has it."""
+    """Return chart and version of a listed release, in the form of the command or of the library."""
     return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
 
 
 def _refused(message: str) -> ExperimentError | AddressError:
-    """Helm's message on one line: the chart's own words where it was the chart that refused."""
+    """Return an error with Helm's message on one line. If the chart refused, it has the chart's own text."""
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):
         if mark in line:

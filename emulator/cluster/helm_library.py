@@ -1,8 +1,8 @@
-"""Helm's library in a process of its own, which is called helm: Kubernetes keeps whom a field is managed by under the
-name of the program, and what one program manages another may not change.
+"""Helm's library in a separate process with the name helm. Kubernetes stores the program that manages a field by its
+name, and no other program may change the field.
 
-Reads a request as JSON on standard input and answers on standard output. Imports nothing of ours: it is run by its
-path.
+The process reads a request as JSON on standard input and answers on standard output. It imports none of our modules,
+because it is run by its path.
 """
 
 import json
@@ -13,7 +13,7 @@ HELM_S = 300
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """Do what a request says; gives what was asked for, or None."""
+    """Carry out a request; return its result, or None."""
     from helm_python import Chart, Config
 
     name = request["release"]
@@ -36,7 +36,9 @@ def answer(request: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """One request, one answer: `result`, or `error` with the library's words, or `missing` where there is none."""
+    """Answer one request with `result`, with `error` and the library's text, or with `missing` if there is no
+    library.
+    """
     request = json.load(sys.stdin)
     try:
         from helm_python import HelmError

@@ -1,7 +1,6 @@
-"""Kubernetes as the experimenter sees it: a release's objects, and a way to the GPS.
+"""Kubernetes for the experimenter: a release's objects, and a connection to the GPS.
 
-With `emulator/cluster/secrets.py` and `emulator/cluster/forward.py` the only module of the emulator that speaks to the
-Kubernetes API.
+Only this module, `emulator/cluster/secrets.py` and `emulator/cluster/forward.py` call the Kubernetes API.
 """
 
 import time
@@ -27,10 +26,10 @@ GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
 class InstalledRelease:
-    """The parts of a release that Kubernetes knows: its pods, claims and Secrets."""
+    """Hold the Kubernetes objects of a release: its pods, claims and Secrets."""
 
     def __init__(self, release: Release) -> None:
-        """Raises AddressError when there is no usable context."""
+        """Connect to the release's cluster. Raises AddressError if there is no usable context."""
         from kubernetes import client
 
         self.release, self.configuration = release, _configuration(release)
@@ -45,7 +44,7 @@ class InstalledRelease:
     # --- what this account may do --------------------------------------------------------------
 
     def may(self, verb: str, resource: str) -> bool:
-        """Return whether this account has a right on a resource of the core group in the release's namespace."""
+        """Return whether this account has a right on a core resource in the release's namespace."""
         from kubernetes import client
 
         what = {"namespace": self._namespace, "verb": verb, "resource": resource}
@@ -59,14 +58,14 @@ class InstalledRelease:
     # --- its pods -----------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
-        """Wait until every workload of the release runs its newest pods and all are ready; tells how far they are.
+        """Wait until every workload of the release runs its newest pods and all are ready. Report the progress.
 
-        Pods of an earlier revision are deleted: most Kubernetes replace pods of a StatefulSet one after the other, each
-        when the last is ready, but the new experiment needs all.
+        Pods of an earlier revision are deleted, because the new experiment needs all pods at once. Most Kubernetes
+        versions replace pods of a StatefulSet one after the other, each when the last is ready.
 
         Raises:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
-            AddressError: the time is up; says which pods are not ready and why.
+            AddressError: the time is up. The message names the pods that are not ready, with the reasons.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -90,7 +89,7 @@ class InstalledRelease:
         return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
 
     def look(self) -> Seen:
-        """Return the release's objects, and the namespace's warnings."""
+        """Return the release's objects, and the warnings of the namespace."""
         ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
         with self._answering():
             return Seen(
@@ -102,7 +101,7 @@ class InstalledRelease:
             )
 
     def _delete_outdated(self, seen: Seen) -> None:
-        """Delete the pods of StatefulSets that are of an earlier revision than the newest."""
+        """Delete the pods of StatefulSets with an earlier revision than the newest."""
         from kubernetes import client
 
         newest = {found.metadata.name for found in seen.sets if found.status.update_revision}
@@ -118,10 +117,10 @@ class InstalledRelease:
                 )  # fmt: skip
 
     def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
-        """Wait until what is being deleted of the release is gone: claims, and with `pods` all pods.
+        """Wait until the deleted objects of the release are gone: claims and, with `pods`, all pods.
 
         Raises:
-            AddressError: the time is up; says what is left.
+            AddressError: the time is up. The message names what is left.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -141,7 +140,7 @@ class InstalledRelease:
         return claims + (owned if pods else [])
 
     def delete_tests(self) -> None:
-        """Delete the pod of `helm test`, which an uninstallation leaves."""
+        """Delete the pod of `helm test`, which an uninstallation does not delete."""
         with self._answering():
             self._core.delete_collection_namespaced_pod(
                 self._namespace, label_selector=f"{self._selector},{COMPONENT}=test", _request_timeout=REQUEST_S
@@ -154,7 +153,7 @@ class InstalledRelease:
         return [str(c.metadata.name) for c in self.look().claims if c.metadata.deletion_timestamp is None]
 
     def delete_claims(self) -> list[str]:
-        """Delete the release's volume claims, records included; gives their names."""
+        """Delete the release's volume claims, including records. Return their names."""
         names = self.claims()
         with self._answering():
             for name in names:
@@ -165,13 +164,13 @@ class InstalledRelease:
 
     @property
     def secrets(self) -> KubernetesSecrets:
-        """The Secrets of its certificates."""
+        """Return the Secrets of the release's certificates."""
         labels = dict(part.split("=") for part in self._selector.split(","))
         return KubernetesSecrets(self._core, self._namespace, labels)
 
 
 class GpsAccess:
-    """The way to the GPS of an installed release: its pod, the operator's certificate and an address."""
+    """Connect to the GPS of an installed release: its pod, the operator's certificate and an address."""
 
     def __init__(self, installed: InstalledRelease) -> None:
         self._installed = installed
@@ -179,10 +178,10 @@ class GpsAccess:
 
     @contextmanager
     def operator_tls(self) -> Iterator[TlsFiles | None]:
-        """The operator's certificate of the release, while the block lasts; None if its pods do not encrypt.
+        """Yield the operator's certificate of the release; None if its pods do not encrypt.
 
         Raises:
-            AccountError: this account may not read it. CertificateError: it is not there, or not to be used.
+            AccountError: this account may not read it. CertificateError: it is missing or not usable.
         """
         name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
         if name is None:
@@ -195,16 +194,16 @@ class GpsAccess:
             yield tls
 
     def pod(self, port: str = "grpc") -> tuple[str, int]:
-        """Name of the running GPS pod, and its port. Raises AddressError as `_gps` does."""
+        """Return the name of the running GPS pod, and its port. Raises AddressError like `_gps`."""
         pod = self._gps()
         return pod.metadata.name, _port_of(pod, port)
 
     def _gps(self) -> Any:
-        """Return the running GPS pod; waits for a moment for one that has just been replaced.
+        """Return the running GPS pod. Wait a moment for a pod that has just been replaced.
 
         Raises:
-            AddressError: there is none, or it does not run; says why.
-            RunStoppedError: it ends each time that Kubernetes starts it, or cannot be started; says why.
+            AddressError: there is no pod, or it does not run. The message gives the reason.
+            RunStoppedError: the pod ends after each start, or cannot start. The message gives the reason.
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
@@ -227,7 +226,7 @@ class GpsAccess:
 
     @contextmanager
     def address(self, port: str = "grpc") -> Iterator[str]:
-        """An address on this machine that leads to a port of the release's GPS, while the block lasts.
+        """Yield an address on this machine that leads to a port of the release's GPS while the block lasts.
 
         Raises:
             AddressError: there is no GPS that runs, or this account may not forward ports.
@@ -271,7 +270,7 @@ def _warnings(core: Any, namespace: str) -> list[Any]:
 
 
 def _port_of(pod: Any, name: str) -> int:
-    """Return the number of a pod's port. Raises AddressError when it has none."""
+    """Return the number of a pod's named port. Raises AddressError if the pod has no such port."""
     for port in pod.spec.containers[0].ports or []:
         if port.name == name:
             return int(port.container_port)

@@ -1,4 +1,4 @@
-"""Which release, in which namespace of which Kubernetes: what all commands about a run on Kubernetes have in common."""
+"""The release, its namespace and its Kubernetes, which all commands for a run on Kubernetes share."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters, as Helm and Kubernetes have i
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A release by name, and how to come to it; checks the names, so that nothing is begun with one that is refused."""
+    """Name a release, and how to reach it. The names are checked before any work begins."""
 
     name: str
     namespace: str

@@ -1,4 +1,4 @@
-"""A run on Kubernetes from the experimenter's side: up, status, collect, down."""
+"""A run on Kubernetes for the experimenter: up, status, collect, down."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ FIRST_STATUS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest:
-    """The request of a `fedstrata up`."""
+    """Hold the request of a `fedstrata up`."""
 
     experiment: Experiment
     values: Sequence[Path] = ()
@@ -80,10 +80,10 @@ class UpRequest:
 def up(release: Release, request: UpRequest, console: "Console") -> None:
     """Install or upgrade the chart with an experiment and wait until all pods are ready.
 
-    A release that is there keeps the values it was given; those of the request lie over them.
+    An existing release keeps its values. The values of the request replace them.
 
     Raises:
-        DataError: the data set holds less than the partition asks for.
+        DataError: the data set has fewer examples than the partition needs.
         ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
     """
     chart = request.chart or CHART
@@ -127,7 +127,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
 def _check_not_overtaken(
     release: Release, found: Mapping[str, Any], asked: Mapping[str, Any], experiment: Experiment
 ) -> None:
-    """Raise AddressError if somebody has upgraded the release to other values while its pods were waited for."""
+    """Raise AddressError if another user has upgraded the release to other values during the wait for its pods."""
     changed = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
     if not changed:
         return
@@ -143,7 +143,7 @@ def _check_not_overtaken(
 def _values(
     request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return all values for the chart: those kept of the release, those asked for now, and what is worked out here."""
+    """Return all values for the chart: those kept from the release, those requested now, and computed ones."""
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)
     try:
@@ -156,7 +156,7 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return the holders of the certificates that are made here; none if the values leave that to others."""
+    """Return the holders of the certificates to make; none if the values name another source."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
         return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
@@ -173,14 +173,14 @@ def _with_certificates(
     values: dict[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Make the Secrets that the pods will mount; gives the values with the fingerprint of who has signed."""
+    """Make the Secrets for the pods. Return the values with the fingerprint of the signing authority."""
     if made := certificates.make(holders):
         tell(f"made certificates for {listed(made)}")
     return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
 
 
 def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
-    """Delete the Secrets that are new, unless there is a release: its pods may mount them."""
+    """Delete new Secrets, unless there is a release: its pods may mount them."""
     with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
         if helm.chart() is None:
             certificates.take_back()
@@ -192,7 +192,7 @@ def _tidy(
     values: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> None:
-    """Delete the Secrets that the release, as it is now, has no use for."""
+    """Delete the Secrets that the present release does not use."""
     try:
         if holders:
             certificates.prune(holders)
@@ -203,7 +203,9 @@ def _tidy(
 
 
 def _check_partition(experiment: Experiment) -> None:
-    """Raise DataError if the data set holds less than the partition asks for; pods may have one that is not here."""
+    """Raise DataError if the data set has fewer examples than the partition needs. Pods may have data that this machine
+    lacks.
+    """
     if isinstance(experiment.partition, LocalPartition):
         return
     here = experiment.data.model_copy(update={"download": False})
@@ -215,7 +217,9 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values for a Role without rights that this account lacks: Kubernetes refuses a Role with them."""
+    """Return the values without rights for the Role that this account lacks: Kubernetes refuses a Role with such
+    rights.
+    """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
         return values
@@ -224,11 +228,11 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
 
 
 def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
-    """Return the state of the release's run; None if its GPS does not run or does not answer.
+    """Return the state of the release's run; None if its GPS does not run or answer.
 
     Raises:
-        AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that
-            the GPS knows; `unknown` says what is not known for that reason.
+        AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that the
+            GPS knows. `unknown` names what is unknown for this reason.
     """
     try:
         return status(release, Quiet(), once=True)
@@ -239,16 +243,17 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
 
 def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Return whether LPSs keep their state when they are replaced together with their devices."""
+    """Return whether LPSs keep their state if they and their devices are replaced."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
 
 def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
-    """Refuse if the GPS says that it conducts a run of another experiment, or one that no new pod could go on with.
+    """Refuse if the GPS conducts a run of another experiment, or a run that new pods could not continue.
 
     Raises:
-        ExperimentError: it does. AccountError, CertificateError, HandshakeError: it cannot be asked.
+        ExperimentError: the GPS conducts such a run. AccountError, CertificateError, HandshakeError: the GPS cannot be
+            asked.
     """
     found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
     if found is None or found.phase in {"completed", "failed"}:
@@ -267,12 +272,13 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
 
 
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
-    """Refuse where the GPS says that this very run has not failed; nothing is done where it does not run or answer.
+    """Refuse if the GPS reports that this run has not failed. Without a running GPS that answers, do nothing.
 
-    LPSs and devices of a run that is begun anew leave the state of the earlier one behind.
+    LPSs and devices of a repeated run do not use the state of the earlier one.
 
     Raises:
-        ExperimentError: it has not. AccountError, CertificateError, HandshakeError: it cannot be asked.
+        ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be
+            asked.
     """
     what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
     found = _status_now(release, what)
@@ -286,7 +292,7 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the word with which a failed run is begun anew: another than before, or what it was begun with."""
+    """Return the word with which a run begins: a new word to repeat a failed run, else the word of its beginning."""
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
@@ -294,19 +300,19 @@ def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
 
 
 class _Elsewhere:
-    """The backend of a run that Kubernetes keeps alive: there is nothing to do but watch."""
+    """Do nothing for a run that Kubernetes keeps alive."""
 
     async def scale_lps(self, replicas: int) -> None:
         """Do nothing: the GPS scales the LPSs itself."""
 
     async def failure(self) -> BaseException:
-        """Never: the GPS's status says what fails."""
+        """Wait for ever: the GPS's status reports failures."""
         await asyncio.Event().wait()
         raise AssertionError
 
 
 def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
-    """Show a run's state, once or until it has ended, with `shows_page` on its page, too.
+    """Show a run's state, once or until its end; with `shows_page`, also on its page.
 
     Raises:
         RunStoppedError: the run failed.
@@ -332,7 +338,7 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
 
 
 def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
-    """Return a run's failure, with what to do about it."""
+    """Return a run's failure, with advice."""
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
@@ -352,10 +358,10 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
 
 
 def collect(release: Release, out: Path, display: Display) -> Path:
-    """Wait for the end of the run and put its record, with the report, into a new folder; gives the report.
+    """Wait for the end of the run, and put its record and report into a new folder. Return the report.
 
     Raises:
-        OutputError: the folder is in use. RunStoppedError: the run failed; its record is collected all the same.
+        OutputError: the folder is in use. RunStoppedError: the run failed. Its record is collected, too.
     """
     from emulator.results.report import write_report
 
@@ -379,7 +385,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """The things that `fedstrata down` found, deleted and kept."""
+    """Hold what `fedstrata down` found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets
@@ -388,12 +394,12 @@ class Removed:
 
 
 def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
-    """Uninstall a release and wait until its pods are gone; with `deletes_records` its volume claims, too.
+    """Uninstall a release, and wait until its pods are gone; with `deletes_records`, also its volume claims.
 
-    Claims that an earlier uninstallation has left are deleted, too; Secrets of certificates always.
+    This includes claims that an earlier uninstallation has left. Secrets of certificates are always deleted.
 
     Raises:
-        ExperimentError: the release is of another chart. AddressError: there is nothing of that name.
+        ExperimentError: the release has another chart. AddressError: there is no release or claim with this name.
     """
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
@@ -423,8 +429,8 @@ def claims_of(release: Release) -> list[str]:
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Return an experiment as it goes to a cluster: without this machine's data folder, which pods do not have; tells
-    so.
+    """Return an experiment for a cluster, without this machine's data folder, which pods do not have. Report the
+    change.
     """
     experiment = load_experiment(path, overrides, seed)
     refuse_faults(experiment, "Kubernetes")

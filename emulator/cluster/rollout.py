@@ -1,5 +1,6 @@
-"""How far the pods of a release have come, judged from what Kubernetes holds: what is ready, what is waited for, and
-what no waiting will bring. Takes the API's objects and asks nobody."""
+"""The progress of a release's pods, from Kubernetes' objects: ready pods, reasons for waiting, and pods that cannot
+start. The module makes no calls.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The objects of a release at one moment, and the warnings of its namespace."""
+    """Hold the objects of a release at one moment, and the warnings of its namespace."""
 
     sets: Sequence[Any] = ()
     daemons: Sequence[Any] = ()
@@ -34,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of the pods."""
+    """Hold the progress of the pods."""
 
     wanted: int
     ready: int
@@ -45,12 +46,12 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """All of it for a person: 3 of 14 pods are ready; why not more."""
+        """Return the progress in one line: 3 of 14 pods are ready, and why not more."""
         return "; ".join([f"{self.ready} of {self.wanted} pods are ready", *self.reasons])
 
 
 def progress(seen: Seen) -> Progress:
-    """Judge what is seen; pods that are going, or of an earlier form of their workload, do not count."""
+    """Return the progress in these objects. Pods that are being deleted or outdated do not count."""
     pods = current_pods(seen)
     ready = [pod for pod in pods if is_ready(pod)]
     reasons = tuple(_reasons(seen, pods))
@@ -70,15 +71,15 @@ def progress(seen: Seen) -> Progress:
 
 
 def current_pods(seen: Seen) -> list[Any]:
-    """Return the workloads' pods that stay: neither being deleted nor outdated."""
+    """Return the workloads' pods that stay: neither deleted nor outdated."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
     staying = [pod for pod in seen.pods if pod.metadata.owner_references and pod.metadata.deletion_timestamp is None]
     return [pod for pod in staying if pod.metadata.uid not in left_out]
 
 
 def outdated_pods(seen: Seen) -> list[Any]:
-    """Return the pods of an earlier form of their workload, or of a workload with a newest form that Kubernetes has not
-    looked at yet.
+    """Return the pods of an earlier revision, or of a workload with a revision that Kubernetes has not
+    processed yet.
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
@@ -86,9 +87,7 @@ def outdated_pods(seen: Seen) -> list[Any]:
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
-    """Return the label and its value that a workload's newest pods have; the empty value where that is not
-    known yet.
-    """
+    """Return the label and value of a workload's newest pods. The value is empty if it is not known yet."""
     if not is_seen(found):
         return REVISION, ""
     if hasattr(found.spec, "replicas"):
@@ -105,7 +104,9 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 
 
 def hopeless(pod: Any) -> str:
-    """Return why a pod cannot start, in Kubernetes' words or its own last ones; an empty text while it may start."""
+    """Return why a pod cannot start, in Kubernetes' words or the pod's last ones; an empty text if it may still
+    start.
+    """
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
         if waiting is not None and PASSING in (waiting.message or ""):
@@ -119,15 +120,15 @@ def hopeless(pod: Any) -> str:
 
 
 def _more_memory(pod: Any) -> str:
-    """Return the chart's value that gives a pod's tier more memory."""
+    """Return the chart's value that gives more memory to a pod's tier."""
     tier = (pod.metadata.labels or {}).get(COMPONENT, "TIER")
     fewer = ", or lower device.devicesPerPod" if tier == "device" else ""
     return f"raise {tier}.resources.limits.memory{fewer}"
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
-    """Yield each reason once, with how many pods it holds up: the scheduler's, the claims', the quota's, the
-    volumes'.
+    """Yield each reason once, with the number of pods that it delays: from the scheduler, claims, the quota or
+    volumes.
     """
     by_reason: dict[str, list[str]] = {}
     for pod in pods:
@@ -154,7 +155,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _has_started(pod: Any) -> bool:
-    """Return whether all containers of a pod run or have run: kubelet has then done its part for them."""
+    """Return whether all containers of a pod run or have run. kubelet has finished its work for them then."""
     return is_ready(pod) or _are_started(pod.status.container_statuses or [])
 
 
@@ -175,19 +176,19 @@ def is_ready(pod: Any) -> bool:
 
 
 def is_seen(found: Any) -> bool:
-    """Return whether a workload's status is of its newest specification."""
+    """Return whether a workload's status belongs to its newest specification."""
     return bool((found.status.observed_generation or 0) >= found.metadata.generation)
 
 
 def is_set_ready(found: Any) -> bool:
-    """Return whether all pods of a StatefulSet are of its newest form and ready."""
+    """Return whether all pods of a StatefulSet are newest and ready."""
     wanted, status = found.spec.replicas, found.status
     newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
     return bool(is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
 
 
 def is_daemon_ready(found: Any) -> bool:
-    """Return whether all pods of a DaemonSet are of its newest form and ready."""
+    """Return whether all pods of a DaemonSet are newest and ready."""
     status = found.status
     wanted = status.desired_number_scheduled
     return bool(

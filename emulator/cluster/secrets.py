@@ -1,4 +1,4 @@
-"""The Secrets of a release as the Kubernetes API has them, and the messages for when that API refuses or is silent."""
+"""The Secrets of a release in the Kubernetes API, and messages for an API that refuses or is silent."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,9 @@ NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
 
 @contextmanager
 def answering(host: str) -> Iterator[None]:
-    """A block that asks the Kubernetes API. Raises AccountError, AddressError where it refuses or does not answer."""
+    """Enter a block that calls the Kubernetes API. Raises AccountError or AddressError if it refuses or does not
+    answer.
+    """
     from kubernetes import client
 
     try:
@@ -34,15 +36,15 @@ def answering(host: str) -> Iterator[None]:
 
 
 def sentence(error: object) -> str:
-    """Return a reason on one line, without the full stop and the object that it is about."""
+    """Return a reason on one line, without its full stop and its object."""
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 class KubernetesSecrets:
-    """The Secrets with certificates of one release."""
+    """Hold the Secrets with certificates of one release."""
 
     def __init__(self, core: Any, namespace: str, labels: Mapping[str, str]) -> None:
-        """`core` is the client of the API's core group; `labels` are those of all the release's objects."""
+        """Set the client `core` of the API's core group, and the labels of all the release's objects."""
         self._core = core
         self._namespace = namespace
         self._labels = {**labels, **OF_CERTIFICATES}
@@ -51,7 +53,7 @@ class KubernetesSecrets:
         return answering(self._core.api_client.configuration.host)
 
     def ensure_namespace(self) -> None:
-        """Make the release's namespace, if it is not there; Helm would make it too late for Secrets."""
+        """Make the release's namespace if it is missing. Helm would make it too late for Secrets."""
         from kubernetes import client
 
         with self._answering():
@@ -62,7 +64,7 @@ class KubernetesSecrets:
                     raise
 
     def read(self, name: str) -> dict[str, bytes] | None:
-        """Return the content of a Secret; None if there is no such Secret.
+        """Return the content of a Secret; None if it does not exist.
 
         Raises:
             AccountError: this account may not read it.
@@ -71,7 +73,7 @@ class KubernetesSecrets:
         return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
 
     def _found(self, name: str) -> Any:
-        """Return a Secret as Kubernetes has it; None where there is none."""
+        """Return a Secret as a Kubernetes object; None if it does not exist."""
         from kubernetes import client
 
         with self._answering():
@@ -88,7 +90,7 @@ class KubernetesSecrets:
                 return None
 
     def check_replaceable(self, name: str) -> None:
-        """Raise CertificateError where a Secret of that name is there that `fedstrata up` has not made."""
+        """Raise CertificateError if a Secret with this name exists that `fedstrata up` has not made."""
         found = self._found(name)
         if found is not None:
             self._check_ours(found)
@@ -103,7 +105,7 @@ class KubernetesSecrets:
             )
 
     def create(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release; False where one of that name is there, which stays as it is.
+        """Make a Secret of the release. Return False if the name exists; that Secret stays unchanged.
 
         Raises:
             AddressError: there is no such namespace, and this account may not make one.
@@ -127,10 +129,10 @@ class KubernetesSecrets:
         return True
 
     def write(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release, or put this in the place of one that was made here; gives whether it is new.
+        """Make a Secret of the release, or replace one that was made here. Return whether it is new.
 
         Raises:
-            CertificateError: one of that name is there that `fedstrata up` has not made; it stays as it is.
+            CertificateError: a Secret with this name exists that `fedstrata up` has not made. It stays unchanged.
         """
         if self.create(name, data):
             return True
@@ -157,11 +159,11 @@ class KubernetesSecrets:
         )
 
     def names(self) -> list[str]:
-        """Return the names of the release's Secrets that hold certificates, by `fedstrata up` or by cert-manager."""
+        """Return the names of the release's Secrets with certificates, made by `fedstrata up` or by cert-manager."""
         return [str(found.metadata.name) for found in self._listed()]
 
     def made_here(self) -> list[str]:
-        """Return the names of those that `fedstrata up` has made."""
+        """Return the names of the Secrets that `fedstrata up` has made."""
         return [str(found.metadata.name) for found in self._listed() if is_ours(found.metadata, self._labels)]
 
     def _listed(self) -> list[Any]:
@@ -173,7 +175,7 @@ class KubernetesSecrets:
         return list(found.items)
 
     def delete(self, name: str) -> None:
-        """Delete a Secret, if it is there."""
+        """Delete a Secret if it exists."""
         from kubernetes import client
 
         with self._answering():

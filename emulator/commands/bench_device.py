@@ -49,7 +49,7 @@ def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
 
 
 def said_of(pace: "Pace", experiment: "Experiment") -> str:
-    """Return the measured values in words, and as they go into an experiment file."""
+    """Return the measured values in words, and in the form of an experiment file."""
     from emulator.console.units import counted
     from fedstrata.experiment.quantities import written_duration
 
@@ -74,5 +74,5 @@ def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
 
 
 def _three_digits(duration_ns: float) -> int:
-    """Rounded to as much as a measurement is worth."""
+    """Return a duration rounded to three digits, which is the precision of the measurement."""
     return round(float(f"{duration_ns:.3g}"))

@@ -1,4 +1,4 @@
-"""The command that hands a record to another tool: export."""
+"""The command that exports a record for another tool: export."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""The command line: commands parse, functions work. Heavy imports wait until a command needs them."""
+"""The command line. Commands parse, functions work, and a command imports heavy libraries only when it needs them."""
 
 import atexit
 import os
@@ -207,7 +207,7 @@ def version() -> str:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command; gives its exit code. Each failure is one line on standard error."""
+    """Run one command; return its exit code. Each failure is one line on standard error."""
     try:
         code = int(app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedstrata") or 0)
         sys.stdout.flush()
@@ -253,7 +253,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _end_with(codes: list[int]) -> None:
-    """End at once with a code, if there is one, all that was printed told."""
+    """End the process at once with a code, if there is one, after all output is flushed."""
     for code in codes:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

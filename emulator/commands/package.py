@@ -55,7 +55,7 @@ def examples(
 
 
 class Described(StrEnum):
-    """The things that have a JSON Schema."""
+    """Name the objects that have a JSON Schema."""
 
     EXPERIMENT = "experiment"
     STATUS = "status"

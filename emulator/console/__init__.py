@@ -1,1 +1,1 @@
-"""The person at the terminal: interrupts, the browser, and numbers as people read them."""
+"""The interface to the person at the terminal: interrupts, the browser, and readable numbers."""

@@ -9,7 +9,7 @@ from threading import Event
 
 
 def show_page(tell: Callable[[str], None], address: str) -> None:
-    """Tell the address of the page of a GPS by its HTTP address, and open it if a browser can be seen."""
+    """Print the address of a run's page, given the GPS's HTTP address, and open it if the user can see a browser."""
     url = f"http://{address}/"
     tell(url)
     if can_show():
@@ -18,13 +18,13 @@ def show_page(tell: Callable[[str], None], address: str) -> None:
 
 
 def can_show() -> bool:
-    """Return whether a user could see a browser's window: at a terminal of a machine with a screen."""
+    """Return whether a user can see a browser's window: at a terminal of a machine with a screen."""
     has_screen = sys.platform in {"darwin", "win32"} or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
     return sys.stdout.isatty() and has_screen
 
 
 def keep_page() -> None:
-    """Leave the page where it is until Ctrl-C, at a terminal; elsewhere nobody could say when."""
+    """Keep the page until Ctrl-C at a terminal. Elsewhere return at once, because no user could end it."""
     if sys.stdout.isatty():
         print("the run is over; its page stays until Ctrl-C", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one of them is enough, and cleaning up is not interrupted by a second."""
+"""Ctrl-C and SIGTERM. One signal is enough, and a second signal does not interrupt the clean-up."""
 
 import asyncio
 import signal
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a loop of its own; SIGINT or SIGTERM cancels it, once.
+    """Run a coroutine in a new event loop. SIGINT or SIGTERM cancels it, once.
 
-    Where a loop is running already, as in a notebook, the coroutine gets the loop of a second thread. Signals come to
-    the main thread of a program, and to nobody where this is called in another.
+    If a loop is running already, as in a notebook, the coroutine runs in a second thread. Signals reach only the main
+    thread, so a call from another thread gets none.
 
     Raises:
-        KeyboardInterrupt: a signal came; what the coroutine does when it is cancelled is done by then.
+        KeyboardInterrupt: a signal came, and the coroutine has finished its clean-up.
     """
     job = _Job(work)
     try:
@@ -36,7 +36,7 @@ def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Job(Generic[T]):
-    """A coroutine that a signal's handler can cancel."""
+    """Hold a coroutine that a signal's handler can cancel."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -53,7 +53,7 @@ class _Job(Generic[T]):
 
     @contextmanager
     def cancelled_by_signals(self) -> Iterator[None]:
-        """The time in which signals cancel the coroutine, if this is the main thread."""
+        """Enter a block in which signals cancel the coroutine, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

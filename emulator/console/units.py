@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: bytes, seconds and ratios with their units; a dash for no value."""
+"""Readable numbers: bytes, seconds and ratios with their units; a dash for no value."""
 
 from fedstrata.tasks import Metric
 
@@ -8,7 +8,7 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """Return the decimal unit in which `largest` reads best, as (bytes per unit, name)."""
+    """Return the decimal unit that fits `largest` best, as (bytes per unit, name)."""
     power = 0
     # 999.5 would round to 1000 of its unit
     while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
@@ -23,7 +23,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_seconds(seconds: float | None) -> str:
-    """250 ms, 12.3 s, 3 min 05 s, 2 h 03 min."""
+    """Return seconds as 250 ms, 12.3 s, 3 min 05 s or 2 h 03 min."""
     if seconds is None:
         return NO_VALUE
     if seconds < 0.9995:
@@ -62,12 +62,12 @@ def measured(value: float | None, metric: Metric) -> str:
 
 
 def grouped(count: int) -> str:
-    """Return a count with its thousands apart: 12 300."""
+    """Return a count with separated thousands: 12 300."""
     return f"{count:,}".replace(",", "\u202f")
 
 
 def counted(count: int, noun: str) -> str:
-    """1 device, 2 devices."""
+    """Return a count with its noun: 1 device, 2 devices."""
     return f"{grouped(count)}{SPACE}{noun}{'' if count == 1 else 's'}"
 
 

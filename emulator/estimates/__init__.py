@@ -1,1 +1,1 @@
-"""What a run would be or would have been, without running it: bytes, memory and time."""
+"""Estimates for a run without running it: bytes, memory and time."""

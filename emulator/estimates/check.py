@@ -1,4 +1,4 @@
-"""What a run would be, without running it: its topology, its model and the bytes it should take."""
+"""The estimate of a run before it starts: its topology, its model and its bytes."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ MOST_SAID = 8  # names in a line
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """Elements of a model and of what travels of it."""
+    """Hold the number of elements of a model, and of its travelling tensors."""
 
     elements: int
     frozen_elements: int  # of parameters that neither train nor travel
@@ -43,7 +43,7 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Payload bytes of all devices' answers to a question, at most: up, and down where they are relayed."""
+    """Hold the largest payload bytes of all devices' answers to a question: up and, if they are relayed, down."""
 
     name: str
     moment: Moment
@@ -53,7 +53,7 @@ class QuestionBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundBytes:
-    """Payload bytes of one LPS round on device-lps, and of one global round of one LPS on lps-gps."""
+    """Hold the payload bytes of one LPS round on device-lps, and of one LPS's global round on lps-gps."""
 
     device_lps_down: int
     device_lps_up: int
@@ -62,7 +62,7 @@ class RoundBytes:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the bytes of answers, by question."""
+    """Return the bytes of answers by question."""
     method, devices = make_method(experiment), experiment.device_count
     relayed_by = len(method.relays())
     return [
@@ -96,17 +96,17 @@ def cluster_count(method: Method) -> str:
 
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
-    """Return the number of LPSs, and whether each serves a cluster."""
+    """Return the number of LPSs, and whether each serves one cluster."""
     if are_placed_by_index(experiment, method):
         return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
 
 
 def check_data(experiment: Experiment) -> Dataset | None:
-    """Raise what ends a run before it begins; return the data set, or None if it lies on the boards.
+    """Raise the errors that would end a run before it begins; return the data set, or None if boards hold it.
 
     Raises:
-        DataError: the data set is missing or holds less than the partition asks for.
+        DataError: the data set is missing, or has fewer examples than the partition needs.
         ExperimentError: a deadline that is certain to be missed.
     """
     # with a local partition each device has data of its own, which is not seen from here
@@ -119,7 +119,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
 
 
 def check(experiment: Experiment, console: Console) -> None:
-    """Check the experiment against its data and model, and print what it resolves to.
+    """Check the experiment against its data and model, and print the resolved values.
 
     Raises:
         FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
@@ -226,14 +226,14 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _targets(info: DatasetInfo) -> str:
-    """Return what targets are, as far as the experiment says."""
+    """Return a description of the targets, as far as the experiment has one."""
     shape = f"targets of {'×'.join(map(str, info.target_shape))}" if info.target_shape else ""
     classes = f"{info.num_classes} classes" if info.num_classes else ""
     return ", ".join(filter(None, (shape, classes))) or "no classes"
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return the weights that neither train nor travel."""
+    """Return the tensors that neither train nor travel."""
     if not model.frozen_elements:
         return {}
     path = experiment.model.weights
@@ -242,7 +242,7 @@ def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Other models than `model`, and their devices."""
+    """Return the models of `architectures`, with their devices."""
     if not experiment.architectures:
         return {}
     _, *others = Architectures(experiment, make_method(experiment)).all
@@ -256,12 +256,12 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return the promises of noise."""
+    """Return what noise protects, with ε."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:
-    """Return the devices that join once the others are grouped."""
+    """Return the devices that join after the grouping."""
     settings = experiment.newcomers
     if settings is None:
         return {}

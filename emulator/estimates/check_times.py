@@ -1,4 +1,4 @@
-"""What `fedstrata check` says of the virtual clock: each device's link and board, and how long rounds should take."""
+"""The virtual clock in `fedstrata check`: each device's link and board, and the expected time of rounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
 
 @dataclass(frozen=True, kw_only=True)
 class Payloads:
-    """Bytes of one child: of a device in an LPS round, and of an LPS in a global round."""
+    """Hold the bytes of one child: of a device in an LPS round, and of an LPS in a global round."""
 
     device_down: int
     device_up: int
@@ -43,7 +43,7 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Means over rounds: of the LPS with the longest LPS rounds, and of global rounds; and of the whole training."""
+    """Hold mean times: of the LPS with the longest LPS rounds, of global rounds, and of the whole training."""
 
     lps_round: pb.RoundTimes
     global_round: pb.RoundTimes
@@ -53,7 +53,7 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """Return the expected times of rounds, with devices dealt out to the LPSs that are known before the run."""
+    """Return the expected times of rounds, with devices dealt out to the LPSs known before the run."""
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), _homes(experiment)
@@ -87,12 +87,12 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 
 
 def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
-    """Refuse a deadline that too few devices make in the first LPS round, even if each has all links to itself.
+    """Refuse a deadline that too few devices can meet in the first LPS round, even if each has all links for itself.
 
-    If the method finds the clusters, nobody knows which quorum a device belongs to: one in time is enough then.
+    If the method finds the clusters, the quorum of a device is unknown. Then one device in time is enough.
 
     Raises:
-        ExperimentError: with how long the device takes that would complete the quorum.
+        ExperimentError: the message has the time of the device that would complete the quorum.
     """
     wait, method, everybody = experiment.deadlines.lps, make_method(experiment), range(experiment.device_count)
     if wait.deadline_s is None:
@@ -111,9 +111,9 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
 def _alone(
     experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return the times of devices in an LPS round that begins at a time, each with all links to itself, ascending.
+    """Return the times of devices in an LPS round, ascending, if each has all links for itself.
 
-    Where devices are asked in the round, it is how long they take for the answer.
+    If the round asks devices, these are the times of the answers.
     """
     timeline, ids, moment = (
         DeviceTimeline(experiment),
@@ -130,7 +130,7 @@ def _alone(
 
 
 def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, deadline_s: float) -> None:
-    """Raise ExperimentError unless so many of these devices, which are in order, make the deadline."""
+    """Raise ExperimentError unless enough of these devices, in ascending order, meet the deadline."""
     if not fastest or fastest[needed - 1][0] <= round(deadline_s * 1e9):
         return
     took_ns, name = fastest[needed - 1]
@@ -142,7 +142,7 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return the number of LPS rounds to look at: whole global rounds, if the first LPS round of each differs."""
+    """Return the number of LPS rounds to examine: whole global rounds, if their first LPS round differs."""
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
 
@@ -150,7 +150,7 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times by LPS round and LPS, from the transfers; LPSs that ask begin when the model is there."""
+    """Return the times by LPS round and LPS. LPSs that ask devices begin when the model has arrived."""
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
         sent, (global_round, place) = {f"lps-{lps}": [each] for lps, each in enumerate(by_lps)}, divmod(number, rounds)
@@ -164,9 +164,9 @@ def _rounds(
 
 
 def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, counts: Sequence[int]) -> list[Exchanged]:
-    """Return what each device exchanges with its LPS in a round.
+    """Return the traffic of each device with its LPS in a round.
 
-    `moment` is when devices are asked, if they are; `counts` has the number of each device's examples.
+    `moment` is the time of the question, if there is one. `counts` has each device's number of examples.
     """
     training, method = experiment.training, make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
@@ -187,7 +187,7 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """Return the devices of each LPS as far as it is known: by the topology, or else dealt out in index order."""
+    """Return the devices of each LPS: by the topology, or else dealt out in index order."""
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)
     dealt = [tuple(devices[number::clusters]) for number in range(min(clusters, len(devices)))]
@@ -195,7 +195,7 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """Return the mean of rounds of the same children, as one that begins at zero."""
+    """Return the mean of rounds with the same children, as a round that begins at zero."""
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
     mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
     for name in (f"{part}_ns" for part in PARTS):
@@ -230,7 +230,7 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
 
 
 def _link_table(experiment: Experiment) -> Table:
-    """Return a row for all devices with one link and board, one for the LPSs, and one for what is shared."""
+    """Return the table with a row for devices with the same link and board, for the LPSs, and for shared links."""
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):
         table.add_column(column, justify="right")

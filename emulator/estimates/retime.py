@@ -1,4 +1,4 @@
-"""A finished run on other links and boards: its timeline anew, from what its record says was sent and trained."""
+"""The timeline of a finished run on other links and boards, from the transfers and the training in its record."""
 
 import shutil
 from collections import defaultdict
@@ -24,7 +24,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass
 class Flows:
-    """The transfers of a run: by question, by LPS round and LPS, by global round; rounds count from 0."""
+    """Hold the transfers of a run: by question, by LPS round and LPS, and by global round. Rounds count from 0."""
 
     asked: dict[str, list[FlowRow]] = field(default_factory=lambda: defaultdict(list))
     lps: dict[int, dict[str, list[FlowRow]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -32,7 +32,7 @@ class Flows:
 
     @classmethod
     def of(cls, rows: Sequence[FlowRow], prefix: str) -> "Flows":
-        """Sorted; LPSs are called `prefix` and their number."""
+        """Return the transfers of rows, sorted. LPSs are named `prefix` and their number."""
         flows = cls()
         for row in rows:
             if row.tier == "before":
@@ -46,7 +46,7 @@ class Flows:
 
 @dataclass(frozen=True, kw_only=True)
 class Retimed:
-    """A run's new timeline, and what it is of."""
+    """Hold the new timeline of a run, and the record from which it comes."""
 
     experiment: Experiment
     record: RunRecord
@@ -54,17 +54,17 @@ class Retimed:
 
     @property
     def summary(self) -> Summary:
-        """The run's summary with the new timeline."""
+        """Return the run's summary with the new timeline."""
         run_id, digest = self.experiment.run_id, self.experiment.digest
         return replace(self.record.summary, run_id=run_id, experiment_sha256=digest, **self.timing.summary())
 
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """Return the timeline of a finished run with some keys of links, boards and radios changed as `--set` does.
+    """Return the timeline of a finished run with changed keys of links, boards and radios, in the form of `--set`.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
-        ExperimentError: a change is not allowed, or is of what was run.
+        ExperimentError: a change is not allowed, or would change the result of the run.
     """
     record = load_record(folder)
     path = folder / "flows.csv"
@@ -83,7 +83,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
 
 
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
-    """Refuse changes of anything but how long things take."""
+    """Refuse changes of keys that do not only change times."""
     if not clock_of(experiment).has_timeline:
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
@@ -109,7 +109,7 @@ def _schedule_of(record: RunRecord) -> Entries:
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:
-    """Write the record with its new timeline: clusters, models and accuracy are the run's own.
+    """Write the record with its new timeline. Clusters, models and accuracy stay.
 
     Raises:
         OutputError: the folder cannot be written.
@@ -131,7 +131,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
 
 
 class _Retiming:
-    """Works a timeline out as the tiers do, round by round."""
+    """Calculate a timeline like the tiers, round by round."""
 
     def __init__(self, experiment: Experiment, flows: Flows) -> None:
         self._experiment = experiment
@@ -142,7 +142,7 @@ class _Retiming:
         self._are_asked = asks_in_training(make_method(experiment)) is not None
 
     def all_of(self, record: RunRecord) -> Retimed:
-        """Return all of it."""
+        """Return the complete timeline."""
         asked = self._asked()
         begins, closed = 0, {}
         for global_round in range(self._experiment.training.global_rounds):
@@ -167,7 +167,7 @@ class _Retiming:
         }
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
-        """Return a global round with the LPS rounds in it, and note their rows."""
+        """Return the times of a global round, and note the rows of its LPS rounds."""
         per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
         first = global_round * per_global
         arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}
@@ -199,6 +199,6 @@ class _Retiming:
         return {self._ids[row.child]: row.exchanged() for row in rows}
 
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
-        """Return the time at which an LPS has the model of a global round; `begins`, if it had it from the start."""
+        """Return the time at which an LPS has the model of a global round; `begins`, if the LPS makes it itself."""
         size = self._flows.gps[global_round][name].down_bytes
         return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -1,4 +1,4 @@
-"""How much memory pods have to be given, worked out from an experiment; measured by benchmarks/memory_devices.py."""
+"""The memory that pods need, calculated from an experiment. benchmarks/memory_devices.py measures it."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Bytes of a pod with devices: of the process, and of each device in it."""
+    """Hold the bytes of a pod with devices: of the process, and of each device in it."""
 
     process: int
     device: int
@@ -40,7 +40,7 @@ class PodMemory:
 
 
 def device_memory(experiment: Experiment) -> PodMemory:
-    """Return the memory that pods with devices need, with some to spare.
+    """Return the memory that pods with devices need, with a reserve.
 
     Raises:
         FedstrataError: the model or the method cannot be made.
@@ -64,12 +64,12 @@ def device_memory(experiment: Experiment) -> PodMemory:
 
 
 def examples_of_a_device(experiment: Experiment) -> int:
-    """Return the number of training examples of the device that has the most."""
+    """Return the largest number of training examples of a device."""
     return experiment.limits.max_examples or LOCAL_EXAMPLES
 
 
 def _data_set_bytes(experiment: Experiment, elements: int) -> int:
-    """Return the bytes of the data set in a device's process; for an own data set, count the devices' examples."""
+    """Return the bytes of the data set in a device's process. For an own data set, only the devices' examples count."""
     known = PUBLISHED.get(experiment.data.name)
     if known is not None:
         return known * elements
@@ -78,9 +78,9 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return the bytes of an LPS beyond an idle one: 2.5 models of its cluster, or 5.5 times all streams.
+    """Return the bytes that an LPS needs beyond an idle one: 2.5 × its cluster's model, or 5.5 × all streams.
 
-    As benchmarks/memory.py measures.
+    benchmarks/memory.py measures these factors.
 
     Raises:
         FedstrataError: the model or the method cannot be made.

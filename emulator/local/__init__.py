@@ -1,1 +1,1 @@
-"""The three tiers as processes of this machine."""
+"""The three tiers as processes on this machine."""

@@ -1,4 +1,4 @@
-"""The certificates of a run on this machine: an authority of its own, and one certificate a process."""
+"""The certificates of a run on this machine: its own authority, and one certificate per process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,10 +12,10 @@ AUTHORITY = "authority"
 
 
 class RunCertificates:
-    """Issues what the processes of one run show each other, into a folder that only its owner may look into."""
+    """Issue the certificates of one run's processes, into a folder that only its owner may open."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
-        """Goes on with the authority of the folder, if there is one."""
+        """Use the authority in the folder, if there is one."""
         private_folder(folder)
         self._folder = folder
         self._ids = experiment.device_ids()
@@ -37,7 +37,7 @@ class RunCertificates:
         return self._issued(process, device_names(self._ids[index] for index in indexes))
 
     def of_operator(self) -> TlsFiles:
-        """Return the certificate that the emulator itself shows the GPS."""
+        """Return the certificate with which the emulator itself calls the GPS."""
         return TlsFiles.load(self._issued("operator", [Name("operator")]))
 
     def _issued(self, name: str, names: list[Name]) -> Path:

@@ -1,4 +1,4 @@
-"""Drives the faults of an experiment on this machine: signals to processes, proxies on links, points in code."""
+"""Faults of an experiment on this machine: signals to processes, proxies on links, points in code."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "compl
 
 
 class FaultDriver:
-    """Lets each fault come once, when the run is where the experiment says."""
+    """Cause each fault once, when the run reaches the fault's moment."""
 
     def __init__(self, faults: Sequence[Fault], markers: Path, tell: Callable[[str], None]) -> None:
-        """`markers` is a folder for notes of the faults that processes bring about themselves."""
+        """Set `markers`, a folder for notes of faults that processes cause themselves."""
         self._markers = markers
         self._tell = tell
         self._processes: dict[str, OwnedProcess] = {}
@@ -33,14 +33,14 @@ class FaultDriver:
         self.take(faults)
 
     def take(self, faults: Sequence[Fault]) -> None:
-        """Have these faults to bring about."""
+        """Add these faults."""
         self._faults = list(faults)
         self._open = [fault for fault in faults if fault.at.point is None]
 
     # --- what is started ----------------------------------------------------------------------
 
     def environment(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the environment of a process with these names: the points of its code at which it has to die."""
+        """Return the environment of a process with these names: the points of its code at which it must die."""
         orders = []
         for number, fault in enumerate(self._faults):
             if isinstance(fault, KillFault) and fault.at.point is not None and fault.process in names:
@@ -51,7 +51,7 @@ class FaultDriver:
         return {VARIABLE: json.dumps(orders)} if orders else {}
 
     def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
-        """Know a process by these names."""
+        """Register a process with these names."""
         self._processes.update(dict.fromkeys(names, process))
 
     def has_link(self, link: Link) -> bool:
@@ -59,7 +59,7 @@ class FaultDriver:
         return any(isinstance(fault, CutFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
-        """Return the address to dial instead of this one: a proxy's, if some fault is about the link."""
+        """Return the address to dial: a proxy's address, if a fault concerns the link, else the given one."""
         if not self.has_link(link):
             return address
         return (await self.proxy(link, address)).address
@@ -74,14 +74,14 @@ class FaultDriver:
     # --- what happens -------------------------------------------------------------------------
 
     def observe(self, status: pb.RunStatus) -> None:
-        """Bring about what is due in this state of the run."""
+        """Cause the faults that are due in this state of the run."""
         for fault in list(self._open):
             if is_due(fault.at, status) and self._bring_about(fault):
                 self._open.remove(fault)
                 self._tell(describe(fault))
 
     def _bring_about(self, fault: Fault) -> bool:
-        """Do it, if what it is about is there by now."""
+        """Cause a fault. Return False if its process or link does not exist yet."""
         match fault:
             case KillFault() | PauseFault():
                 process = self._processes.get(fault.process)
@@ -112,7 +112,7 @@ class FaultDriver:
                 os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Let paused processes go on, so that they can be stopped, and close the proxies."""
+        """Let paused processes continue, so that they can be stopped, and close the proxies."""
         for pid in list(self._paused):
             self._go_on(pid)
         for proxies in self._proxies.values():
@@ -140,7 +140,7 @@ def describe(fault: Fault) -> str:
 
 
 def refuse_faults(experiment: Experiment, where: str) -> None:
-    """Raise ExperimentError where faults cannot be brought about."""
+    """Raise ExperimentError if the experiment has faults, for a place that cannot cause them."""
     if experiment.faults:
         raise ExperimentError(
             f"faults: {len(experiment.faults)} of them, and {where} cannot cause them; run on this machine, "

@@ -1,4 +1,4 @@
-"""The three tiers as processes of this machine."""
+"""The three tiers as processes on this machine."""
 
 import asyncio
 import json
@@ -26,9 +26,9 @@ DEVICE_ENDPOINTS = {"http": "--http"}
 
 
 class LocalBackend:
-    """Runs an experiment in a folder: `state/` for what must survive a crash, `logs/` with a file a process.
+    """Run an experiment in a folder: `state/` has the files that must survive a crash, `logs/` one file per process.
 
-    An async context manager: leaving it ends every process.
+    The backend is an async context manager. Its exit ends every process.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LocalBackend:
         await self.stop()
 
     async def start(self, experiment: Experiment) -> str:
-        """Start the GPS, and the devices as soon as it listens; gives its address."""
+        """Start the GPS, and the devices when it listens. Return its address."""
         self._faults.take(experiment.faults)
         if self._has_tls:
             self._make_certificates(experiment)
@@ -83,11 +83,11 @@ class LocalBackend:
         self.tls = self._certificates.of_operator()
 
     def observe(self, status: pb.RunStatus) -> None:
-        """Let the experiment's faults come when the run is where they belong."""
+        """Cause the experiment's faults that are due in this state."""
         self._faults.observe(status)
 
     def _start(self, spec: ProcessSpec, names: Sequence[str]) -> OwnedProcess:
-        """Start a process, known to faults by these names."""
+        """Start a process that faults know by these names."""
         process = self._supervisor.start(replace(spec, environment=self._faults.environment(names)))
         self._faults.add(process, names)
         return process
@@ -118,7 +118,7 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether others serve the clusters of an LPS that has ended, since the GPS's list revokes its name.
+        """Return whether other LPSs serve the clusters of an ended LPS, because the GPS's list revokes its name.
 
         If no LPS is left, one more is started.
         """
@@ -143,18 +143,18 @@ class LocalBackend:
         self._watch([process])
 
     async def failure(self) -> BaseException:
-        """Waits until a process cannot be kept alive or does not come up, and says why."""
+        """Wait until a process cannot be kept alive or does not start. Return the reason."""
         return await self._supervisor.failure()
 
     async def stop(self) -> None:
-        """End all processes; none is left when this returns."""
+        """End all processes. None is left when this returns."""
         for watch in self._watches:
             watch.cancel()
         self._faults.close()
         await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
-        """Return the addresses, or the failure raised if that comes first."""
+        """Return the addresses. Raises the failure if it comes first."""
         waiting = asyncio.create_task(addresses)
         failing = asyncio.create_task(self._supervisor.failure())
         try:
@@ -167,7 +167,7 @@ class LocalBackend:
             failing.cancel()
 
     def _watch(self, processes: Sequence[OwnedProcess]) -> None:
-        """Make it a failure of the run if these processes do not all listen in time."""
+        """Fail the run if one of these processes does not listen in time."""
         self._watches.add(asyncio.create_task(self._come_up(processes)))
 
     async def _come_up(self, processes: Sequence[OwnedProcess]) -> None:
@@ -209,7 +209,7 @@ def usable_cores() -> int:
 
 
 def device_ranges(devices: int, processes: int) -> list[range]:
-    """Contiguous ranges of device indexes, one per process; their lengths differ by one at most.
+    """Return contiguous ranges of device indexes, one per process. Their lengths differ by at most one.
 
     >>> device_ranges(5, 2)
     [range(0, 3), range(3, 5)]

@@ -1,7 +1,7 @@
-"""Processes that the emulator owns: restarted when a signal kills them, stopped with it, and gone if it dies.
+"""Processes that the emulator owns: restarted after a fatal signal, stopped with the emulator, and gone if it dies.
 
-Each child holds the read end of a pipe that only the emulator can write to, so it learns of the emulator's
-death from the kernel. Children run in sessions of their own: Ctrl-C reaches the emulator alone, which stops them.
+Each child holds the read end of a pipe to which only the emulator can write. So the kernel tells it when the emulator
+dies. Children run in separate sessions: Ctrl-C reaches only the emulator, which stops them.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """A process to run as `python -m …`, and the endpoints that it reports."""
+    """Describe a process to run as `python -m …`, and the endpoints that it reports."""
 
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
@@ -60,7 +60,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """A process died and is started again, for the `count`-th time."""
+    """Describe a restart: the process that died, and how many restarts it has had."""
 
     process: str
     cause: str  # SIGKILL, …
@@ -69,7 +69,7 @@ class Restart:
 
 
 class OwnedProcess:
-    """One process with its restarts; the addresses it got at first stay its own."""
+    """Run one process with its restarts. It keeps its first addresses."""
 
     def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
         self.spec = spec
@@ -80,19 +80,19 @@ class OwnedProcess:
         self._is_stopping = False
 
     async def addresses(self) -> Mapping[str, str]:
-        """Return the addresses of the process, once it listens; the keys are the names of the spec's endpoints."""
+        """Return the addresses of the process when it listens. The keys are the spec's names of endpoints."""
         return await asyncio.shield(self._addresses)
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that is running now; None if none is."""
+        """The id of the present process; None if none runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run it, again and again if it is killed, until it may end.
+        """Run the process, and restart it after a fatal signal, until it may end.
 
         Raises:
-            FedstrataError: it ended with an exit code of its own, or was killed too often.
+            FedstrataError: the process ended with an exit code of its own, or was killed too often.
         """
         for count in range(1, RESTARTS_MAX + 2):
             before = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -114,12 +114,12 @@ class OwnedProcess:
         )
 
     def terminate(self) -> None:
-        """Ask it to stop; it will not be started again."""
+        """Ask the process to stop, without a restart."""
         self._is_stopping = True
         self._ask_to_stop()
 
     def kill(self) -> None:
-        """End it and whatever it has started."""
+        """End the process and all processes that it has started."""
         if self.pid is not None:
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -129,7 +129,7 @@ class OwnedProcess:
                 os.kill(self.pid, signal.SIGTERM)
 
     async def _run_once(self) -> int:
-        """Return its exit code; negative is the signal that killed it."""
+        """Run the process once and return its exit code; a negative code is the signal that killed it."""
         self._process = process = await self._spawn()
         if self._is_stopping:
             self._ask_to_stop()
@@ -179,7 +179,7 @@ class OwnedProcess:
 
 
 class Supervisor:
-    """The processes of one run. `stop` leaves none behind."""
+    """Hold the processes of one run. `stop` ends all of them."""
 
     def __init__(self, logs: Path, on_restart: Callable[[Restart], None]) -> None:
         self._logs = logs
@@ -189,7 +189,7 @@ class Supervisor:
         self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     def start(self, spec: ProcessSpec) -> OwnedProcess:
-        """Start a process and keep it alive from now on."""
+        """Start a process, and keep it alive from now on."""
         process = OwnedProcess(spec, self._logs, self._on_restart)
         job = asyncio.create_task(process.keep_alive())
         job.add_done_callback(self._job_ended)
@@ -198,16 +198,16 @@ class Supervisor:
         return process
 
     async def failure(self) -> BaseException:
-        """Waits until a process can no longer be kept alive, and says why; the first one only."""
+        """Wait until a process cannot be kept alive any more. Return the reason of the first such failure."""
         return await asyncio.shield(self._failure)
 
     def fail(self, error: BaseException) -> None:
-        """Make `failure` tell this, unless it has told another."""
+        """Make `failure` return this error, unless it has another."""
         if not self._failure.done():
             self._failure.set_result(error)
 
     async def stop(self) -> None:
-        """End all processes: asked first, killed after a bounded wait; cancelled meanwhile, it does so all the same."""
+        """End all processes: ask first, and kill after a limited wait. A cancellation does not prevent this."""
         ending = asyncio.ensure_future(self._end())
         try:
             await asyncio.shield(ending)
@@ -232,7 +232,7 @@ class Supervisor:
 
 
 def shorten(log: Path) -> None:
-    """Begin a log that has grown long anew, and keep what it had beside it. Its process writes on, at the end."""
+    """Begin a long log anew, and keep the old part beside it. The process continues to write at the end."""
     with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
         if log.stat().st_size > LONGEST_LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
@@ -240,8 +240,8 @@ def shorten(log: Path) -> None:
 
 
 def last_error(log: Path, since: int = 0) -> str | None:
-    """Return the reason that a log gives from byte `since` on, if it gives one: its last `error: …` line, or failing
-    that a last line that is no event, which is where Python leaves an exception.
+    """Return the reason at the end of a log, from byte `since` on: its last `error: …` line, or else a last line that
+    is not an event, such as Python's exceptions; None without a reason.
     """
     with log.open("rb") as file:
         size = log.stat().st_size
@@ -265,7 +265,9 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}."""
+    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}; None for other
+    lines.
+    """
     try:
         said = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A TCP proxy on a link; its connections can be cut and reset at will."""
+"""A TCP proxy on a link. Its connections can be cut and reset on request."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ READ_BYTES = 1 << 16
 
 
 class LinkProxy:
-    """Listens on a port of its own and passes bytes on, both ways, to one address."""
+    """Listen on a port, and forward bytes in both directions to one address."""
 
     def __init__(self) -> None:
         self._is_cut = False
@@ -22,7 +22,7 @@ class LinkProxy:
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str | None = None) -> None:
-        """Listen; `address` is where bytes go, unless `lead_to` tells it later."""
+        """Listen. `address` is the destination, unless `lead_to` sets it later."""
         if address is not None:
             self._address = _known(address)
         self._server = await asyncio.start_server(self._accept, loopback(), 0)
@@ -36,25 +36,25 @@ class LinkProxy:
         return joined_address(host, port)
 
     def lead_to(self, address: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
-        """Pass bytes on to a process, once it says where it listens."""
+        """Forward to this address, after its process has reported it."""
         self._address = address
 
     def cut(self) -> None:
-        """Reset all connections, and from now on every new one."""
+        """Reset all connections, and each new connection from now on."""
         self._is_cut = True
         self.reset()
 
     def mend(self) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._is_cut = False
 
     def reset(self) -> None:
-        """End all connections with a reset; new ones go through."""
+        """Reset all connections. New connections are accepted."""
         for writer in list(self._writers):
             _reset(writer)
 
     def close(self) -> None:
-        """Stop listening and end what goes through."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         self.reset()
@@ -83,7 +83,7 @@ class LinkProxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
     ) -> None:
-        """Pass one direction on until its end; then both directions end."""
+        """Forward one direction until its end. Then both directions end."""
         try:
             await self.carry(reader, writer)
         except OSError:
@@ -95,7 +95,7 @@ class LinkProxy:
                 end.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Write what is read, until the end; the sender is held back as long as the receiver does not read."""
+        """Write what is read until the end. If the receiver does not read, the sender has to wait."""
         while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()
@@ -109,7 +109,7 @@ def _known(address: str) -> Callable[[], Awaitable[Mapping[str, str]]]:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection at once, its peer seeing a reset."""
+    """End a connection at once with a reset."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Finished runs side by side: a line a run, and mean and spread over the seeds of each experiment and method."""
+"""A comparison of finished runs: a row per run, and mean and spread over the seeds of each experiment and method."""
 
 import csv
 import io
@@ -53,7 +53,7 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
 
 
 def show(comparison: Comparison, console: "Console") -> None:
-    """Print the runs, in two tables where one is too wide for the console, the groups, and notes."""
+    """Print the runs, in two tables if one is too wide for the console, the groups, and notes."""
     from rich.text import Text
 
     results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
@@ -72,7 +72,7 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield what the tables do not show: which settings differ, which weights are equal, and which kernels computed."""
+    """Yield what the tables do not show: different settings, equal weights, and kernels."""
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
     for run in runs:
@@ -124,7 +124,9 @@ def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
 
 
 def _table(title: str, rows: Sequence[Cells]) -> "Table":
-    """Return a table with a column for every key of any row; an experiment that is the same in all is in its title."""
+    """Return a table with a column for each key in any row. If all rows have the same experiment, the title
+    names it.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -149,12 +151,12 @@ def _table(title: str, rows: Sequence[Cells]) -> "Table":
 
 
 def _widths(console: "Console", table: "Table") -> "Measurement":
-    """Return the least and the greatest width that a table could use, were the console as wide."""
+    """Return the least and the greatest useful width of a table, for a console that is wide enough."""
     return console.measure(table, options=console.options.update(width=10_000))
 
 
 def _print(console: "Console", table: "Table") -> None:
-    """Print a table in the console's width, or in its own least one: columns are never cut off."""
+    """Print a table in the console's width, or in its own least width, so that no column is cut."""
     table.width = max(_widths(console, table).minimum, min(console.width, _widths(console, table).maximum))
     console.print(table, crop=False)
 
@@ -172,8 +174,8 @@ def _write(comparison: Comparison, output: Path) -> None:
 
 
 def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
-    """Return the headline metric over virtual time of the runs that have it, by what sets them apart; of runs with
-    several headline metrics, those that have the first run's.
+    """Return the headline metric over virtual time, for runs with that clock, by what distinguishes the runs. If runs
+    have several headline metrics, only those with the first run's are used.
     """
     first = headlines_of(runs)[0]
     timed = [(run, curve) for run in runs if run.headline == first and (curve := metric_over_time(run))]
@@ -183,7 +185,7 @@ def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _parts_apart(folders: Sequence[Path]) -> list[str]:
-    """Return the folders without what all their paths begin and end with."""
+    """Return the folders without the common beginning and end of their paths."""
     paths = [list(folder.parts) for folder in folders]
     for end in (0, -1):
         while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
@@ -193,7 +195,7 @@ def _parts_apart(folders: Sequence[Path]) -> list[str]:
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return a `run` row for each run, then a `mean` and a `std` row for each group; ratios and bytes in full."""
+    """Return a `run` row for each run, then a `mean` and a `std` row for each group, with full digits."""
     measures = [(metric, task) for metric in headlines_of(comparison.runs) for task in (MEAN, *comparison.tasks)]
     text = io.StringIO(newline="")
     writer = csv.writer(text)

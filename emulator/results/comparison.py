@@ -1,4 +1,4 @@
-"""Finished runs in groups that differ in their seed only, with mean and spread over the seeds."""
+"""Groups of finished runs that differ only in their seed, with mean and spread over the seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MEAN = "Mean"  # no task is called so: their names are in small letters
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The way to write a number: its factor, digits and unit. Without digits, four significant ones are written."""
+    """Describe the form of a number: factor, digits and unit. Without digits, four significant digits are written."""
 
     factor: float = 1.0
     digits: int | None = None
@@ -28,7 +28,7 @@ class Form:
         return cls(factor=100, digits=1, unit="%") if metric.is_percent else cls(unit=metric.label)
 
     def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
-        """Return the value as 73.5 ± 1.2, with a true minus sign."""
+        """Return the value in the form 73.5 ± 1.2, with a typographic minus sign."""
         kind = ".4g" if self.digits is None else f".{self.digits}f"
         spread = "" if deviation is None else f" ± {self.factor * deviation:{kind}}"
         return f"{self.factor * mean:{sign}{kind}}{spread}".replace("-", "−")
@@ -36,7 +36,9 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean and sample standard deviation of `count` values; both None of none, no deviation of one."""
+    """Hold mean and sample standard deviation of `count` values. Both are None without values, the deviation also for
+    one value.
+    """
 
     mean: float | None
     deviation: float | None
@@ -44,7 +46,7 @@ class Spread:
 
     @classmethod
     def over(cls, values: Sequence[float | None]) -> "Spread":
-        """Return the spread of those values that are there."""
+        """Return the spread of the values that are not None."""
         known = [value for value in values if value is not None]
         mean = fmean(known) if known else None
         return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
@@ -56,7 +58,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ in their seed only. `variant` says what sets them apart from others of name and method."""
+    """Hold runs that differ only in their seed. `variant` distinguishes groups with the same name and method."""
 
     name: str
     method: str
@@ -69,11 +71,11 @@ class Group:
 
     @property
     def headline(self) -> Metric:
-        """The metric by which its runs are compared."""
+        """The metric by which the group's runs are compared."""
         return self.runs[0].headline
 
     def measured(self, task: str) -> Spread:
-        """Return the headline metric on a task, or of `MEAN`, over the seeds."""
+        """Return the headline metric on a task, or the mean for `MEAN`, over the seeds."""
         return Spread.over([measured_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
@@ -82,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs in the order they were given, their groups, and the true tasks of any of them."""
+    """Hold runs in the given order, their groups, and all true tasks."""
 
     runs: tuple[RunRecord, ...]
     groups: tuple[Group, ...]
@@ -97,12 +99,14 @@ def measured_of(run: RunRecord, task: str) -> float | None:
 
 
 def headlines_of(runs: Iterable[RunRecord]) -> tuple[Metric, ...]:
-    """Return the headline metrics of some runs, each once; a classification's if there is no run."""
+    """Return the different headline metrics of some runs; without runs, the metric of a classification."""
     return tuple(dict.fromkeys(run.headline for run in runs)) or CLASSIFICATION.metrics
 
 
 def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Completed runs by name, method and settings; of a seed that was run twice the first counts."""
+    """Return completed runs grouped by name, method and settings. Of several runs with the same seed, the first is
+    used.
+    """
     settings = [_settings_of(run) for run in runs]
     members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
     for run, keys in zip(runs, settings, strict=True):
@@ -119,7 +123,7 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
-    """Return the settings that differ between runs, besides name, method and seed: by key, then value, the runs."""
+    """Return the settings that differ between runs, except name, method and seed: by key and value, the runs."""
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
         for key, value in _settings_of(run).items():
@@ -129,12 +133,12 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
-    """Return the resolved experiment as dotted keys, without what may differ within a group."""
+    """Return the resolved experiment as dotted keys, without keys that may differ within a group."""
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, str]:
-    """Nested mappings as dotted keys with their values as text."""
+    """Return nested mappings as dotted keys, with their values as text."""
     if not isinstance(node, Mapping):
         return {prefix: str(node)}
     flat: dict[str, str] = {}

@@ -1,5 +1,6 @@
-"""What devices have sent and received: in all, until they were grouped, and until their models were nearly as good as
-at the end. Bytes of the links device-gps and device-lps, in both directions."""
+"""The bytes that devices have sent and received: in all, until they were grouped, and until the headline metric reached
+95 % of its final value. Bytes of the links device-gps and device-lps, in both directions.
+"""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,15 +12,15 @@ NEARLY = 0.95  # of the final value; of an error that falls, 1 / 0.95
 
 
 def bytes_in_all(run: RunRecord) -> float | None:
-    """Return all bytes of devices, the final measurement's included."""
+    """Return all bytes of devices, including the final measurement."""
     return run.summary.link("device-gps").total + run.summary.link("device-lps").total if run.summary.bytes else None
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Return the bytes until devices were in their final groups: before training, or until the last round that moved
-    one.
+    """Return the bytes until devices were in their final groups: before training, or up to the last round that moved a
+    device.
 
-    None where nothing that devices said has grouped them.
+    Return None if devices were not grouped by their answers.
     """
     moving = [plan.global_round for plan in run.summary.replanned if plan.moved]
     if moving:
@@ -28,7 +29,9 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
-    """Return whether devices answered questions before training and form several clusters, also without a matrix."""
+    """Return whether devices answered questions before training and form several clusters. A matrix is not
+    necessary.
+    """
     asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
     return bool(asked) and len(run.summary.clusters) > 1
 
@@ -45,9 +48,7 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield the global rounds with the mean headline metric of what they produced over its LPSs, each counted by its
-    devices then.
-    """
+    """Yield the global rounds with the mean headline metric over LPSs, each weighted by its devices at that time."""
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
         last = {row.lps_id: row.metrics[run.headline.name] for row in rows}
@@ -60,12 +61,12 @@ def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
 
 
 def _newcomers_from(run: RunRecord) -> int:
-    """Return the first global round that has them, where there are any."""
+    """Return the first global round with newcomers, if there are any."""
     settings = run.experiment.get("newcomers")
     return int(settings["from_global_round"]) if settings else 0
 
 
 def _bytes_until(run: RunRecord, global_round: int) -> float:
-    """Before training, and in global rounds up to this one."""
+    """Return the bytes before training and in global rounds up to this one."""
     rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)
     return run.summary.link("device-gps").total + rounds

@@ -1,7 +1,7 @@
-"""Which labels devices have, for the report: worked out anew from the experiment, where its data set is at hand.
+"""The labels of devices for the report, computed from the experiment if its data set is on this machine.
 
-The services never see labels; on this machine the partition says them. Nothing that the record names is executed or
-fetched for it, and data is looked for in its usual place only.
+The services never see labels. On this machine the partition gives them. No code or data that the record names is
+executed or downloaded, and only the usual folders are searched.
 """
 
 from functools import lru_cache
@@ -24,9 +24,10 @@ MOST_DEVICES = 10_000
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Training examples by label, a row a device in the order of clusters, or a row a cluster where there are many.
+    """Return training examples by label, one row per device in the order of clusters, or per cluster if there are many
+    devices.
 
-    None where the data is not here, is own data, or the experiment cannot be read.
+    Return None if the data is missing or is own data, or the experiment cannot be read.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)
@@ -53,10 +54,10 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
 
 
 def label_counts(experiment: Experiment) -> Counts | None:
-    """Training examples of each device by label, shape (devices, labels); None where that cannot be said here.
+    """Return training examples of each device by label, shape (devices, labels); None if they are unknown here.
 
     Raises:
-        FedstrataError: the data is not in its usual place, or does not do for the partition.
+        FedstrataError: the data is not in a usual folder, or does not fit the partition.
     """
     data = experiment.data
     if data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:

@@ -1,4 +1,4 @@
-"""What a sweep measures of its runs, by the name that stands above a column."""
+"""The measures of a sweep's runs, by column name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of each run: its column in table.csv, how it is computed, and how it is printed."""
+    """Define a number of each run: its column in table.csv, how it is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -26,27 +26,27 @@ class Measure:
     higher_is_better: bool = True
 
     def heading(self, name: str) -> str:
-        """Return the heading of the measure's column, with the unit."""
+        """Return the heading of the measure's column with its unit."""
         return f"{name} {self.form.unit}".rstrip()
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The measures of runs that are compared by one metric, by the name that stands above a column.
+    """Define the measures of runs with the same headline metric, by column name.
 
-    A run with another headline metric has none of them but costs and the adjusted Rand index.
+    A run with another headline metric has only costs and the adjusted Rand index.
     """
 
     metric: Metric
 
     @property
     def worst(self) -> str:
-        """The name of the worst device's measure."""
+        """The name of the measure of the worst device."""
         return "Lowest" if self.metric.higher_is_better else "Highest"
 
     @cached_property
     def results(self) -> Mapping[str, Measure]:
-        """Agreement with the truth, and what was measured."""
+        """Return the measures of agreement with the true tasks, and of the headline metric."""
         name, of = self.metric.name, self._of
         return {
             ARI: Measure(column="adjusted_rand_index", of=lambda run: run.summary.adjusted_rand_index, form=INDEX),
@@ -62,7 +62,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return a measure by its name. A name that is none of the above names a true task."""
+        """Return a measure by its name. An unknown name stands for a true task."""
         known = self.results.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 
@@ -75,7 +75,7 @@ class Measures:
         )
 
     def is_number(self, heading: str) -> bool:
-        """Return whether a table's column of this heading holds numbers."""
+        """Return whether a table's column with this heading holds numbers."""
         return heading in ("seeds", ARI) or heading.endswith(("%", "MB", self.metric.label))
 
 

@@ -1,4 +1,4 @@
-"""The folder that a run writes to: a new one, or the folder of a run that is to go on."""
+"""The folder to which a run writes: a new folder, or the folder of a run to continue."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fedstrata.store import claimed
 
 
 def check_unused(folder: Path) -> None:
-    """Raise an OutputError unless the folder is empty or not there yet."""
+    """Raise OutputError unless the folder is empty or missing."""
     try:
         if folder.is_dir():
             if any(folder.iterdir()):
@@ -27,7 +27,7 @@ def check_unused(folder: Path) -> None:
 
 
 def new_folder(folder: Path) -> None:
-    """Make a folder, unless an empty one is there. Raises OutputError where it cannot be made, or is in use."""
+    """Make a folder, or accept an empty one. Raises OutputError if it cannot be made, or is in use."""
     check_unused(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,16 +36,18 @@ def new_folder(folder: Path) -> None:
 
 
 def unused_folder(parent: Path, name: str) -> Path:
-    """`parent/name` where no such folder is, else the first of `parent/name-2`, `parent/name-3` … that is not there."""
+    """Return `parent/name` if it does not exist, else the first free name of `parent/name-2`, `parent/name-3` and so
+    on.
+    """
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in candidates if not os.path.lexists(folder))
 
 
 def prepare_folder(folder: Path, experiment: Experiment) -> None:
-    """Make the folder, with the resolved experiment in it.
+    """Make the folder, and write the resolved experiment into it.
 
     Raises:
-        OutputError: it cannot be written, or another run has taken it in the meantime.
+        OutputError: the folder cannot be written, or another run has taken it meanwhile.
     """
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -58,7 +60,8 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
 
 @contextmanager
 def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experiment]:
-    """The experiment of a run, its folder prepared for it, or (None) to go on in; nobody else's while the block lasts.
+    """Yield the experiment of a run in its prepared folder, or, for None, of the run to continue. No other process may
+    use it.
 
     Raises:
         OutputError, ExperimentError: as `prepare_folder` and `resume_folder` do; StateError: another has the folder.
@@ -72,10 +75,10 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
 
 
 def resume_folder(folder: Path) -> Experiment:
-    """Return the experiment of a run that was interrupted or failed, its folder made ready to go on in.
+    """Return the experiment of an interrupted or failed run, and prepare its folder for the continuation.
 
-    Faults are left out: they belong to the run's first life. The record of a failed end is removed, so that the GPS
-    tries again from its state.
+    Faults are left out, because they belong to the first start of the run. The record of a failed end is removed, so
+    that the GPS tries again from its state.
 
     Raises:
         OutputError: the folder cannot be written. ExperimentError: its experiment file was altered.
@@ -92,7 +95,7 @@ def resume_folder(folder: Path) -> Experiment:
 
 
 def _check_unaltered(folder: Path, experiment: Experiment) -> None:
-    """Raise ExperimentError where the folder's state is of another run than its experiment file describes."""
+    """Raise ExperimentError if the folder's state belongs to another run than its experiment file describes."""
     runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
     if runs and experiment.run_id not in runs:
         raise ExperimentError(
@@ -102,7 +105,7 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
 
 
 def _is_completed(summary: Path) -> bool:
-    """Return whether a record says that its run completed; a damaged record is made again from the state."""
+    """Return whether a record says that its run was completed. A damaged record is made again from the state."""
     try:
         return read_summary(summary).status == "completed"
     except DataError:

@@ -1,4 +1,4 @@
-"""A finished run's folder as values: summary, tables and relevance. All that is drawn comes from here."""
+"""A finished run's folder as values: summary, tables and relevance. All reports and figures use these values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fedstrata.tasks import Metric
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run record; `relevance` is None for methods that group devices by no such matrix."""
+    """Hold a run record. `relevance` is None for methods without such a matrix."""
 
     folder: Path
     experiment: Mapping[str, Any]  # as resolved
@@ -40,7 +40,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The experiment's."""
+        """The name of the experiment."""
         return self.summary.name
 
     @property
@@ -50,15 +50,15 @@ class RunRecord:
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
-        """The rows of waits.csv; none without a clock. Raises DataError."""
+        """Return the rows of waits.csv; none without a clock. Raises DataError."""
         return WAITS.read_if_there(self.folder / "waits.csv")
 
 
 def load_record(folder: Path) -> RunRecord:
-    """Return the record that a run left in `folder`.
+    """Return the record that a run wrote to `folder`.
 
     Raises:
-        DataError: a file is missing or malformed; the message is one line and names the file.
+        DataError: a file is missing or malformed. The message is one line and names the file.
     """
     summary = read_summary(folder / "summary.json")
     text = read_text(folder / "experiment.yaml")

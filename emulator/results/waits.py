@@ -1,4 +1,4 @@
-"""Who waited for whom: one global round of waits.csv as bars, and the parts of all rounds by tier."""
+"""The waits of a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that t
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A part of a lane, from a second of the global round to another."""
+    """Describe a part of a lane, from one second of the global round to another."""
 
     lane: str
     tier: Literal["gps", "lps", "device"]
@@ -26,10 +26,10 @@ class Bar:
 
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
-    """Return a global round as the page draws it, the longest if not said which; None where there is none.
+    """Return the drawing of a global round for the page, by default of the longest; None if there is none.
 
     Raises:
-        DataError: there is no such global round in the record.
+        DataError: the record has no such global round.
     """
     lasted = {row.global_round: row.busy_s + row.waiting_s for row in waits if row.tier == "gps"}
     if global_round is not None and global_round not in lasted:
@@ -54,7 +54,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
-    """Return the lanes of one global round from its beginning on: the GPS, then each LPS before its devices."""
+    """Return the lanes of one global round: the GPS, then each LPS before its devices."""
     of_lps = {row.child: row for row in waits if row.tier == "gps"}
     whole_s = max((row.busy_s + row.waiting_s for row in of_lps.values()), default=0.0)
     bars = [Bar(lane="GPS", tier="gps", part="waiting", begins_s=0.0, ends_s=whole_s)]
@@ -69,7 +69,7 @@ def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """An LPS round of one LPS: when it began and ended, from the global round's beginning on."""
+    """Describe one LPS's LPS round: its beginning and end, from the beginning of the global round."""
 
     number: int
     begins_s: float
@@ -78,8 +78,8 @@ class _Round:
 
 
 def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
-    """Return an LPS's rounds, one after the other from when its model was there; on the real clock as long as each
-    took.
+    """Return an LPS's rounds, one after the other from the arrival of its model; on the real clock, with their real
+    durations.
     """
     took = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
     virtual = {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
@@ -93,7 +93,7 @@ def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> l
 
 
 def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
-    """Return an LPS's lane: the model's way, its rounds, the sum's way, waiting for the other LPSs."""
+    """Return an LPS's lane: the model's way, its rounds, the sum's way, and the wait for other LPSs."""
     name, bars = of_lps.child, _laid(of_lps.child, "lps", 0.0, of_lps)
     inner = [
         Bar(lane=name, tier="lps", part="compute", begins_s=r.begins_s, ends_s=r.ends_s, lps_round=r.number)
@@ -103,7 +103,7 @@ def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
 
 
 def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
-    """Return the lanes of an LPS's devices; of many those that were busy longest."""
+    """Return the lanes of an LPS's devices. Of many devices, only those with the longest own work are drawn."""
     busy: dict[str, float] = defaultdict(float)
     for row in (row for each in rounds for row in each.rows):
         busy[row.child] += row.busy_s
@@ -119,7 +119,7 @@ def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
 
 
 def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
-    """Return the parts of a row, one after the other."""
+    """Return the bars of a row's parts, one after the other."""
     bars = []
     for part, lasts_s in row.parts:
         ends_s = now_s + lasts_s
@@ -132,8 +132,8 @@ def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow)
 
 
 def parts_by_tier(waits: Sequence[WaitRow]) -> dict[str, dict[str, float]]:
-    """Return the seconds by part, of global rounds the mean LPS, of LPS rounds the mean device and LPS, summed over
-    rounds.
+    """Return the seconds by part, summed over rounds: of the mean LPS in global rounds, and of the mean device and LPS
+    in LPS rounds.
     """
     return {tier: _parts([row for row in waits if row.tier == tier]) for tier in ("gps", "lps")}
 

@@ -1,1 +1,1 @@
-"""One run from its first status to its record, wherever it runs."""
+"""One run from its first status to its record, on any backend."""

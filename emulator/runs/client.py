@@ -1,4 +1,4 @@
-"""The experimenter's calls to a GPS: its state as it changes, and the record of a finished run."""
+"""The experimenter's calls to a GPS: its changing state, and the record of a finished run."""
 
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -26,7 +26,7 @@ log = EventLog("client")
 
 
 def checked_status(status: pb.RunStatus) -> pb.RunStatus:
-    """Return a status that a GPS has sent. Raises PayloadError for a number that is none, or larger than any is."""
+    """Return a GPS's status. Raises PayloadError for a number that is invalid or impossibly large."""
     told = [status.seconds, status.energy_joules, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
     told += [number for cluster in status.clusters for number in (cluster.loss, cluster.headline)]
     for number in told:
@@ -39,10 +39,10 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
 
 
 class RunClient:
-    """Calls one GPS, over its restarts. An async context manager."""
+    """Call one GPS through its restarts, as an async context manager."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
-        """`tls` is an operator's certificate, where the GPS speaks TLS."""
+        """Set the operator's certificate `tls`, if the GPS uses TLS."""
         self._address = address
         self._tls = tls
         self._channel = plain_or_secure(address, tls)
@@ -60,9 +60,9 @@ class RunClient:
         """Yield the run's status at once and whenever it changes, without end.
 
         Raises:
-            AddressError: what answers is no GPS, or the GPS does not say a word.
+            AddressError: the server at the address is not a GPS, or the GPS does not answer.
             HandshakeError: the GPS and this client do not trust each other.
-            PayloadError: the GPS tells a number that is none.
+            PayloadError: the GPS sends an invalid number.
         """
         await until_reached(self._channel, self._address, self._tls, GPS, log)
         empty_streams = 0
@@ -78,10 +78,10 @@ class RunClient:
         raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; look into its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
-        """Put the files of the run's record into a folder, all of them or none.
+        """Write the files of the run's record to a folder: all of them or none.
 
         Raises:
-            PayloadError: a file's name or order is not a record's.
+            PayloadError: the name or the order of a file is impossible for a record.
             OutputError: the folder cannot be written.
         """
         for _ in range(EMPTY_STREAMS_MAX):
@@ -100,7 +100,7 @@ class RunClient:
         raise AddressError(f"the GPS at {self._address} broke off {EMPTY_STREAMS_MAX} times while sending the record")
 
     async def stop_run(self, reason: str) -> None:
-        """End the run without a result. Raises AddressError when the GPS does not answer."""
+        """End the run without a result. Raises AddressError if the GPS does not answer."""
         await self._answered(self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S))
 
     async def _answered(self, call: Awaitable[T]) -> T:
@@ -110,7 +110,7 @@ class RunClient:
             raise self._refused(error) from None
 
     def _pass_over(self, error: CallError) -> None:
-        """Do nothing if asking again helps; raise AddressError otherwise."""
+        """Do nothing if another call may succeed; else raise AddressError."""
         if not is_passing(error):
             raise self._refused(error) from None
 

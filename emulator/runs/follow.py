@@ -1,4 +1,4 @@
-"""Following a run from its first status to its end, on any backend."""
+"""Follow a run from its first status to its end, on any backend."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,27 +17,27 @@ Show = Callable[[pb.RunStatus], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The end of a run: its last status, and the error to raise if it has no result."""
+    """Hold the end of a run: its last status, and the error to raise if it has no result."""
 
     status: pb.RunStatus
     failure: FedstrataError | None
 
 
 class Backend(Protocol):
-    """The place where the three tiers run: processes on this machine, or pods."""
+    """Define the place of the three tiers: processes on this machine, or pods."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """Have at least this many LPSs; those that are there stay."""
+        """Run at least this number of LPSs. Existing ones stay."""
 
     async def failure(self) -> BaseException:
-        """Wait until a part of the run can no longer be kept alive; return why."""
+        """Wait until a part of the run cannot be kept alive any more. Return the reason."""
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
-    """Show each status and have as many LPSs as the run wants, until it has ended.
+    """Show each status, and start the LPSs that the run requests, until it has ended.
 
     Raises:
-        FedstrataError: a part of the run failed, and the GPS had nothing to say about it.
+        FedstrataError: a part of the run failed, and the GPS did not report the reason.
     """
     watching = asyncio.create_task(_watch_to_the_end(client, backend, show))
     failing = asyncio.create_task(backend.failure())
@@ -52,7 +52,7 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """Return the last status: the status with the record, or of a failed run without a record in time."""
+    """Return the last status: the status with the record, or the last one of a failed run without a record in time."""
     status = pb.RunStatus()
     try:
         async with asyncio.timeout(None) as record_deadline:
@@ -70,7 +70,7 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
-    """Return the GPS's outcome after a failure elsewhere; the failure itself if the GPS does not answer in time."""
+    """Return the GPS's outcome after a failure elsewhere, or the failure itself if the GPS does not answer in time."""
     reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
     try:
         async with asyncio.timeout(FAILURE_DEADLINE_S):

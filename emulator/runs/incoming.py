@@ -1,4 +1,4 @@
-"""A run record on its way in: names checked, files written aside, then renamed into place."""
+"""A run record that arrives: names are checked, files are written aside, then renamed."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ FILES_MAX = 10_000
 
 
 class IncomingRecord:
-    """Takes a record's files in pieces. Nothing is in its place before `finish`; leaving without it drops all."""
+    """Take a record's files in pieces. They get their names in `finish`; without it all files are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,10 +40,10 @@ class IncomingRecord:
             ) from None
 
     def add(self, name: str, data: bytes) -> None:
-        """Add the next piece; a name begins a file.
+        """Add the next piece. A name begins a file.
 
         Raises:
-            PayloadError: a name that no record has, or that was there before.
+            PayloadError: the name is impossible for a record, or was used before.
         """
         if name:
             self._begin(name)
@@ -52,7 +52,7 @@ class IncomingRecord:
         self._file.write(data)
 
     def finish(self) -> None:
-        """Put all files into place. Raises PayloadError when there is no summary among them."""
+        """Rename all files to their names. Raises PayloadError if there is no summary among them."""
         self._close()
         if SUMMARY not in self._names:
             raise PayloadError(f"the record has no {SUMMARY}, so it is not whole; fetch it again")

@@ -1,4 +1,4 @@
-"""A run as it happens, on a terminal, as log lines or as JSON: three displays of the same statuses."""
+"""A run in progress, on a terminal, as log lines or as JSON: three displays of the same statuses."""
 
 import sys
 import time
@@ -27,23 +27,23 @@ WAITS_SHOWN = 5
 
 
 class Display(Protocol):
-    """The display of a run for its user while the run goes on."""
+    """Define the display of a run during the run."""
 
     def open(self) -> AbstractContextManager[Any]:
-        """The time during which the display may draw."""
+        """Enter a block in which the display may draw."""
 
     def show(self, status: pb.RunStatus) -> None:
-        """Tell a status."""
+        """Show a status."""
 
     def restarted(self, restart: Restart) -> None:
-        """Tell that a process died and is started again."""
+        """Show that a process died and is started again."""
 
     def page(self, url: str) -> None:
-        """Tell where the live page is."""
+        """Show the address of the live page."""
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Return the bytes so far by link; counted at the parents' end, where every child's come together."""
+    """Return the bytes so far by link, counted at the parents' end, which sees all children."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -53,7 +53,7 @@ def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
 
 
 def headline_of(status: pb.RunStatus) -> Metric:
-    """Return the headline metric of a run's task; a classification's while no GPS has said it."""
+    """Return the headline metric of a run's task; the metric of a classification, until a GPS has named one."""
     said = status.headline
     if not said.name:
         return CLASSIFICATION.headline
@@ -62,13 +62,13 @@ def headline_of(status: pb.RunStatus) -> Metric:
 
 
 def mean_of(status: pb.RunStatus) -> float | None:
-    """Return the plain mean of the headline metric over the clusters that have it; None before any has."""
+    """Return the plain mean of the headline metric over the clusters that have it; None if no cluster has it."""
     values = [value for cluster in status.clusters if (value := _headline(cluster)) is not None]
     return sum(values) / len(values) if values else None
 
 
 class Quiet:
-    """Tells nothing."""
+    """Show nothing."""
 
     def open(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -80,12 +80,14 @@ class Quiet:
         """Show nothing."""
 
     def page(self, url: str) -> None:
-        """Show only the address, since it was asked for; on standard error, since the result is alone on the other."""
+        """Show only the address, on standard error, because the user asked for it. Standard output has only the
+        result.
+        """
         print(page_line(url), file=sys.stderr, flush=True)
 
 
 class JsonLines(Quiet):
-    """One JSON object a line and event."""
+    """Print one JSON object per line and event."""
 
     def show(self, status: pb.RunStatus) -> None:
         print_json({"event": "status"} | status_fields(status))
@@ -98,7 +100,7 @@ class JsonLines(Quiet):
 
 
 class LogLines(Quiet):
-    """A line for each phase and each global round, for where no terminal is."""
+    """Print a line for each phase and each global round, without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -126,12 +128,12 @@ class LogLines(Quiet):
 
 
 def can_draw_over(console: Console) -> bool:
-    """Return whether the console is a real terminal; a notebook's cell only claims to have colours."""
+    """Return whether the console is a real terminal. A notebook's cell only claims to have colours."""
     return console.is_terminal and console.file.isatty()
 
 
 class LiveTables:
-    """Phase, rounds, clusters and bytes, drawn over and over in one place of a terminal."""
+    """Draw phase, rounds, clusters and bytes repeatedly at one place of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._status = pb.RunStatus(phase="starting")
@@ -158,7 +160,7 @@ class LiveTables:
 
 
 def progress_line(status: pb.RunStatus) -> str:
-    """Return a status in one line: only what changes with phases and global rounds."""
+    """Return a status in one line, with only what changes with phases and global rounds."""
     parts = [printable(status.phase)]
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
@@ -172,7 +174,7 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:
-    """Return the virtual time, the energy and the noise that a run has spent so far."""
+    """Return the virtual time, the energy and the ε of a run so far."""
     parts = []
     if status.virtual_ns:
         parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
@@ -184,7 +186,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return the devices and LPSs for which the run waits, in one line; empty if there are none."""
+    """Return the devices and LPSs for which the run waits, in one line; empty without waits."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
@@ -203,7 +205,7 @@ def restart_line(restart: Restart) -> str:
 
 
 def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> RenderableType:
-    """Return a status as a terminal shows it, `seconds` after the run began."""
+    """Return a status as drawn on a terminal, `seconds` after the run began."""
     parts: list[RenderableType] = [_head(status, seconds)]
     if status.clusters:
         parts.append(_cluster_table(status))
@@ -253,7 +255,7 @@ def _traffic_table(status: pb.RunStatus) -> Table:
 
 
 def status_fields(status: pb.RunStatus) -> dict[str, Any]:
-    """Return a status as JSON has it; null stands for what is not measured yet."""
+    """Return a status in the form of JSON, with null for values that are not measured yet."""
     metric = headline_of(status)
     return {
         "run_id": status.run_id,
@@ -289,5 +291,5 @@ def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    """Print one line on standard output, at once."""
+    """Print one line on standard output, without a buffer."""
     print(json_text(fields), flush=True)

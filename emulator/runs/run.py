@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The request of the user: a new run of an experiment, or (None) to go on with the run in `out`."""
+    """Hold the request of the user: a new run of an experiment, or, for None, the continuation of the run in `out`."""
 
     experiment: Experiment | None
     out: Path
@@ -36,10 +36,10 @@ class RunRequest:
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
-    """Run the experiment, show how it goes and what it came to.
+    """Run the experiment, and show its progress and its result.
 
     Raises:
-        FedstrataError, KeyboardInterrupt: as `execute` does; a failed run's result is shown all the same.
+        FedstrataError, KeyboardInterrupt: the errors of `execute`. The result of a failed run is shown, too.
     """
     outcome = execute(request, make_display(is_json=is_json, is_quiet=is_quiet))
     if outcome.status.has_record:
@@ -53,7 +53,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
     Raises:
         FedstrataError: nothing was started because something is wrong.
-        KeyboardInterrupt: a signal came; all processes are gone, and what was written stays.
+        KeyboardInterrupt: a signal came. All processes have ended, and written files stay.
     """
     from emulator.results.report import write_report
 
@@ -68,7 +68,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
 @contextmanager
 def _prepared(request: RunRequest) -> Iterator[Experiment]:
-    """The experiment, checked, with its folder ready and held."""
+    """Yield the checked experiment, and hold its prepared folder."""
     if request.experiment is not None:
         check_unused(request.out)
         check_data(request.experiment)
@@ -79,7 +79,7 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
-    """Run the experiment in its folder, made ready before; when this is cancelled, no process is left."""
+    """Run the experiment in its prepared folder. After a cancellation, no process is left."""
     backend = LocalBackend(
         request.out,
         device_processes=request.device_processes,
@@ -116,7 +116,7 @@ def _tell(folder: Path, *, is_json: bool) -> None:
 
 
 def make_display(*, is_json: bool, is_quiet: bool) -> Display:
-    """Return the display that the user asked for, or that the terminal allows."""
+    """Return the display that the user requested, or that the terminal allows."""
     console = _console()
     if is_quiet:
         return Quiet()

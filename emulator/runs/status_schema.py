@@ -1,4 +1,4 @@
-"""The JSON Schema of a status: what `fedstrata status --json` and `fedstrata run --json` print."""
+"""The JSON Schema of a status, which `fedstrata status --json` and `fedstrata run --json` print."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ PHASES = ["enrolment", "relevance", "grouping", "training", "evaluation", "compl
 
 
 def status_schema() -> dict[str, Any]:
-    """Return the schema of one line with the event `status`; readers ignore fields that they do not know."""
+    """Return the schema of one line with the event `status`. Readers ignore unknown fields."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Status of a Fedstrata run",
@@ -99,7 +99,7 @@ def _bytes() -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return an object that has all of these."""
+    """Return the schema of an object with all of these properties."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

@@ -1,1 +1,1 @@
-"""What comes with Fedstrata or can be had beside it: example experiments, chart, data sets, optional packages."""
+"""The additions to Fedstrata's modules: example experiments, chart, data sets, optional packages."""

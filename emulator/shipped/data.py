@@ -1,4 +1,4 @@
-"""The published data sets on this machine: which are here, and having one that is not."""
+"""The published data sets on this machine: which are present, and the download of a missing one."""
 
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -12,10 +12,10 @@ SCIKIT_LEARN = "digits"
 
 
 def fetch(name: str, folder: Path | None = None) -> str:
-    """Have a data set here; gives a line that says where.
+    """Download a data set if it is missing. Return a line that names its folder.
 
     Raises:
-        DataError: there is none of that name, or its files cannot be had as they were published.
+        DataError: there is no data set with this name, or its published files cannot be obtained.
     """
     if name == SCIKIT_LEARN:
         return _digits()
@@ -30,7 +30,7 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 
 def listing() -> list[str]:
-    """Return a line a data set."""
+    """Return one line per data set."""
     return [_digits(), *(_line(published()) for published in PUBLISHED.values())]
 
 

@@ -19,27 +19,27 @@ class Example:
 
     @property
     def text(self) -> str:
-        """The file."""
+        """The text of the file."""
         return self.path.read_text(encoding="utf-8")
 
     @property
     def summary(self) -> str:
-        """The first sentence of the comment that the file begins with."""
+        """The first sentence of the comment at the beginning of the file."""
         comment = re.match(r"(?:#.*\n)*", self.text)
         words = " ".join(line.lstrip("# ") for line in (comment[0] if comment else "").splitlines())
         return re.split(r"(?<=\.)\s", words, maxsplit=1)[0]
 
 
 def examples(folder: Path = EXPERIMENTS) -> dict[str, Example]:
-    """Return all of them by name, in alphabetical order."""
+    """Return all examples by name, in alphabetical order."""
     return {path.stem: Example(name=path.stem, path=path) for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_example(name: str) -> Example:
-    """Return the example of that name; hyphens may stand for underscores.
+    """Return the example with this name. Hyphens may replace underscores.
 
     Raises:
-        ExperimentError: there is none; the message says the names nearest to it.
+        ExperimentError: there is no such example. The message has the nearest names.
     """
     known = examples()
     found = known.get(name.replace("-", "_"))
@@ -49,10 +49,10 @@ def find_example(name: str) -> Example:
 
 
 def find_experiment(given: Path) -> Path:
-    """Return the experiment file that a command was given: a file, or the name of an example where no such file is.
+    """Return the experiment file for a command's argument: a file or, if there is none, the example with this name.
 
     Raises:
-        ExperimentError: neither is there.
+        ExperimentError: there is neither a file nor an example.
     """
     if given.is_file():
         return given
@@ -65,7 +65,7 @@ def find_experiment(given: Path) -> Path:
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
-    """Yield, for the shell, examples, experiment files and folders that begin with what was typed."""
+    """Yield, for the shell, examples, experiment files and folders that begin with the typed text."""
     yield from (name for name in examples() if name.startswith(incomplete))
     folder, _, start = incomplete.rpartition("/")
     for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{start}*")):

@@ -1,4 +1,4 @@
-"""Packages that only some users need: imported when they are needed, or refused with the command that installs them."""
+"""Optional packages: imported when they are needed, or refused with the command that installs them."""
 
 import importlib
 from typing import Any
@@ -12,7 +12,7 @@ def needed(module: str) -> Any:
     """Return the module.
 
     Raises:
-        MissingPackageError: it is not installed; the message says which extra of Fedstrata brings it.
+        MissingPackageError: the module is not installed. The message names the extra of Fedstrata that installs it.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The folders that come with Fedstrata beside its modules: example experiments, chart, protocol."""
+"""The folders that are installed with Fedstrata's modules: example experiments, chart, protocol."""
 
 from pathlib import Path
 

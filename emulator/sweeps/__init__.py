@@ -1,1 +1,1 @@
-"""Many runs of one experiment, to one table."""
+"""Many runs of one experiment, with one table."""

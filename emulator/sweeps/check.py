@@ -1,4 +1,4 @@
-"""Check every run of a sweep before the first starts: its data, partition, model and deadline."""
+"""The check of all runs of a sweep before the first starts: data, partition, model and deadline."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
     """Try the data, partition, model and deadline of every run.
 
     Raises:
-        FedstrataError: the first that is refused, with its cell and seed.
+        FedstrataError: a run is refused. The message has the cell and seed of the first one.
     """
     datasets: dict[DataSettings, Dataset] = {}
     tried: set[Place] = set()
@@ -32,7 +32,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
-    """Partition the data, and see that enough devices can meet the deadline with their part of it."""
+    """Partition the data, and check that enough devices can meet the deadline with their examples."""
     if isinstance(experiment.partition, LocalPartition):
         return
     if experiment.data not in datasets:

@@ -1,4 +1,4 @@
-"""The sweep file: one base experiment, and in which cells, settings and seeds it is run (docs/sweep.md)."""
+"""The sweep file: a base experiment, with the cells, settings and seeds of its runs (docs/sweep.md)."""
 
 import json
 import re
@@ -67,7 +67,7 @@ class SweepFile(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A cell in one setting: a row of the sweep's table."""
+    """Name a cell in one setting: a row of the sweep's table."""
 
     cell: str
     setting: tuple[tuple[str, str], ...] = ()  # (axis, choice) of every axis
@@ -78,13 +78,13 @@ class Place:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The setting as `axis=choice`."""
+        """Return the setting as `axis=choice` texts."""
         return tuple(f"{axis}={choice}" for axis, choice in self.setting)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """One run of a sweep."""
+    """Describe one run of a sweep."""
 
     place: Place
     experiment: Experiment
@@ -99,13 +99,13 @@ class SweepRun:
 
     @property
     def path(self) -> Path:
-        """Its folder in the sweep's: runs/CELL/seed-3, or runs/CELL/AXIS=CHOICE,…/seed-3."""
+        """Return the run's folder within the sweep's: runs/CELL/seed-3, or runs/CELL/AXIS=CHOICE,…/seed-3."""
         return Path("runs", self.place.cell, ",".join(self.place.choices), f"seed-{self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """All runs of a sweep, seed by seed, so that every cell has its first result early."""
+    """Hold all runs of a sweep, seed by seed, so that every cell has its first result early."""
 
     name: str
     text: str  # the file, with the base's experiment in it
@@ -117,10 +117,11 @@ class Sweep:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Return the sweep that a file describes, every experiment of it checked by itself and no two cells equal.
+    """Return the sweep in a file. Each experiment has been checked by itself, and no two cells are equal.
 
     Raises:
-        ExperimentError: the file is missing, is not YAML, or says what is not allowed; the message names the cell.
+        ExperimentError: the file is missing, is not YAML, or has a value that is not allowed. The message names the
+            cell.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -135,7 +136,7 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
-    """Return the sweep of what a file holds; a base file is looked for in the folder `beside`. Raises as
+    """Return the sweep of a file's content. A base file is searched in the folder `beside`. Raises the errors of
     `load_sweep`.
     """
     if not isinstance(document, Mapping):
@@ -166,7 +167,7 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
 
 
 def _choices(axis: str, given: Any) -> Any:
-    """Return the choices of an axis by name: named already, or the values of the key that the axis is called after."""
+    """Return the choices of an axis by name: named choices, or the values of the key with the axis's name."""
     if isinstance(given, Mapping):
         return {str(choice): own or {} for choice, own in given.items()}
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -182,7 +183,7 @@ def _choices(axis: str, given: Any) -> Any:
 
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
-    """Every cell in every setting, with what it changes; a cell's own changes come last."""
+    """Yield every cell in every setting, with its changes. A cell's own changes come last."""
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
         varied = {key: value for _, own in choices for key, value in own.items()}
@@ -215,7 +216,7 @@ def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> 
 
 
 def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:
-    """Raise an ExperimentError where two cells are one experiment under two names."""
+    """Raise ExperimentError if two cells are the same experiment."""
     seen: dict[str, str] = {}
     for run in runs:
         digest = run.experiment.model_copy(update={"name": "same"}).digest

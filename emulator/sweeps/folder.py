@@ -1,4 +1,4 @@
-"""The folder of a sweep: which of its runs are done, and which go on or begin again."""
+"""The folder of a sweep: which runs are done, and which continue or begin again."""
 
 import fcntl
 import shutil
@@ -20,7 +20,7 @@ OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before
 
 
 class RoundStart(Enum):
-    """The state of a run's folder."""
+    """Name the state of a run's folder."""
 
     NEW = "nothing, or the beginning of a folder, which is removed"
     HALF = "a state to go on from"
@@ -29,12 +29,12 @@ class RoundStart(Enum):
 
 @contextmanager
 def held(out: Path) -> Iterator[IO[str]]:
-    """The sweep's file in its folder, which is made if it is not there and kept from other sweeps meanwhile.
+    """Yield the sweep's file in its folder. A missing folder is made, and other sweeps cannot use it during the block.
 
-    A folder in which nothing is begun is not left behind.
+    A folder without a begun run is removed.
 
     Raises:
-        OutputError: it holds something else, another process works in it, or it cannot be written.
+        OutputError: the folder has other content, another process uses it, or it cannot be written.
     """
     if not (out / SWEEP).exists():
         check_unused(out)
@@ -49,14 +49,14 @@ def held(out: Path) -> Iterator[IO[str]]:
 
 
 def write_sweep(file: IO[str], sweep: Sweep) -> None:
-    """Put a sweep into its file."""
+    """Write a sweep to its file."""
     file.truncate(0)
     file.write(sweep.text)
     file.flush()
 
 
 def _locked(out: Path) -> IO[str]:
-    """Return the sweep's file in its folder, open to be written and locked until it is closed."""
+    """Return the sweep's file in its folder, open for writing and locked until it is closed."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         file = (out / SWEEP).open("a", encoding="utf-8")
@@ -71,10 +71,10 @@ def _locked(out: Path) -> IO[str]:
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:
-    """Return what a run's folder holds of the run of an experiment.
+    """Return the state of a run's folder for an experiment.
 
     Raises:
-        OutputError: it holds a run of another experiment, or what is not of a run.
+        OutputError: the folder has a run of another experiment, or other content.
     """
     there = _experiment_in(folder)
     if there is None:
@@ -92,7 +92,7 @@ def standing(folder: Path, experiment: Experiment) -> RoundStart:
 
 
 def completed_record(folder: Path) -> RunRecord | None:
-    """Return the record of a completed run; None of any other."""
+    """Return the record of a completed run; None for any other run."""
     try:
         record = load_record(folder)
     except DataError:
@@ -101,7 +101,7 @@ def completed_record(folder: Path) -> RunRecord | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what there is of a run that had hardly begun. Raises OutputError where that cannot be."""
+    """Remove the files of a run that had hardly begun. Raises OutputError if they cannot be removed."""
     try:
         if folder.exists():
             shutil.rmtree(folder)
@@ -116,7 +116,7 @@ def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
 
 
 def _experiment_in(folder: Path) -> Experiment | None:
-    """Return the experiment that a run's folder names; None where it is not there or only half written."""
+    """Return the experiment in a run's folder; None if its file is missing or incomplete."""
     path = folder / "experiment.yaml"
     try:
         return load_experiment(path) if path.exists() else None

@@ -1,4 +1,4 @@
-"""What a sweep writes beside its runs: its tables, its figure, and a page that leads to every run's report."""
+"""The results of a sweep: its tables, its figure, and a page with links to every run's report."""
 
 from dataclasses import replace
 from importlib.resources import files
@@ -23,12 +23,12 @@ PAGE = "index.html"
 
 
 def write_results(results: SweepResults, out: Path) -> None:
-    """Write table.csv, table.md, figure.png, figure.svg and index.html; the same records give the same bytes.
+    """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    Where runs were on the virtual clock, time.png and time.svg as well.
+    For runs on the virtual clock, also write time.png and time.svg.
 
     Raises:
-        OutputError: they cannot be written.
+        OutputError: the files cannot be written.
     """
     figure, panels = figure_of(results), curves_of(results)
     try:
@@ -43,7 +43,7 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the headline metric over virtual time by setting and cell, a curve a run; empty without that clock."""
+    """Return the headline metric over virtual time by setting and cell, one curve per run; empty without this clock."""
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
         records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
@@ -58,7 +58,7 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Return the headline metric of the cells: by true task if there is one setting, else the mean over devices."""
+    """Return the figure of the cells' headline metric: by true task with one setting, else the mean over devices."""
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
@@ -80,7 +80,7 @@ def figure_of(results: SweepResults) -> Columns:
 
 
 def _shown(results: SweepResults) -> list[str]:
-    """Return the measures in a figure: true tasks and their mean, or the mean over devices and the worst of them."""
+    """Return the measures in a figure: true tasks and their mean, or the mean over devices and the worst device."""
     tasks = [name for name in results.measures if name not in results.of.results]
     devices = [name for name in (DEVICES, results.of.worst) if name in results.measures]
     return [*tasks, MEAN] if tasks else devices or [MEAN]
@@ -107,7 +107,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
 
 
 def fill_template(template: str, /, **parts: str) -> str:
-    """Return a template filled, with the style beside it."""
+    """Return a filled template, with the style in it."""
     here = files("emulator.results.report")
     page = Template(here.joinpath(template).read_text(encoding="utf-8"))
     return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
@@ -144,7 +144,9 @@ def _table(results: SweepResults, caption: str, given: TextTable) -> Markup:
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """Return a row a place, a column a seed: the mean of the headline metric, which leads to the run's report."""
+    """Return a table with a row per place and a column per seed: the mean of the headline metric, with a link to the
+    report.
+    """
     sweep = results.sweep
     by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
     for run in sweep.runs:

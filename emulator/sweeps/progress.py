@@ -1,4 +1,4 @@
-"""A sweep as it happens: how far it is, how long it may take yet, and three displays of that."""
+"""A sweep in progress: how far it is, how long it may still take, and three displays."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,9 @@ FAILURES_SHOWN = 5
 
 
 class Pace:
-    """The pace of a sweep: the number of finished runs, and the time of the rest by the runs of each place so far."""
+    """Hold the pace of a sweep: the number of finished runs, and the expected time of the rest by the runs of each
+    place.
+    """
 
     def __init__(
         self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
@@ -48,7 +50,7 @@ class Pace:
         self.done += 1
 
     def seconds_left(self) -> float | None:
-        """None before the first run has ended."""
+        """The expected seconds until the end; None before the first run has ended."""
         if not self._took:
             return None
         now = self._clock()
@@ -57,7 +59,7 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Return the seconds of a run: the mean of its place's, or of all as long as there is none of its place."""
+        """Return the expected seconds of a run: the mean of its place's runs, or of all runs if its place has none."""
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """The end of one run; `record` is None if the run failed."""
+    """Hold the end of one run. `record` is None if the run failed."""
 
     folder: Path
     seconds: float
@@ -81,23 +83,23 @@ class RunEnd:
 
 
 class SweepDisplay(Protocol):
-    """The display of a sweep for its user while the sweep goes on."""
+    """Define the display of a sweep during the sweep."""
 
     def open(self, pace: Pace) -> AbstractContextManager[Any]:
-        """The time during which the display may draw."""
+        """Enter a block in which the display may draw."""
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
-        """Tell a status of a run."""
+        """Show a status of a run."""
 
     def restarted(self, run: SweepRun, restart: Restart) -> None:
-        """Tell that a process of a run died and is started again."""
+        """Show that a process of a run died and is started again."""
 
     def ended(self, run: SweepRun, end: RunEnd) -> None:
-        """Tell how a run ended."""
+        """Show the end of a run."""
 
 
 class QuietSweep:
-    """Tells nothing; the others tell more."""
+    """Show nothing. The subclasses show more."""
 
     pace: Pace
 
@@ -116,7 +118,7 @@ class QuietSweep:
 
 
 class SweepJson(QuietSweep):
-    """One JSON object a line and run."""
+    """Print one JSON object per line and run."""
 
     def ended(self, run: SweepRun, end: RunEnd) -> None:
         left = self.pace.seconds_left()
@@ -129,13 +131,15 @@ class SweepJson(QuietSweep):
 
 
 def _headline(record: RunRecord | None) -> dict[str, float | None]:
-    """Return the mean of a run's headline metric by its name; a classification's name for a run without a record."""
+    """Return the mean of a run's headline metric by name. For a run without a record, use the name of a
+    classification's metric.
+    """
     metric = headlines_of([record] if record else [])[0]
     return {metric.name: record.summary.mean if record else None}
 
 
 class SweepLines(QuietSweep):
-    """A line for each run that ends, for where no terminal is."""
+    """Print a line for each ended run, without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -151,7 +155,7 @@ class SweepLines(QuietSweep):
 
 
 class SweepBars(QuietSweep):
-    """The runs that go on and how far the whole is, drawn over and over in one place of a terminal."""
+    """Draw the present runs and the progress of the sweep repeatedly at one place of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -183,7 +187,7 @@ def _bar(done: int, of: int) -> ProgressBar:
 
 
 def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
-    """Return the display that the user asked for, or that the terminal allows."""
+    """Return the display that the user requested, or that the terminal allows."""
     if is_quiet:
         return QuietSweep()
     if is_json:

@@ -1,4 +1,4 @@
-"""What a sweep came to: mean and spread over seeds of each cell and setting, and differences to the baseline."""
+"""The results of a sweep: mean and spread over seeds of each cell and setting, and differences to the baseline."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ MEASURED: Mapping[str, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A cell's values minus the baseline's, pair by pair over the seeds that both have."""
+    """Hold a cell's values minus the baseline's, pair by pair over the common seeds."""
 
     spread: Spread
     better: int  # in how many pairs the cell's is the better
@@ -31,29 +31,31 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """The records of the runs that are completed, by place and seed."""
+    """Hold the records of the completed runs, by place and seed."""
 
     sweep: Sweep
     records: Mapping[tuple[Place, int], RunRecord]
 
     @cached_property
     def of(self) -> Measures:
-        """The measures by name, of the metric by which the first run is compared."""
+        """Return the measures by name, for the headline metric of the first run."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
-        """The measures of every run: agreement with the truth, the headline metric, and the same on each true task."""
+        """Return the names of every run's measures: agreement with the true tasks, the headline metric, and the same on
+        each task.
+        """
         tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.of_headline.tasks or ())
         return (*self._there(self.of.results), *tasks)
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
-        """The bytes that devices have sent and received, if any run has them."""
+        """Return the names of the costs in bytes, if any run has them."""
         return self._there(COSTS)
 
     def values(self, place: Place, name: str) -> dict[int, float]:
-        """Return a measure by seed, of the runs that have it; percents are ratios."""
+        """Return a measure by seed, for the runs that have it. Percents are given as ratios."""
         runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
         found = {seed: self.of.named(name).of(run) for seed, run in runs if run is not None}
         return {seed: value for seed, value in found.items() if value is not None}
@@ -62,7 +64,9 @@ class SweepResults:
         return Spread.over(list(self.values(place, name).values()))
 
     def difference(self, place: Place, name: str) -> Difference | None:
-        """To the baseline in the same setting; None without a baseline, and of the baseline itself."""
+        """Return the difference to the baseline in the same setting; None without a baseline, or for the baseline
+        itself.
+        """
         if self.sweep.baseline is None or place.cell == self.sweep.baseline:
             return None
         own = self.values(place, name)
@@ -72,15 +76,19 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), better=sum(sign * pair > 0 for pair in pairs))
 
     def table(self) -> Table:
-        """Return a row a place: mean ± standard deviation of each measure, shares in percent."""
+        """Return a table with a row per place: mean ± standard deviation of each measure, shares in percent."""
         return self._table_of(self.measures)
 
     def cost_table(self) -> Table:
-        """Return a row a place: mean ± standard deviation of what devices have sent and received."""
+        """Return a table with a row per place: mean ± standard deviation of the bytes that devices have sent and
+        received.
+        """
         return self._table_of(self.costs)
 
     def differences(self) -> Table:
-        """Return a row a place that is not the baseline's: paired differences, and in how many pairs it is better."""
+        """Return a table with a row per place except the baseline's: paired differences, and the number of better
+        ones.
+        """
         rows = [
             [*_where(place), *(self._said_difference(self.difference(place, m), m) for m in self.measures)]
             for place in self.sweep.places
@@ -89,7 +97,7 @@ class SweepResults:
         return [*self._head(), *map(self._heading, self.measures)], rows
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row a place and measure, with the columns of `columns`; None where there is no number."""
+        """Return a row per place and measure, with the columns of `columns`; None for a missing number."""
         return [self._row(place, name) for place in self.sweep.places for name in self._measured]
 
     @property
@@ -98,7 +106,7 @@ class SweepResults:
         return {**dict.fromkeys(self._head(), str), **MEASURED}
 
     def csv_text(self) -> str:
-        """Return the rows in full; nothing in them depends on when or where the runs were done."""
+        """Return the rows as CSV with full digits. Nothing in them depends on the time or place of the runs."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(self.columns))
         writer.writeheader()
@@ -106,7 +114,7 @@ class SweepResults:
         return text.getvalue()
 
     def markdown(self) -> str:
-        """Both tables, to be put into a document."""
+        """Return both tables as Markdown."""
         text = self._markdown(self.table())
         if self.sweep.baseline is not None:
             text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{self._markdown(self.differences())}"
@@ -147,7 +155,7 @@ class SweepResults:
         return NO_VALUE if spread.mean is None else form.said(spread.mean, spread.deviation, sign=sign)
 
     def _said_difference(self, difference: Difference | None, name: str) -> str:
-        """Return the difference as +9.9 ± 2.0 (6/6): better than the baseline in six pairs of six."""
+        """Return the difference in the form +9.9 ± 2.0 (6/6): better than the baseline in six of six pairs."""
         if difference is None or not difference.spread.count:
             return NO_VALUE
         return f"{self._said(difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"

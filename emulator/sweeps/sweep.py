@@ -1,4 +1,4 @@
-"""A sweep on this machine: as many runs at once as keep its cores busy, each a full record, then the table of all."""
+"""A sweep on this machine: enough runs at once to keep its cores busy, each with a full record, then the table."""
 
 import asyncio
 import resource
@@ -27,7 +27,7 @@ Wanted = tuple[SweepRun, RoundStart]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The request of the user."""
+    """Hold the request of the user."""
 
     sweep: Sweep
     out: Path
@@ -36,7 +36,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of the runs of one call: wall time, and the CPU time of all their processes."""
+    """Hold the cost of the runs of one call: wall time, and the CPU time of all their processes."""
 
     runs: int
     seconds: float
@@ -45,13 +45,13 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """Wall time over the time of cores that were always busy with these runs."""
+        """Return the wall time divided by the time that always busy cores would need for these runs."""
         return self.seconds * self.cores / self.cpu_seconds if self.runs else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """The results of all runs that are done, those that failed now with their reasons, and what it took."""
+    """Hold the results of all completed runs, the runs that failed now with reasons, and the cost."""
 
     results: SweepResults
     failures: tuple[tuple[SweepRun, FedstrataError], ...]
@@ -70,11 +70,11 @@ class SweepOutcome:
 
 
 def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
-    """Do the runs that are not done yet, and write the sweep's table, figure and page.
+    """Do the missing runs, and write the sweep's table, figure and page.
 
     Raises:
-        FedstrataError: nothing was started because something is wrong; the message names the cell.
-        KeyboardInterrupt: a signal came; all processes are gone, and the same call goes on from there.
+        FedstrataError: nothing was started because something is wrong. The message names the cell.
+        KeyboardInterrupt: a signal came. All processes have ended, and the same call continues.
     """
     from emulator.sweeps.page import write_results
 
@@ -92,7 +92,7 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 class _Work:
-    """The runs that one call does."""
+    """Do the runs of one call."""
 
     def __init__(self, request: SweepRequest, wanted: Sequence[Wanted], display: SweepDisplay) -> None:
         self._out, self._wanted, self._display = request.out, wanted, display
@@ -105,7 +105,7 @@ class _Work:
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def do(self) -> Cost:
-        """Return all of them; gives what they took."""
+        """Do all runs; return their cost."""
         began, cpu_seconds = time.monotonic(), _cpu_seconds()
         with self._display.open(self._pace):
             run_interruptibly(self._all())
@@ -130,7 +130,7 @@ class _Work:
             self._display.ended(run, end)
 
     async def _end_of(self, run: SweepRun, there: RoundStart) -> RunEnd:
-        """Do a run to its record and report; a run that fails leaves the others alone."""
+        """Do a run up to its record and report. A failed run does not affect the others."""
         folder, began = self._out / run.path, time.monotonic()
         try:
             failure = await self._run(run, there, folder)
@@ -155,7 +155,7 @@ class _Work:
 
 
 class _OneOfMany(Quiet):
-    """A run's display that passes on to the sweep's."""
+    """Forward a run's display to the sweep's."""
 
     def __init__(self, run: SweepRun, display: SweepDisplay) -> None:
         self._run, self._display = run, display
@@ -168,11 +168,11 @@ class _OneOfMany(Quiet):
 
 
 def jobs_for(cores: int) -> int:
-    """Return the number of simultaneous runs that use so many cores best (docs/sweep.md has the figures)."""
+    """Return the best number of simultaneous runs for this many cores (docs/sweep.md has the figures)."""
     return cores + 1
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of all that it has started and waited for."""
+    """Return the CPU time of this process and of all processes that it has started and waited for."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)

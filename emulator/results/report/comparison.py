@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The values of one colour, one per seed, by column."""
+    """Hold the values of one colour, one per seed, by column."""
 
     label: str
     values: Mapping[str, Sequence[float]]
@@ -24,7 +24,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """A figure of series side by side in columns."""
+    """Define a figure with series side by side in columns."""
 
     title: str
     names: Sequence[str]
@@ -33,7 +33,7 @@ class Columns:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in inches: the axes', and a legend below them."""
+        """Width and height in inches, of the axes and the legend below."""
         width = min(16.0, max(6.0, 1.6 + len(self.names) * (0.5 + 0.42 * len(self.series))))
         return width, 4.2 + self._legend_height
 
@@ -42,7 +42,7 @@ class Columns:
         return 0.22 * -(-max(1, len(self.series)) // 2)
 
     def draw(self, figure: "Figure") -> None:
-        """Draw them on an empty figure of that size."""
+        """Draw the columns on an empty figure of this size."""
         width, height = self.size
         axes = figure.add_axes((0.62 / width, (0.55 + self._legend_height) / height, 1 - 0.8 / width, 3.2 / height))
         for i, series in enumerate(self.series):
@@ -77,7 +77,7 @@ def draw_comparison(comparison: "Comparison", output: Path) -> None:
 
 
 def title_of(metric: Metric, of: str = "") -> str:
-    """Return a figure's title: Accuracy by task, %."""
+    """Return a figure's title, such as: Accuracy by task, %."""
     return " ".join(part for part in (metric.label, of) if part) + (", %" if metric.is_percent else "")
 
 
@@ -87,7 +87,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[int, int]) -> None:
-    """Draw, in each column, the seeds of a series as dots, and beside them the mean and the spread."""
+    """Draw a series in each column: the seeds as dots, and beside them the mean and the spread."""
 
     index, count = place
     style: dict[str, Any] = {

@@ -15,9 +15,9 @@ from fedstrata.record.rounds import page_row
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
-    """Put the record in `folder` into the page and write it there as `report.html`; gives the path.
+    """Write the page with the record in `folder` to `report.html` in the same folder. Return its path.
 
-    With a clock one global round is drawn, from 1: the longest if none is given.
+    With a clock one global round, counted from 1, is drawn in detail: by default, the longest.
 
     Raises:
         DataError: the record is missing or malformed, or has no such global round.
@@ -30,7 +30,7 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """Return the page's data of a record: what the GPS sends at the end of the run, and what a clock adds."""
+    """Return the page's data from a record: the GPS's document at the end of the run, and the additions of a clock."""
     relevance, waits = record.relevance, record.waits
     return {
         "parts": {
@@ -50,7 +50,7 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page aside, then put it in its place. Raises OutputError where it cannot be written."""
+    """Write a page to a temporary file, then rename it. Raises OutputError if it cannot be written."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How figures look: palette, type and the way from a matplotlib figure to inline SVG."""
+"""The style of figures: palette, type and the conversion of a matplotlib figure to inline SVG."""
 
 import io
 import re
@@ -52,7 +52,7 @@ RC: dict[Any, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Within it figures are made and saved in our style, on any machine alike."""
+    """Enter a block in which figures are made and saved in our style, equal on all machines."""
     import matplotlib as mpl
 
     with mpl.rc_context(), warnings.catch_warnings():
@@ -63,13 +63,15 @@ def drawing() -> Iterator[None]:
 
 
 def save(figure: "Figure", folder: Path, name: str) -> None:
-    """Write a figure as `name`.png and `name`.svg: without a date and a version the same runs give the same files."""
+    """Write a figure as `name`.png and `name`.svg, without date and version, so that the same runs give the
+    same files.
+    """
     for kind, said in (("png", ("Software",)), ("svg", SVG_METADATA)):
         figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=dict.fromkeys(said))
 
 
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
-    """Return an `<svg>` element for a page. `draw` fills the figure and returns a description in words.
+    """Return an `<svg>` element for a page. `draw` draws the figure and returns a description in words.
 
     `key` is unique on the page and prefixes every id; `size` is in inches.
     """

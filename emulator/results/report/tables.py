@@ -1,22 +1,22 @@
-"""Tables as HTML. Every text that comes from a record is escaped here."""
+"""Tables as HTML. All texts from a record are escaped here."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 
 class Markup(str):
-    """Text that is HTML already; every other string is escaped when it enters a page."""
+    """Mark text that is HTML already. Every other text is escaped when it enters a page."""
 
     __slots__ = ()
 
 
 def html(text: object) -> Markup:
-    """`text` as HTML: escaped, unless it is Markup."""
+    """Return `text` as HTML: escaped, unless it is Markup."""
     return text if isinstance(text, Markup) else Markup(escape(str(text)))
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], numeric: str) -> Markup:
-    """Return a table; `numeric` holds a character a column: `1` where it is set to the right, `.` to the left."""
+    """Return a table. `numeric` has one character per column: `1` for alignment to the right, `.` to the left."""
     kinds = [' class="n"' if kind == "1" else "" for kind in numeric]
     top = "".join(f'<th scope="col"{kind}>{html(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(

@@ -45,9 +45,9 @@ class EnergyOverride(Settings):
     devices: DeviceList
     """Indexes of these devices, with ranges; a device is in one entry at most."""
     radio: str | None = None
-    """Their radio: `lte`, `wifi`, or one of `energy.radios`."""
+    """Radio of these devices: `lte`, `wifi`, or one of `energy.radios`."""
     compute: Power | None = None
-    """Their power while they compute."""
+    """Power of these devices while they compute."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

@@ -49,7 +49,7 @@ class Experiment(Settings):
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Number that every random draw of the run is addressed by."""
+    """Number in the address of every random draw of the run."""
     data: DataSettings = DataSettings()
     """The data set."""
     partition: Partition

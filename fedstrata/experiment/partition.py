@@ -27,13 +27,13 @@ class PublicSettings(Settings):
     """
 
     examples: int = Field(ge=1)
-    """Number of examples that belong to nobody and that every device has."""
+    """Number of public examples, which no device owns and every device has."""
     labels: Labels | None = None
-    """Their labels; without it all."""
+    """Labels of these examples; without it all labels."""
     source: Literal["train", "test"] = "train"
-    """Part of the data set that they come from; none of them belongs to a device."""
+    """Part of the data set from which these examples come; no device owns them."""
     labelled: bool = False
-    """Whether devices see their labels."""
+    """Whether devices see the labels of these examples."""
     tests: bool = False
     """Whether devices are tested only on the public examples with labels that they own."""
 
@@ -44,7 +44,7 @@ class SplitPartition(Settings):
     kind: str
     """Kind of the partition."""
     test_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of its own examples that each device is tested on; without it devices use tests of the data set."""
+    """Share of each device's own examples on which it is tested; without it devices use tests of the data set."""
     test_from: Literal["random", "end"] = "random"
     """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
     public: PublicSettings | None = None
@@ -78,7 +78,7 @@ class TaskPartition(SplitPartition):
     tasks: tuple[Task, ...] = Field(min_length=1)
     """The tasks."""
     by: str | None = None
-    """Column with values in the place of labels; without it the labels."""
+    """Column that replaces the labels in this partition; without it the labels are used."""
     minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)
     """Share of a device's training examples that come from other tasks."""
 
@@ -118,7 +118,7 @@ class Group(Settings):
     name: Name
     """Name of the group: small letters, digits, `-` and `_`."""
     devices: int = Field(ge=1, le=MAX_DEVICES)
-    """Number of devices; they are numbered group by group."""
+    """Number of devices; devices are numbered group by group."""
     examples_per_device: Size | tuple[Size, Size]
     """Training examples of each device, or a range such as `[32, 128]` from which each device draws its number."""
     labels: Labels | None = None
@@ -136,7 +136,9 @@ class Group(Settings):
     rotation: Literal[0, 90, 180, 270] = 0
     """Degrees by which images are turned counter-clockwise."""
     label_permutation: Annotated[int, Field(ge=0)] | tuple[int, ...] | None = None
-    """New meaning of labels: a list with each label's new one, or a number that a permutation is drawn by."""
+    """New meaning of labels: a list with the new label for each label, or a number from which a permutation is
+    drawn.
+    """
 
     @field_validator("examples_per_device", mode="before")
     @classmethod
@@ -178,7 +180,7 @@ class GroupPartition(SplitPartition):
     groups: tuple[Group, ...] = Field(min_length=1)
     """The groups."""
     by: str | None = None
-    """Column with values in the place of labels; without it the labels."""
+    """Column that replaces the labels in this partition; without it the labels are used."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -247,14 +249,14 @@ class DirichletPartition(EvenPartition):
     concentration: float = Field(default=0.5, gt=0)
     """Concentration of the distribution: small is skewed, large is even."""
     by: str | None = None
-    """Column with values in the place of labels; without it the labels."""
+    """Column that replaces the labels in this partition; without it the labels are used."""
 
 
 class IidPartition(EvenPartition):
     """Every device draws from all examples in the same way."""
 
     kind: Literal["iid"]
-    """`iid`: every device draws from all examples alike."""
+    """`iid`: every device draws from all examples in the same way."""
 
 
 def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -342,7 +344,7 @@ class LocalPartition(Settings):
     names: Annotated[Names, AfterValidator(_distinct_names)] = Field(min_length=1)
     """Names of the devices, in index order."""
     test_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of its own examples that each device is tested on; without it devices use the tests in their folders."""
+    """Share of each device's own examples on which it is tested; without it devices use the tests in their folders."""
     test_from: Literal["random", "end"] = "random"
     """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
 

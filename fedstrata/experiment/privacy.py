@@ -15,7 +15,7 @@ class ProfilePrivacy(Settings):
     """
 
     epsilon: float = Field(gt=0, le=100)
-    """ε of all that a device says before training; neighbouring data sets differ in one example."""
+    """ε of all answers of a device before training; neighbouring data sets differ in one example."""
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
     """δ; choose it well below one over the number of a device's examples."""
     clip: float = Field(gt=0)

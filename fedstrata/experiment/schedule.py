@@ -75,7 +75,7 @@ class Move(Settings):
     devices: DeviceList
     """Indexes of the devices that another LPS serves from the next global round on; `topology` is required."""
     to: str = Field(pattern=r"^lps-(0|[1-9]\d{0,8})$")
-    """Their new LPS, such as `lps-1`."""
+    """New LPS of the devices, such as `lps-1`."""
 
     @property
     def home(self) -> int:

@@ -86,7 +86,7 @@ class DataSettings(Settings):
     columns: tuple[str, ...] = ()
     """Columns of a `folder` with few values, numbers or text, such as the user; a partition may go by them."""
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
-    """Degrees (0, 90, 180, 270) that the images of each label are shared out among; each orientation gets labels of
+    """Degrees (0, 90, 180, 270) to which the images of each label are dealt out; each orientation has labels of
     its own.
     """
 
@@ -152,7 +152,9 @@ class ModelSettings(Settings):
     freeze: tuple[str, ...] = ()
     """Layers or tensors of a module that neither train nor travel, such as `[backbone]` or `["*.norm"]`."""
     weights: Path | None = None
-    """File of a module's weights in the format safetensors: those of frozen layers, and others to begin with."""
+    """File of a module's weights in the format safetensors: values of frozen layers, and initial values of
+    other layers.
+    """
     weights_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of this file, part of the run's id; found when the experiment is read."""
 
@@ -179,7 +181,7 @@ class ArchitectureSettings(Settings):
     devices: DeviceList
     """Indexes of these devices, with ranges: `[0, 2, "5-9"]`."""
     from_global_round: int = Field(default=1, ge=1)
-    """Global round in which they begin to have the model, counted from 1."""
+    """Global round in which the devices begin to have this model, counted from 1."""
     model: ModelSettings
     """Their model, with the keys of `model`."""
 
@@ -208,7 +210,7 @@ class TopologySettings(Settings):
     lps: int = Field(ge=1, le=10_000)
     """Number of LPSs; devices are dealt out in index order, as evenly as possible."""
     devices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
-    """Device indexes of each LPS, such as `[[0, 1, 2], [3, 4]]`, in place of dealing them out."""
+    """Device indexes of each LPS, such as `[[0, 1, 2], [3, 4]]`, in place of an even division."""
 
     @model_validator(mode="after")
     def _one_list_each(self) -> Self:
@@ -241,7 +243,7 @@ class CosineSchedule(Settings):
     name: Literal["cosine"]
     """`cosine` multiplies the learning rate by floor + (1 − floor) · (1 + cos(π g / T)) / 2 in round g of T."""
     floor: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the learning rate to which it falls."""
+    """Share of the learning rate at the end of the fall."""
     warm_up_rounds: int = Field(default=0, ge=0)
     """Rounds w at the start with (g + 1) / (w + 1) of the rate; the schedule begins after them."""
 
@@ -252,7 +254,9 @@ class _LocalOptimiser(Settings):
     schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
     """The learning rate by global round."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of a step's gradient over all tensors; a longer one is scaled down. Without it none is."""
+    """Largest L2 norm of a step's gradient over all tensors; a longer gradient is scaled down. Without this key
+    none is.
+    """
     state: Literal["fresh", "kept"] = "fresh"
     """`fresh` begins moments and velocities at 0 in every LPS round; `kept` keeps them on the device from round to
     round.
@@ -482,7 +486,7 @@ class TierDeadline(Settings):
     all.
     """
     quorum_ratio: float = Field(default=1.0, gt=0, le=1)
-    """Share of the children that must be there; with fewer the run stops."""
+    """Share of the children that must answer by the deadline; with fewer the run stops."""
 
     def quorum(self, children: int) -> int:
         """Return how many of these children have to report: the share, rounded up, at least one."""
@@ -497,7 +501,7 @@ class Bounds(Settings):
     max_held_out: int | None = Field(default=None, ge=0)
     """Most examples to measure on; without it a million."""
     max_update_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of an update as it is sent, over all layers; without it any that the sums can hold."""
+    """Largest L2 norm of an update as it is sent, over all layers; without it any norm that the sums can hold."""
 
 
 MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message

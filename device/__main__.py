@@ -18,7 +18,7 @@ from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
 from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
-from device.trial import try_out, try_task  # noqa: E402
+from device.trial import try_all  # noqa: E402
 from device.work import DeviceProcess, noise_of  # noqa: E402
 from fedstrata.clock.clocks import clock_of  # noqa: E402
 from fedstrata.datasets import load_dataset  # noqa: E402
@@ -68,11 +68,8 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
     method = make_method(experiment)
     architectures = Architectures(experiment, method)
-    asked = (experiment.model, *(entry.model for entry in experiment.architectures))
     task = make_task(experiment)
-    for settings, architecture in zip(asked, architectures.all, strict=True):  # own code that fails does so now
-        try_out(settings, architecture.model, dataset, experiment.seed, task)
-        try_task(task, architecture.model, dataset, experiment.seed)
+    try_all(experiment, architectures, dataset, task)  # own code that fails does so now
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready

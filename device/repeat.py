@@ -1,4 +1,4 @@
-"""A test whether a training can be repeated: two steps of a device, done twice and compared bit by bit."""
+"""A trial of an experiment before its run: its models and task, its smallest batch, and two steps of a device twice."""
 
 from dataclasses import replace
 
@@ -6,11 +6,35 @@ import numpy as np
 
 from device.pace import training_job
 from device.training import TrainingJob, train
+from device.trial import try_all
+from fedstrata.datasets import load_dataset
 from fedstrata.errors import PluginError
 from fedstrata.experiment import Experiment
+from fedstrata.methods import make_method
+from fedstrata.partitions import example_counts
+from fedstrata.streams.architectures import Architectures
+from fedstrata.tasks import make_task
 from fedstrata.tensors import Flat
 
 STEPS = 2
+
+
+def try_experiment(experiment: Experiment) -> None:
+    """Make the checks of a device before it is ready, train one epoch with a batch of one example if the run has such
+    a batch, and train two steps twice.
+
+    Raises:
+        FedstrataError: a model or the task is not usable, or a training cannot be repeated.
+    """
+    training_job(experiment, 0)  # refuses data that lie elsewhere, and sets the threads
+    dataset, size = load_dataset(experiment.data), experiment.training.batch_size
+    try_all(experiment, Architectures(experiment, make_method(experiment)), dataset, make_task(experiment))
+    lone = next((index for index, n in enumerate(example_counts(experiment, dataset)) if n % size == 1), None)
+    if lone is not None:
+        job = training_job(experiment, lone)
+        if job.steps * size >= len(job.examples):
+            train(replace(job, epochs=1))
+    train_twice(experiment)
 
 
 def train_twice(experiment: Experiment) -> None:

@@ -121,7 +121,10 @@ def train(job: TrainingJob) -> LocalResult:
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     outputs = job.model.outputs_in_training(np.random.default_rng(address))
     for inputs, more, targets in _batches(job):
-        loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
+        try:
+            loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
+        except PluginError as error:
+            raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
@@ -132,6 +135,17 @@ def train(job: TrainingJob) -> LocalResult:
         steps=job.steps,
         evaluation=measured,
         optimiser_state=descent.state() if job.training.optimiser.state == "kept" else {},
+    )
+
+
+def _of_lone_example(job: TrainingJob) -> str:
+    """Return the fault of a batch of one example, which batch normalisation cannot train on."""
+    number, size = len(job.examples), job.training.batch_size
+    if number == 1:
+        return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give it more: "
+    return (
+        f"training.batch_size {size} leaves a batch of 1 example of the {number} of device {job.device_index}; choose "
+        "another: "
     )
 
 

@@ -8,12 +8,25 @@ import torch
 from device.evaluation import Tensors, further_inputs, named_tensors
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, FedstrataError, PluginError
-from fedstrata.experiment import ModelSettings
+from fedstrata.experiment import Experiment, ModelSettings
 from fedstrata.models import Model
 from fedstrata.plugins import describe
+from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import Task
 
 EXAMPLES = 3
+
+
+def try_all(experiment: Experiment, architectures: Architectures, dataset: Dataset, task: Task) -> None:
+    """Try each model of the experiment, and the task with it.
+
+    Raises:
+        FedstrataError: as `try_out` and `try_task` do.
+    """
+    asked = (experiment.model, *(entry.model for entry in experiment.architectures))
+    for settings, architecture in zip(asked, architectures.all, strict=True):
+        try_out(settings, architecture.model, dataset, experiment.seed, task)
+        try_task(task, architecture.model, dataset, experiment.seed)
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
@@ -44,6 +57,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
             raise PluginError(
                 f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; outputs are a float tensor "
                 f"of shape {wanted}: one row an input, and in it what task {task.options.name} needs"
+                f"{_advice(found, wanted)}"
             )
         if _global_generators() != before or not torch.equal(found.nan_to_num(), again.nan_to_num()):
             raise PluginError(
@@ -106,6 +120,12 @@ def _global_generators() -> object:
     """Return the states of the global generators, which have no address."""
     state = np.random.get_state(legacy=False)["state"]
     return random.getstate(), state["key"].tobytes(), state["pos"]
+
+
+def _advice(found: object, wanted: tuple[int, ...]) -> str:
+    """Return the change for outputs that lack the last axis of length 1."""
+    lacks_axis = isinstance(found, torch.Tensor) and wanted[1:] == (1,) and found.shape == wanted[:1]
+    return "; add .unsqueeze(1) to the outputs" if lacks_axis else ""
 
 
 def _described(found: object) -> str:

@@ -130,7 +130,7 @@ def check(
     overrides: Overrides = None,
     seed: Seed = None,
     is_tried: Annotated[
-        bool, typer.Option("--try", help="Train two steps of a device twice, and compare the bits.")
+        bool, typer.Option("--try", help="Try the model and the task, and train two steps twice.")
     ] = False,
 ) -> None:
     """Validate an experiment; print its topology and the bytes it should take."""
@@ -141,9 +141,9 @@ def check(
     loaded = _loaded(experiment, overrides, seed)
     check_experiment(loaded, Console(highlight=False))
     if is_tried:
-        from device.repeat import train_twice
+        from device.repeat import try_experiment
 
-        train_twice(loaded)
+        try_experiment(loaded)
         print("two steps, trained twice, give the same bits")
 
 

@@ -1,6 +1,7 @@
 """The estimate of a run before it starts: its topology, its model and its bytes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -15,13 +16,15 @@ from fedstrata.datasets import Dataset, DatasetInfo, dataset_info, load_dataset
 from fedstrata.experiment import Experiment, LocalPartition, TaskPartition
 from fedstrata.experiment.quantities import written_devices
 from fedstrata.methods import Method, Moment, make_method
-from fedstrata.partitions import check_partition
+from fedstrata.partitions import check_partition, example_counts
 from fedstrata.privacy.report import privacy_lines
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.homes import lps_known
 from fedstrata.streams.streams import are_placed_by_index, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
+
+MOST_SAID = 8  # names in a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +102,20 @@ def lps_wanted(experiment: Experiment, method: Method) -> str:
     return f"{cluster_count(method)}, one a cluster"
 
 
-def check_data(experiment: Experiment) -> None:
-    """Raise the errors that would end a run before it begins.
+def check_data(experiment: Experiment) -> Dataset | None:
+    """Raise the errors that would end a run before it begins; return the data set, or None if boards hold it.
 
     Raises:
         DataError: the data set is missing, or has fewer examples than the partition needs.
         ExperimentError: a deadline that is certain to be missed.
     """
     # with a local partition each device has data of its own, which is not seen from here
-    if not isinstance(experiment.partition, LocalPartition):
-        dataset = load_dataset(experiment.data)
-        check_partition(experiment, dataset)
-        check_deadlines(experiment, dataset)
+    if isinstance(experiment.partition, LocalPartition):
+        return None
+    dataset = load_dataset(experiment.data)
+    check_partition(experiment, dataset)
+    check_deadlines(experiment, dataset)
+    return dataset
 
 
 def check(experiment: Experiment, console: Console) -> None:
@@ -119,11 +124,11 @@ def check(experiment: Experiment, console: Console) -> None:
     Raises:
         FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
     """
-    check_data(experiment)
+    dataset = check_data(experiment)
     info = dataset_info(experiment.data)
     model = model_size(experiment, info)
     console.print(Text(experiment.run_id, style="bold"))
-    console.print(_topology_table(experiment, info, model))
+    console.print(_topology_table(experiment, info, model, dataset))
     if isinstance(experiment.partition, TaskPartition):
         console.print(_task_table(experiment.partition))
     console.print(_bytes_table(experiment, model))
@@ -170,7 +175,7 @@ def model_size(experiment: Experiment, info: DatasetInfo) -> ModelSize:
     )
 
 
-def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize) -> Table:
+def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize, dataset: Dataset | None) -> Table:
     method = make_method(experiment)
     pods = device_memory(experiment)
     training, shape = experiment.training, "×".join(str(side) for side in info.input_shape)
@@ -182,6 +187,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
         "LPS rounds": f"{training.lps_rounds_per_global_round} a global round",
         "devices": f"{grouped(experiment.device_count)}, {local} of batches of {training.batch_size} an LPS round",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
+        **_roles(experiment, dataset),
         "method": _method(experiment),
         "model": f"{experiment.model.name}, {grouped(model.elements)} weights, {human_bytes(4 * model.elements)}",
         **_frozen(experiment, model),
@@ -197,6 +203,26 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize)
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), Text(value))
     return table
+
+
+def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
+    """Return the columns that are input and target, and each device's rows to train on, if columns have names."""
+    if dataset is None or not dataset.input_names:
+        return {}
+    counts = [
+        f"{name} {grouped(n)}"
+        for name, n in zip(experiment.device_ids(), example_counts(experiment, dataset), strict=True)
+    ]
+    return {
+        "input": _first(dataset.input_names),
+        "target": _first(dataset.target_names) or "none",
+        "rows to train on": _first(counts),
+    }
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names, and the number of all if there are more."""
+    return ", ".join(names[:MOST_SAID]) + (f" … ({grouped(len(names))} in all)" if len(names) > MOST_SAID else "")
 
 
 def _targets(info: DatasetInfo) -> str:

@@ -23,6 +23,7 @@ class Measure:
     column: str
     of: Callable[[RunRecord], float | None]
     form: Form
+    higher_is_better: bool = True
 
     def heading(self, name: str) -> str:
         """Return the heading of the measure's column with its unit."""
@@ -69,7 +70,9 @@ class Measures:
         def value(run: RunRecord) -> float | None:
             return of(run.summary.of_headline, run) if run.headline == self.metric else None
 
-        return Measure(column=column, of=value, form=Form.of(self.metric))
+        return Measure(
+            column=column, of=value, form=Form.of(self.metric), higher_is_better=self.metric.higher_is_better
+        )
 
     def is_number(self, heading: str) -> bool:
         """Return whether a table's column with this heading holds numbers."""
@@ -77,9 +80,13 @@ class Measures:
 
 
 COSTS: Mapping[str, Measure] = {
-    "until grouped": Measure(column="bytes_until_grouped", of=bytes_until_grouped, form=MEGABYTES),
-    "until 95 %": Measure(column="bytes_until_95_percent", of=bytes_until_nearly_final, form=MEGABYTES),
-    "in all": Measure(column="device_bytes", of=bytes_in_all, form=MEGABYTES),
+    "until grouped": Measure(
+        column="bytes_until_grouped", of=bytes_until_grouped, form=MEGABYTES, higher_is_better=False
+    ),
+    "until 95 %": Measure(
+        column="bytes_until_95_percent", of=bytes_until_nearly_final, form=MEGABYTES, higher_is_better=False
+    ),
+    "in all": Measure(column="device_bytes", of=bytes_in_all, form=MEGABYTES, higher_is_better=False),
 }
 
 

@@ -124,7 +124,7 @@ def _figure(figure: Columns) -> Markup:
 def _differences(results: SweepResults) -> Markup:
     if results.sweep.baseline is None:
         return Markup("")
-    caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is above"
+    caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is better"
     return Markup(f"<section><h2>Differences</h2>{_table(results, caption, results.differences())}</section>")
 
 

@@ -17,7 +17,7 @@ COSTS_SAID = "Bytes that devices sent and received"
 Table = tuple[list[str], list[list[str]]]  # header, rows
 MEASURED: Mapping[str, type] = {
     "measure": str, "seeds": int, "mean": float, "std": float, "baseline": str, "pairs": int,
-    "difference_mean": float, "difference_std": float, "above": int,
+    "difference_mean": float, "difference_std": float, "better": int,
 }  # fmt: skip
 
 
@@ -26,7 +26,7 @@ class Difference:
     """Hold a cell's values minus the baseline's, pair by pair over the common seeds."""
 
     spread: Spread
-    above: int  # in how many pairs the cell's is the greater
+    better: int  # in how many pairs the cell's is the better
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,8 @@ class SweepResults:
         own = self.values(place, name)
         other = self.values(Place(cell=self.sweep.baseline, setting=place.setting), name)
         pairs = [own[seed] - other[seed] for seed in own if seed in other]
-        return Difference(spread=Spread.over(pairs), above=sum(pair > 0 for pair in pairs))
+        sign = 1 if self.of.named(name).higher_is_better else -1
+        return Difference(spread=Spread.over(pairs), better=sum(sign * pair > 0 for pair in pairs))
 
     def table(self) -> Table:
         """Return a table with a row per place: mean ± standard deviation of each measure, shares in percent."""
@@ -85,7 +86,7 @@ class SweepResults:
         return self._table_of(self.costs)
 
     def differences(self) -> Table:
-        """Return a table with a row per place except the baseline's: paired differences, and the number of positive
+        """Return a table with a row per place except the baseline's: paired differences, and the number of better
         ones.
         """
         rows = [
@@ -142,7 +143,7 @@ class SweepResults:
         values = (
             self.of.named(name).column, own.count, own.mean, own.deviation, self.sweep.baseline if difference else None,
             paired and paired.count, paired and paired.mean, paired and paired.deviation,
-            difference and difference.above,
+            difference and difference.better,
         )  # fmt: skip
         return dict(zip(self.columns, (*_where(place), *values), strict=True))
 
@@ -154,10 +155,10 @@ class SweepResults:
         return NO_VALUE if spread.mean is None else form.said(spread.mean, spread.deviation, sign=sign)
 
     def _said_difference(self, difference: Difference | None, name: str) -> str:
-        """Return the difference in the form +9.9 ± 2.0 (6/6), which means: above the baseline in six of six pairs."""
+        """Return the difference in the form +9.9 ± 2.0 (6/6): better than the baseline in six of six pairs."""
         if difference is None or not difference.spread.count:
             return NO_VALUE
-        return f"{self._said(difference.spread, name, sign='+')} ({difference.above}/{difference.spread.count})"
+        return f"{self._said(difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"
 
     def _markdown(self, given: Table) -> str:
         return _markdown(*given, self.of.is_number)

@@ -204,6 +204,10 @@ class Dataset:
     """Number of labels; labels are 0 to num_classes − 1. 0 if targets are no whole numbers."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By column, the names of its values 0, 1, …; a column that is not here is called by its numbers."""
+    input_names: Sequence[str] = ()
+    """Names of the columns or arrays that are the input, if they have names."""
+    target_names: Sequence[str] = ()
+    """Names of the columns or the array that are the target, if they have names."""
 
     def __post_init__(self) -> None:
         for name, examples in (("train", self.train), ("test", self.test)):

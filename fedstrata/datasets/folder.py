@@ -54,6 +54,8 @@ def load(settings: DataSettings) -> Dataset:
         test=test,
         num_classes=settings.num_classes or len(settings.classes or ()),
         names={name: [str(value) for value in values] for name, values in columns.items()},
+        input_names=roles.inputs,
+        target_names=roles.target,
     )
 
 
@@ -96,22 +98,24 @@ class _Roles:
         self._parts = parts
         self._settings = settings
         known = list(parts[0].table)
-        self._target = settings.target if settings.target is not None else tuple({TARGETS} & set(known))
-        other = {*self._target, *settings.more, *settings.columns}
+        self.target = settings.target if settings.target is not None else tuple({TARGETS} & set(known))
+        other = {*self.target, *settings.more, *settings.columns}
         default = (INPUTS,) if INPUTS in known else tuple(name for name in known if name not in other)
-        self._inputs = settings.inputs or default
-        if not self._inputs:
+        self.inputs = settings.inputs or default
+        if not self.inputs:
             raise DataError(f"{parts[0].path} has no column left for the input; say data.inputs")
-        if not self._target and (settings.num_classes or settings.classes):
-            self._target = (TARGETS,)
+        if not self.target and (settings.num_classes or settings.classes):
+            self.target = (TARGETS,)
         for part in parts:
             self._check(part)
 
     def _check(self, part: Part) -> None:
-        wanted = {*self._inputs, *self._target, *self._settings.more, *self._settings.columns}
+        wanted = {*self.inputs, *self.target, *self._settings.more, *self._settings.columns}
         if missing := sorted(wanted - set(part.table)):
             there = ", ".join(list(part.table)[:8]) + (" …" if len(part.table) > 8 else "")
-            raise DataError(f"{part.path} has no array or column {' or '.join(missing)}, but {there}")
+            advice = "" if part is self._parts[0] else "; make them alike"
+            advice += ", or say data.inputs" if advice and set(missing) <= set(self.inputs) else ""
+            raise DataError(f"{part.path} has no array or column {' or '.join(missing)}, but {there}{advice}")
         if set(part.table) != set(self._parts[0].table) and self._settings.inputs is None:
             one, other = self._parts[0], part
             name = sorted(set(one.table) ^ set(other.table))[0]
@@ -141,7 +145,7 @@ class _Roles:
             for name, values in columns.items()
         }  # fmt: skip
         inputs = _joined([self._input(part) for part in parts])
-        targets = _joined([self._targets(part) for part in parts]) if self._target else None
+        targets = _joined([self._targets(part) for part in parts]) if self.target else None
         try:
             if targets is not None and targets.dtype == np.int64 and targets.ndim == 1:
                 return Examples(inputs=inputs, labels=targets, more=more, columns=numbered)
@@ -150,21 +154,21 @@ class _Roles:
             raise DataError(f"cannot use {parts[0].path}: {error}") from None
 
     def _input(self, part: Part) -> Array:
-        first = part.table[self._inputs[0]]
-        if len(self._inputs) == 1 and first.ndim > 1:
-            return first if first.dtype == np.uint8 else _whole_or_float(part, self._inputs[0])
-        return self._side_by_side(part, self._inputs, self._settings.input_shape or ())
+        first = part.table[self.inputs[0]]
+        if len(self.inputs) == 1 and first.ndim > 1:
+            return first if first.dtype == np.uint8 else _whole_or_float(part, self.inputs[0])
+        return self._side_by_side(part, self.inputs, self._settings.input_shape or ())
 
     def _targets(self, part: Part) -> Array:
-        settings, first = self._settings, part.table[self._target[0]]
+        settings, first = self._settings, part.table[self.target[0]]
         if settings.classes is not None:
-            return _label_numbers(part, self._target[0], settings.classes)
-        is_array = len(self._target) == 1 and (first.ndim > 1 or not settings.target_shape)
+            return _label_numbers(part, self.target[0], settings.classes)
+        is_array = len(self.target) == 1 and (first.ndim > 1 or not settings.target_shape)
         if settings.num_classes is None:
-            return _floats(part, self._target[0]) if is_array else self._side_by_side(
-                part, self._target, settings.target_shape
+            return _floats(part, self.target[0]) if is_array else self._side_by_side(
+                part, self.target, settings.target_shape
             )  # fmt: skip
-        whole = [_whole(part, name) for name in self._target]
+        whole = [_whole(part, name) for name in self.target]
         return whole[0] if is_array else np.stack(whole, axis=1)
 
     def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
@@ -201,15 +205,16 @@ def _numbers(part: Part, name: str) -> Array:
     array = part.table[name]
     if array.dtype.kind in "US":
         line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))
+        advice = "correct it" if text else "remove the row, fill the cell"
         raise DataError(
-            f"{part.path}, line {line}, column {name}: {text!r:.40} is no number; correct it, or give the column "
+            f"{part.path}, line {line}, column {name}: {text!r:.40} is no number; {advice}, or give the column "
             "another role (data.columns, or with data.classes data.target)"
         )
     if array.dtype.kind not in "iufb":
         raise DataError(f"{part.path}: {name} holds {array.dtype}, and numbers are needed")
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
         line = int(np.flatnonzero(~np.isfinite(array))[0]) + 2
-        raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; every value must be a finite number")
+        raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; remove the row, or fill the cell")
     return array
 
 

@@ -18,6 +18,7 @@ BUILT_IN = {
     "cifar-100": cifar.CIFAR_100.info,
     "svhn": svhn.INFO,
 }
+MOST_SAID = 8  # names of columns in a message
 LOADERS = {
     "digits": digits.load,
     "fashion-mnist": fashion_mnist.load,
@@ -72,9 +73,19 @@ def load_dataset(settings: DataSettings) -> Dataset:
     if dataset.info != declared:
         raise DataError(
             f"data set {settings.name} has examples of {_said(dataset.info)}, but the section data declares "
-            f"{_said(declared)}"
+            f"{_said(declared)}{_advice(dataset, declared)}"
         )
     return in_orientations(dataset, settings.orientations) if settings.orientations else dataset
+
+
+def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
+    """Return the key to correct if shapes of inputs differ, and the columns that they are made of."""
+    if dataset.info.input_shape == declared.input_shape:
+        return ""
+    names, more = dataset.input_names, " …" if len(dataset.input_names) > MOST_SAID else ""
+    said = f" (the input columns are {', '.join(names[:MOST_SAID])}{more})" if len(names) > 1 else ""
+    roles = ", or choose columns in data.inputs" if said else ""
+    return f"; correct data.input_shape{roles}{said}"
 
 
 def _said(info: DatasetInfo) -> str:

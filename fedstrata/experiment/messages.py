@@ -40,7 +40,7 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
     said = " or ".join(of_branches).replace(" or : must be ", " or ").replace(" or : ", " or ")
     value = f"{first['input']!r:.80}"
     shown = f", not {value}" if said.startswith(": must be ") else f" (got {value})"
-    if first["type"] in {"missing", "value_error"}:
+    if first["type"] in {"missing", "value_error", "union_tag_invalid"}:
         shown = ""
     rest = len({other for other, _ in faults} - {key})
     return f"{key}{said}{shown}".removeprefix(": ") + (f"; and {rest} more" if rest else "")
@@ -55,14 +55,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:
     """Return the text after the key: pydantic's message, if it is plain enough."""
-    context = fault.get("ctx", {})
     match fault["type"]:
         case "missing":
             return ": is missing, and has no default"
-        case "union_tag_not_found":
-            tags = [*schema["properties"].get(str(fault["loc"][0]), {}).get("discriminator", {}).get("mapping", ())]
-            choose = f"; choose {', '.join(tags)}" if tags else ""
-            return f".{str(context['discriminator']).strip(chr(39))}: is missing, and has no default{choose}"
+        case "union_tag_not_found" | "union_tag_invalid":
+            return f".{str(fault['ctx']['discriminator']).strip(chr(39))}: {_said_of_form(fault, schema)}"
         case "model_type" | "dict_type" | "model_attributes_type":
             return ": must be a mapping of keys to values, such as {name: ...}"
         case "string_pattern_mismatch" if fault["loc"] == ("name",):
@@ -70,6 +67,23 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
         case "string_pattern_mismatch" if fault["loc"][-1] == "name":
             return ": takes small letters, digits, - and _, a letter first, at most 40 in all"
     return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # as YAML has it
+
+
+def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
+    """Return that the name of a discriminated union's form is missing or unknown."""
+    context, place = fault["ctx"], fault["loc"]
+    if fault["type"] == "union_tag_not_found":
+        tags = [*schema["properties"].get(str(place[0]), {}).get("discriminator", {}).get("mapping", ())]
+        return f"is missing, and has no default{'; choose ' if tags else ''}{', '.join(tags)}"
+    tags = re.findall("'(.*?)'", context["expected_tags"])
+    section = next(part for part in reversed(place) if isinstance(part, str))
+    what, tag = section.rpartition("_")[2].removesuffix("s"), str(context["tag"])
+    return f"no {what} is called {tag!r:.80}; {nearest(tag, tags)}choose {_listed(tags, 'or')}"
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def in_plain_words(message: str) -> str:
@@ -122,15 +136,20 @@ def _is_branch(part: str, top: str) -> bool:
 
 
 def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
-    """Return the message for an unknown key, or for a key that the chosen form does not have, with similar keys."""
+    """Return the message for an unknown key, or for a key that the chosen form does not have, with similar keys.
+
+    With a chosen form, the similar keys are of this form; without any, the message lists the keys of the section.
+    """
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
-    fault = "unknown key"
-    if chosen is not None:
-        if re.sub(r"\.\d+", ".N", key) in known:
-            fault = f"not a key of {_discriminator(chosen)} {chosen.form}"
-        known = [path for path in known if not path.startswith(f"{chosen.key}.")]
-        known += _keys(chosen.schema, schema["$defs"], f"{chosen.key}.")
-    return f"{fault}; {_near(key, known)}fedstrata schema prints all keys"
+    if chosen is None:
+        return f"unknown key; {_near(key, known)}fedstrata schema prints all keys"
+    plain, form = re.sub(r"\.\d+", ".N", key), f"{_discriminator(chosen)} {chosen.form}"
+    fault = f"not a key of {form}" if plain in known else "unknown key"
+    own = list(dict.fromkeys(_keys(chosen.schema, schema["$defs"], f"{chosen.key}.")))
+    section = plain.rpartition(".")[0]
+    here = [path.rpartition(".")[2] for path in own if path.rpartition(".")[0] == section]
+    has = f"{form if section == chosen.key else section} has the keys {_listed(here, 'and')}; " if here else ""
+    return f"{fault}; {_near(key, own) or has}fedstrata schema prints all keys"
 
 
 def _discriminator(chosen: Chosen) -> str:

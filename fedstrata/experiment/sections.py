@@ -60,7 +60,9 @@ class DataSettings(Settings):
     `module:function`.
     """
     folder: Path | None = None
-    """Folder with the files, or the place to download them to; without it the data set's usual places are used."""
+    """Folder with the files, or the place for downloads, relative to the command's folder; without it the data set's
+    usual places are used.
+    """
     download: bool = False
     """Whether missing files are downloaded from the publisher and checked by SHA-256."""
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None

@@ -4,6 +4,7 @@ Four kinds of tensors: parameters that train and statistics (float32 buffers suc
 tensors of the model; frozen parameters and all other buffers are not, and never travel.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -213,7 +214,10 @@ class _Forward:
                 outputs: torch.Tensor = functional_call(self._module, parameters, (inputs,), dict(more))
             except Exception as error:
                 told = describe(error)
-                raise PluginError(f"the module fails on inputs of shape {tuple(inputs.shape)} with {told}") from error
+                advice = _advice(self._module, inputs, more)
+                raise PluginError(
+                    f"the module fails on inputs of shape {tuple(inputs.shape)} with {told}{advice}"
+                ) from error
         return outputs
 
     @contextmanager
@@ -247,6 +251,16 @@ class _Forward:
         self._module.train(is_training)
         for name in self._parts.kept:  # frozen statistics are used, not updated
             self._module.get_submodule(name.rpartition(".")[0]).eval()
+
+
+def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[str, torch.Tensor]") -> str:
+    """Return what forward gets, if its arguments are others."""
+    try:
+        inspect.signature(module.forward).bind(inputs, **more)
+    except TypeError:
+        named = f" and by name {', '.join(more)}" if more else " only"
+        return f"; forward gets the inputs{named}, and the task has the loss"
+    return ""
 
 
 @contextmanager

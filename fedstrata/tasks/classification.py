@@ -24,7 +24,8 @@ class Classification(Task):
     def check(self, info: DatasetInfo) -> None:
         if not info.num_classes:
             raise ExperimentError(
-                "task classification needs data.num_classes, the number of labels; say it, or choose another task"
+                "task classification needs data.num_classes, the number of labels; say it, or choose in task.name "
+                "regression (for numbers), next_token, multi_label or reconstruction"
             )
         if info.target_shape:
             raise ExperimentError(

@@ -16,6 +16,9 @@ descriptions as a JSON Schema, which an editor can show while you type.
 A rate is a number with `bit/s`, `kbit/s`, `Mbit/s` or `Gbit/s`. A duration has `ns`, `us`, `ms`, `s`, `min` or `h`.
 Power has `uW`, `mW`, `W` or `kW`. Energy per Mbit has `uJ/Mbit`, `mJ/Mbit` or `J/Mbit`. N stands for a number in a
 list, and NAME for a name of your own.
+
+A section with several forms, such as `training.optimiser`, has a row per key and form. A row that equals a row of an
+earlier form is not repeated: `adamw` also has the `betas` of `adam`.
 """
 METHOD = """
 [Each method](methods/one_shot.md) has further options, which are on its page.

@@ -106,6 +106,22 @@ def test_check_says_what_a_method_makes_of_the_tiers(
         assert text in told, told
 
 
+def test_check_says_the_columns_of_a_folder_and_the_rows_of_its_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, rows in (("mill", 4), ("quarry", 3)):
+        (tmp_path / f"{name}.csv").write_text("heat,load,site,price\n" + "1,2,n,3.5\n" * rows)
+    path = tmp_path / "folder.yaml"
+    path.write_text(
+        "name: prices\nmethod: fedavg\ntask: regression\n"
+        f"data: {{name: folder, folder: {tmp_path}, input_shape: [2], target: [price], columns: [site]}}\n"
+        "partition: {kind: natural, names: [mill, quarry], test_share: 0.25, test_from: end}\n"
+    )
+    assert cli.execute(["check", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "input heat, load target price rows to train on mill 3, quarry 2 method" in told
+
+
 # 50 examples of 10 ms are 0.5 s; 1,210 float32 at 100 kbit/s are 0.3872 s, down and up; twice 10 ms: 1.2944 s together
 TIMED = """
 name: timed

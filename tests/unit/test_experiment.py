@@ -99,7 +99,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("xyzzy=red", "xyzzy: unknown key; fedstrata schema prints all keys"),
         (
             "partition.alpha=0.1",
-            "partition.alpha: unknown key; did you mean training.optimiser.alpha? fedstrata schema prints all keys",
+            "partition.alpha: unknown key; kind tasks has the keys kind, test_share, ",
         ),
         ("training.latncy=1ms", "training.latncy: unknown key; fedstrata schema prints all keys"),
         ("training.lateness=1ms", "training.lateness: unknown key; fedstrata schema prints all keys"),
@@ -158,7 +158,11 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("partition.tasks.1.labels=[2]", "a label belongs to one task only"),
         ("partition.tasks.1.labels=[1, 1]", "labels are distinct numbers from 0 up"),
         ("partition.tasks.1.labels=[-1]", "labels are distinct numbers from 0 up"),
-        ("partition.kind=sorted", "partition: "),
+        (
+            "partition.kind=Natural",
+            "partition.kind: no partition is called 'Natural'; did you mean natural? choose tasks, groups, ",
+        ),
+        ("faults=[{do: hang}]", "faults.0.do: no fault is called 'hang'; choose kill, pause or cut"),
         ("data.name=folder", "data: folder: say input_shape, which the servers need"),
         ("training.optimiser.learning_rate=.nan", "training.optimiser.learning_rate: "),
         ("training.optimiser.momentum=1", "training.optimiser.momentum: "),
@@ -168,7 +172,24 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("training.participation=1.5", "training.participation: 1.5 is neither"),
         ("training.participation=true", "training.participation: True is neither"),
         ("training.participation=half", "training.participation: 'half' is neither"),
-        ("training.lps_optimiser.name=sgd", "training.lps_optimiser: "),
+        (
+            "training.optimiser.name=AdamW",
+            "training.optimiser.name: no optimiser is called 'AdamW'; did you mean adamw? choose sgd, adam, "
+            "adamw, rmsprop or adagrad",
+        ),
+        (
+            "training.optimiser={name: adamw, amsgrad: true}",
+            "training.optimiser.amsgrad: unknown key; name adamw has the keys schedule, clip_norm, state, "
+            "name, learning_rate, betas, epsilon and weight_decay; fedstrata",
+        ),
+        (
+            "training.optimiser={name: adamw, momentum: 0.9}",
+            "training.optimiser.momentum: not a key of name adamw; name adamw has the keys schedule, ",
+        ),
+        (
+            "training.lps_optimiser.name=sgd",
+            "training.lps_optimiser.name: no optimiser is called 'sgd'; choose none, momentum or",
+        ),
         (
             "training.lps_optimiser={name: none, learning_rate: 1}",
             "training.lps_optimiser.learning_rate: not a key of name none",

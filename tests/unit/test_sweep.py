@@ -18,7 +18,9 @@ from emulator.sweeps.progress import Pace
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import Cost
 from fedstrata.errors import OutputError
-from tests.support.record_files import write_record
+from fedstrata.record.rounds import RoundsTable
+from fedstrata.tasks import Metric
+from tests.support.record_files import write_csv, write_record
 
 BASE = {
     "name": "tiny",
@@ -64,7 +66,7 @@ def test_differences_are_of_the_seeds_that_both_have(results: SweepResults) -> N
     assert difference is not None
     assert difference.spread.mean == pytest.approx(0.2)  # (0.1 + 0.3) / 2, not 0.75 − 0.4
     assert difference.spread.deviation == pytest.approx(math.sqrt(0.02))
-    assert (difference.spread.count, difference.above) == (2, 2)
+    assert (difference.spread.count, difference.better) == (2, 2)
     assert results.difference(place_of("plain"), "bags") is None
 
 
@@ -90,7 +92,7 @@ def test_the_csv_has_a_row_a_cell_and_measure_in_full(results: SweepResults) -> 
         ("ours", "adjusted_rand_index"), ("ours", "mean_accuracy"), ("ours", "accuracy_bags"),
     ]  # fmt: skip
     assert float(rows[2]["difference_mean"]) == pytest.approx(0.2)
-    assert (rows[2]["baseline"], rows[2]["pairs"], rows[2]["above"]) == ("plain", "2", "2")
+    assert (rows[2]["baseline"], rows[2]["pairs"], rows[2]["better"]) == ("plain", "2", "2")
     (own,) = [row for row in rows if (row["cell"], row["measure"]) == ("plain", "accuracy_bags")]
     assert (own["baseline"], own["difference_mean"]) == ("", "")
 
@@ -105,6 +107,21 @@ def test_a_difference_is_to_the_baseline_in_the_same_setting(tmp_path: Path) -> 
     head, rows = found.differences()
     assert head == ["cell", "training.batch_size", "Mean %"]
     assert rows == [["ours", "8", "+10.0 (1/1)"], ["ours", "16", "−20.0 (0/1)"]]
+
+
+def test_a_lower_error_is_better_than_the_baselines(tmp_path: Path) -> None:
+    metric = {"name": "rmse", "title": "RMSE", "unit": "plain", "higher_is_better": False}
+    for cell, by_seed in {"ours": {3: 1.0, 4: 3.0, 5: 2.0}, "plain": {3: 2.0, 4: 2.5, 5: 2.0}}.items():
+        for seed, error in by_seed.items():
+            folder = write_record(
+                tmp_path / "runs" / cell / f"seed-{seed}", seed=seed, rounds=(), metrics=[metric],
+                rmse={"lps-0": error, "mean": error}, received_rmse=None, device_rmse={}, task_rmse=None,
+            )  # fmt: skip
+            write_csv(folder / "rounds.csv", [RoundsTable((Metric(name="rmse"),)).columns])
+    found = SweepResults(sweep=sweep(), records=records_of(tmp_path, sweep()))
+    difference = found.difference(place_of("ours"), MEAN)  # −1, +0.5 and 0
+    assert difference is not None
+    assert (difference.spread.mean, difference.better) == (pytest.approx(-0.5 / 3), 1)
 
 
 def test_the_page_leads_to_every_report_and_the_same_records_give_the_same_files(

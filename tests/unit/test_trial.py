@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
-from device.repeat import train_twice
+from device.repeat import train_twice, try_experiment
 from device.trial import try_out, try_task
 from fedstrata.datasets import Dataset, Examples
 from fedstrata.errors import ExperimentError, PluginError
-from fedstrata.experiment import ModelSettings
+from fedstrata.experiment import Experiment, ModelSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.models import build_model, from_module
 from fedstrata.tasks import CLASSIFICATION, Classification, TaskSettings
@@ -186,3 +186,83 @@ def test_a_module_that_does_not_train_the_same_twice_is_named_with_its_tensors(
     with pytest.raises(PluginError, match=message) as refused:
         train_twice(parse_experiment(TWICE.replace("NAME", name)))
     assert "\n" not in str(refused.value)
+
+
+ROWS = """
+name: rows
+data: {name: folder, folder: FOLDER, input_shape: [2], target: [z]}
+task: {name: regression}
+partition: {kind: natural, devices: 2}
+model: {name: "rows:NAME"}
+method: fedavg
+training: {batch_size: 53, local_epochs: 1}
+"""
+REGRESSIONS = """
+from torch import nn
+
+
+class Fitting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class Flat(Fitting):
+    def forward(self, x):
+        return self.body(x).squeeze(1)
+
+
+class Losing(Fitting):
+    def forward(self, x, labels):
+        return ((self.body(x) - labels) ** 2).mean()
+"""
+
+
+def rows_experiment(folder: Path, name: str, examples: int, *overrides: str) -> Experiment:
+    """Return an experiment with a device of 100 rows and one of `examples`."""
+    for file, number in (("a", 100), ("b", examples)):
+        device = folder / "rows" / file
+        device.mkdir(parents=True)
+        for part in ("train", "test"):
+            lines = [f"{row},{row % 7},{row % 5}" for row in range(number)]
+            (device / f"{part}.csv").write_text("\n".join(["p,q,z", *lines]) + "\n")
+    (folder / "rows.py").write_text(REGRESSIONS)
+    text = ROWS.replace("FOLDER", str(folder / "rows")).replace("NAME", name)
+    return parse_experiment(text, overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("name", "examples", "message"),
+    [
+        ("Flat", 106, r"model rows:Flat gives torch.float32 of shape \(3,\) for 3 inputs; .*; add .unsqueeze\(1\) to"),
+        ("Losing", 106, "'labels'; forward gets the inputs only, and the task has the loss"),
+        (
+            "Fitting",
+            160,
+            "^training.batch_size 53 leaves a batch of 1 example of the 160 of device 1; choose another: ",
+        ),
+        ("Fitting", 1, "^device 1 has 1 example, and the model fails on a batch of 1; give it more: "),
+    ],
+)
+def test_a_trial_before_the_run_refuses_what_would_end_the_run(
+    name: str, examples: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "rows", raising=False)
+    with pytest.raises(PluginError, match=message) as refused:
+        try_experiment(rows_experiment(tmp_path, name, examples))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("examples", "overrides"), [(106, ()), (160, ("training.local_epochs=null", "training.local_steps=3"))]
+)
+def test_a_trial_passes_a_run_without_a_batch_of_one_example(
+    examples: int, overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "rows", raising=False)
+    try_experiment(rows_experiment(tmp_path, "Fitting", examples, *overrides))

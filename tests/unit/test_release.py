@@ -73,6 +73,7 @@ def test_the_artefact_is_the_packed_chart_under_its_digest(released: Path) -> No
 
 
 @pytest.mark.runs
+@pytest.mark.timeout(300)  # builds the site twice
 def test_the_site_is_packed_with_its_search_and_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     name = f"fedstrata-{VERSION}-docs"
     one, two = (release(tmp_path / which) / f"{name}.zip" for which in ("one", "two"))

@@ -115,8 +115,8 @@ class KeyRing:
         """Refuse a round of this many devices. Raises RunStoppedError."""
         if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
-                f"{children} devices are asked in a round, and secure_aggregation takes {self.min_devices} "
-                f"(min_devices) to {MOST_MASKED}: "
+                f"devices asked in a round: {children}. secure_aggregation takes {self.min_devices} (min_devices) to "
+                f"{MOST_MASKED}: "
                 + ("form fewer clusters, or leave it out" if children < self.min_devices else "say participation")
             )
 

@@ -49,6 +49,7 @@ class TrainingJob:
     stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
+    only: tuple[str, ...] | None = None  # names of the tensors that may change; None: all
     optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins anew
 
     def __post_init__(self) -> None:
@@ -62,8 +63,21 @@ class TrainingJob:
             raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
         if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):
             raise PluginError(f"targets of shape {self.targets.shape} for {len(self.examples)} examples: one row each")
+        if self.only is not None and not (self.leaves and {*self.only} <= {*self.model.layout.names}):
+            known = ", ".join(self.model.trainable.names)
+            raise PluginError(f"`only` names the tensors {list(self.only)}: name some that train, of {known}")
         if not len(self.examples):
             raise DataError(f"device {self.device_index} has no examples to train on; it needs at least one")
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The names of the tensors that the optimiser moves, in the layout's order."""
+        return tuple(name for name in self.model.trainable.names if self.only is None or name in self.only)
+
+    @property
+    def fixed_statistics(self) -> tuple[str, ...]:
+        """The names of the statistics that keep their values."""
+        return tuple(name for name in self.model.statistics if self.only is not None and name not in self.only)
 
     @property
     def steps(self) -> int:
@@ -115,7 +129,7 @@ def train(job: TrainingJob) -> LocalResult:
     """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
-    leaves = [weights[name].requires_grad_() for name in job.model.trainable.names]
+    leaves = [weights[name].requires_grad_() for name in job.leaves]
     descent = _Descent(job, leaves)
     loss_sum, seen = 0.0, 0
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
@@ -129,6 +143,8 @@ def train(job: TrainingJob) -> LocalResult:
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
     trained: Flat = torch.cat([tensor.detach().reshape(-1) for tensor in weights.values()]).numpy()
+    for place in job.model.layout.slices_of(job.model.layout.select(job.fixed_statistics)):
+        trained[place] = job.start[place]
     return LocalResult(
         weights=trained,
         train_loss=loss_sum / seen,
@@ -160,7 +176,7 @@ class _Descent:
             keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
         trainable = job.model.trainable
         named = [named_tensors(trainable, vector[: trainable.size]) for vector in job.beside]
-        beside = [tuple(leaf) for leaf in zip(*(each.values() for each in named), strict=True)] or [()] * len(leaves)
+        beside = [tuple(each[name] for each in named) for name in job.leaves]
         self._parts = list(zip(leaves, beside, strict=True))
 
     @torch.no_grad()

@@ -223,6 +223,7 @@ class DeviceWork:
         epochs: int | None = None,
         on: Examples | None = None,
         targets: NDArray[np.float32] | None = None,
+        only: Sequence[str] | None = None,
     ) -> Trained:
         """Train from some weights on the device's examples, or on others, like `fedstrata.methods.Work`."""
         training = self._host.experiment.training
@@ -242,6 +243,7 @@ class DeviceWork:
             stream=stream,
             epochs=epochs,
             targets=targets,
+            only=None if only is None else tuple(only),
             optimiser_state=self._optimisers.get(stream, {}),
             task=self._host.task,
         )

@@ -44,7 +44,8 @@ class Stacked:
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if _is_computed_here(job) and job.targets is None and is_plain(job.training.optimiser):
+            is_whole = job.targets is None and job.only is None
+            if _is_computed_here(job) and is_whole and is_plain(job.training.optimiser):
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)

@@ -134,13 +134,14 @@ class Work(Protocol):
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
         stream: int = 0, epochs: int | None = None, on: "Examples | None" = None,
-        targets: Array | None = None,
+        targets: Array | None = None, only: Sequence[str] | None = None,
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
         `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
         a round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the experiment. With
-        `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels.
+        `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels. `only`
+        names the tensors that may change. All others keep their values, and no weight decay moves them.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:

@@ -21,8 +21,10 @@ from device.training import SLAB_BATCHES, OneByOne, TrainingJob, limit_threads, 
 from fedstrata.datasets import DatasetInfo, Examples
 from fedstrata.errors import DataError, PayloadError, PluginError
 from fedstrata.experiment import ModelSettings, TrainingSettings
+from fedstrata.methods import Pull
 from fedstrata.models import Layer, Model, build_model, from_module
 from fedstrata.tasks import CLASSIFICATION
+from tests.support.normed import Normed
 
 DIGITS = DatasetInfo(input_shape=(1, 8, 8), num_classes=10)
 Tensors = Mapping[str, torch.Tensor]
@@ -111,6 +113,57 @@ def test_training_agrees_with_a_plain_torch_loop(name: str, optimiser: dict[str,
     np.testing.assert_allclose(result.weights, weights, rtol=0, atol=1e-6)
     assert result.train_loss == pytest.approx(loss, abs=1e-6)
     assert result.steps == 3 * 5  # 70 examples in batches of 16: four full ones and one of 6
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.5, "weight_decay": 0.02}, {"name": "adamw", "clip_norm": 0.3}])
+def test_only_the_named_tensors_train_and_no_weight_decay_moves_the_others(settings: dict[str, Any]) -> None:
+    head = ("fc2.weight", "fc2.bias")
+    local = replace(job(local_epochs=2, optimiser={"learning_rate": 0.01, **settings}), only=head)
+    views, module = local.model.layout.views(local.start), mlp_module()
+    with torch.no_grad():
+        for parameter, view in zip(module.parameters(), views.values(), strict=True):
+            parameter.copy_(torch.tensor(view))
+    leaves = list(module.parameters())[2:]
+    by_name = {"adamw": lambda: torch.optim.AdamW(leaves, lr=0.01, weight_decay=0.01)}
+    plain = by_name.get(settings.get("name", ""), lambda: torch.optim.SGD(leaves, lr=0.01, **settings))()
+    rng = np.random.default_rng([5, 2, 7])
+    for _ in range(2):
+        for batch in torch.tensor(rng.permutation(70)).split(16):
+            module.zero_grad()
+            output = module(torch.tensor(local.examples.inputs)[batch])
+            nn.functional.cross_entropy(output, torch.tensor(local.examples.labels)[batch]).backward()
+            if "clip_norm" in settings:
+                nn.utils.clip_grad_norm_(leaves, settings["clip_norm"])
+            plain.step()
+    found = local.model.layout.views(train(local).weights)
+    assert Stacked().train([local, local])[1].weights.tobytes() == train(local).weights.tobytes()
+    for name, parameter in zip(views, module.parameters(), strict=True):
+        np.testing.assert_allclose(found[name], parameter.detach().numpy(), rtol=0, atol=1e-6)
+        assert np.array_equal(found[name], views[name]) == (name not in head)
+
+
+def test_each_of_the_named_tensors_has_its_own_part_of_what_stands_beside_the_weights() -> None:
+    local = job(optimiser={"learning_rate": 0.1})
+    mean = (local.start + local.start[::-1]).astype(np.float32)
+    pulled = replace(local, only=("fc2.bias",), correct=Pull(5.0), beside=(mean,))
+    moved = local.model.layout.views(train(pulled).weights)["fc2.bias"]
+    assert np.abs(moved - mean[-10:]).max() < np.abs(local.start[-10:] - mean[-10:]).max() / 2
+
+
+@pytest.mark.parametrize("only", [(), ("fc9.weight",), ("fc2.bias", "fc9.weight")])
+def test_names_of_tensors_that_do_not_train_are_refused(only: tuple[str, ...]) -> None:
+    with pytest.raises(PluginError, match="name some that train, of fc1"):
+        replace(job(), only=only)
+
+
+def test_statistics_that_are_not_named_keep_their_values() -> None:
+    model = from_module(Normed, shared=["first", "norm"])
+    local = replace(job(), model=model, start=model.initial(3))
+    began = model.layout.views(local.start)
+    for only in (model.shared, tuple(name for name in model.layout.names if name not in model.shared)):
+        found = model.layout.views(train(replace(local, only=only)).weights)
+        changed = {name for name in model.layout.names if not np.array_equal(found[name], began[name])}
+        assert changed == {*only}
 
 
 def test_training_follows_the_schedule_of_global_rounds() -> None:

@@ -127,6 +127,12 @@ def _averaged_statistics(experiment: Experiment, method: Method) -> str:
     return _if(travels & {*model.statistics}, "model.buffers average")
 
 
+def _no_body_and_head(experiment: Experiment, method: Method) -> str:
+    shared, trained = {*method.facts.model.shared}, {*method.facts.model.trainable.names}
+    has_both = trained & shared and trained - shared
+    return _if(not has_both, f"model.shared [{', '.join(method.facts.model.shared)}]")
+
+
 SECTIONS = (
     "training.lps_optimiser", "training.gps_optimiser", "deadlines.enrolment.deadline_s", "deadlines.gps.deadline_s",
     "newcomers", "bounds.max_update_norm", "secure_aggregation", "privacy.updates", "privacy.profiles",
@@ -157,6 +163,9 @@ FEATURES: Mapping[str, Feature] = {
     "no normalisation": Feature(
         said=lambda experiment, method: _if(not method.facts.model.normalisations, f"model {experiment.model.name}"),
         without="choose a model with normalisation layers",
+    ),
+    "no body and head": Feature(
+        said=_no_body_and_head, without="name some layers that train in model.shared, but not all"
     ),
     "no topology": _lack_of("topology", lambda experiment: experiment.topology),
     "no secure_aggregation": _lack_of("secure_aggregation", lambda experiment: experiment.secure_aggregation),

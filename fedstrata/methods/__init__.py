@@ -23,6 +23,7 @@ from fedstrata.methods.base import (
     Trained,
     Work,
     all_layers,
+    head_of,
     places_late,
     shared_and_rest,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Trained",
     "Work",
     "all_layers",
+    "head_of",
     "make_method",
     "method_of",
     "method_settings",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answers", "Array", "Arrays", "Candidate", "Channel", "Facts", "Measurement", "Method", "MethodSettings", "Moment",
     "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Trained", "Work", "all_layers",
-    "shared_and_rest",
+    "head_of", "shared_and_rest",
 ]  # fmt: skip
 
 Matrix = NDArray[np.float64]
@@ -93,11 +93,15 @@ def all_layers(model: "Model", reach: Reach) -> tuple[Channel, ...]:
 
 def shared_and_rest(model: "Model", rest: Reach) -> tuple[Channel, ...]:
     """Return two channels: the shared layers with reach `EVERYWHERE`, and the other layers with reach `rest`."""
-    others = [name for name in model.layout.names if name not in model.shared]
     return (
         Channel(name="shared", tensors=model.layout.select(model.shared), reach=Reach.EVERYWHERE),
-        Channel(name="head", tensors=model.layout.select(others), reach=rest),
+        Channel(name="head", tensors=model.layout.select(head_of(model)), reach=rest),
     )
+
+
+def head_of(model: "Model") -> tuple[str, ...]:
+    """Return the names of the layers that are not shared, in the layout's order."""
+    return tuple(name for name in model.layout.names if name not in model.shared)
 
 
 # --- questions and answers ----------------------------------------------------------------------------------

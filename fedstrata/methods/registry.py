@@ -28,6 +28,7 @@ REGISTRY: Mapping[str, str] = {
     "fedprox": "fedstrata.methods.fed_prox:FedProx",
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
+    "fedrep": "fedstrata.methods.fed_rep:FedRep",
     "fedavg_ft": "fedstrata.methods.fed_avg_ft:FedAvgFt",
     "fedbn": "fedstrata.methods.fed_bn:FedBn",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",

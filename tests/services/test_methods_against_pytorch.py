@@ -67,16 +67,16 @@ def proximal(mu: float, to: Weights) -> Penalty:
 
 def trained(
     device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = (),
-    *, among: NDArray[np.int64] | None = None,
+    *, among: NDArray[np.int64] | None = None, only: tuple[str, ...] = BASE + HEAD, epochs: int = 1,
 ) -> Weights:  # fmt: skip
-    """One device's weights after an epoch of torch.optim.SGD on the mean loss of each batch plus a penalty."""
+    """One device's weights after epochs of torch.optim.SGD on the mean loss of each batch plus a penalty."""
     data = device_data(small(), DATASET, device).train
     data = data if among is None else data.take(among)
-    weights = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
-    sgd = torch.optim.SGD(weights.values(), lr=0.1, momentum=0.5)
-    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(len(data))
-    for first in range(0, len(order), 16):
-        batch = order[first : first + 16]
+    weights = {name: tensor.clone().requires_grad_(name in only) for name, tensor in start.items()}
+    sgd = torch.optim.SGD([weights[name] for name in only], lr=0.1, momentum=0.5)
+    draw, firsts = np.random.default_rng([0, device, lps_round, *stream]), range(0, len(data), 16)
+    orders = [draw.permutation(len(data)) for _ in range(epochs)]
+    for batch in (order[first : first + 16] for order in orders for first in firsts):
         sgd.zero_grad()
         loss = nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
         (loss + penalty(weights)).backward()
@@ -169,6 +169,17 @@ def test_fedper_averages_the_base_and_leaves_every_head_where_it_is(tmp_path: Pa
         found = [trained(device, models[device], number) for device in range(DEVICES)]
         models = [{**each, **averaged(found, BASE)} for each in found]
     record = run_in_process(experiment("{name: fedper}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in BASE})  # no head has come to the servers
+    assert_accuracies(record, models)
+
+
+def test_fedrep_trains_each_head_on_the_fixed_body_and_then_the_body_under_the_fixed_head(tmp_path: Path) -> None:
+    models = [initial() for _ in range(DEVICES)]
+    for number in range(ROUNDS):
+        heads = [trained(device, models[device], number, only=HEAD, epochs=2) for device in range(DEVICES)]
+        found = [trained(device, heads[device], number, stream=(1,), only=BASE) for device in range(DEVICES)]
+        models = [{**each, **averaged(found, BASE)} for each in found]
+    record = run_in_process(experiment("{name: fedrep, head_epochs: 2}"), tmp_path / "run")
     assert_equal(record, {name: models[0][name] for name in BASE})  # no head has come to the servers
     assert_accuracies(record, models)
 

@@ -138,6 +138,7 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{("feddyn", key): ([f"{key}={{name: adam}}"], f"{key} adam") for key in OPTIMISERS},
     ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], "training.lps_rounds_per_global_round 2 with topology"),
     ("feddyn", "privacy.updates"): ([UPDATES], "privacy.updates"),
+    ("fedrep", "no body and head"): (["model.shared=[]"], "model.shared []"),
     ("fedbn", "no normalisation"): ([], "model mlp"),
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),
@@ -187,6 +188,15 @@ def test_all_that_methods_refuse_is_tried_here() -> None:
     options = {"ifca": {"clusters": 2}, "scores": {"normalised": False}}
     made = [kind.of({"name": name, **options.get(name, {})}, facts) for name, kind in zip(NAMES, methods, strict=True)]
     assert {(method.options.name, feature) for method in made for feature in method.refuses()} == set(OWN)
+
+
+@pytest.mark.parametrize("shared", ["[]", "[fc1, fc2]"])
+def test_a_body_or_a_head_alone_is_no_split(shared: str) -> None:
+    assert found(["method=fedrep", "model.shared=[fc1]"]) == []
+    assert (
+        "name some layers that train in model.shared, but not all"
+        in found(["method=fedrep", f"model.shared={shared}"])[0]
+    )
 
 
 def test_refusals_do_not_stop_at_the_first() -> None:

@@ -1,0 +1,41 @@
+"""FedRep (L. Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021).
+
+In a round, device k trains its head h_k for some epochs on the received body φ^t, which stays fixed. Then it trains
+the body while the new head stays fixed (Algorithm 1). The bodies are averaged, and the heads stay on their devices.
+
+Departures: a device has the weight of its examples, and the paper's devices are equal. All heads begin with the same
+weights, from the experiment's seed.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from fedstrata.methods.base import Channel, Method, MethodSettings, Outcome, Reach, Work, head_of, shared_and_rest
+from fedstrata.models import Model
+
+BODY_STREAM = 1  # its batches are drawn apart from those of the head
+
+
+class FedRep(Method):
+    """Average a body (`model.shared`) over all devices, and train each device's own head before the body."""
+
+    class Options(MethodSettings):
+        """Hold the length of the training of the head."""
+
+        head_epochs: int | None = Field(default=None, ge=1)
+        """Epochs of the head per round; without it as many as of the body."""
+
+    def refuses(self) -> Mapping[str, str]:
+        """Refuse a model without a body or without a head."""
+        return {"no body and head": "the method trains the body and the head one after the other"}
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return two channels: the body is averaged over all devices, and the head stays on the device."""
+        return shared_and_rest(model, Reach.DEVICE)
+
+    async def local(self, work: Work) -> Outcome:
+        """Train the head with the body fixed, then the body with the head fixed."""
+        head = await work.train(work.start, only=head_of(work.model), epochs=self.options.head_epochs)
+        body = await work.train(head.weights, only=work.model.shared, stream=BODY_STREAM)
+        return Outcome(weights=body.weights, train_loss=body.train_loss, measured=head.measured)

@@ -299,6 +299,4 @@ async def test_a_cluster_too_small_to_hide_in_stops_the_run_in_one_line(tmp_path
     uneven = FILE.replace("devices: 4", "devices: 5").replace("devices: 3", "devices: 2")
     record = await whole_run(parse_experiment(uneven, overrides=[MASKED]), tmp_path)
     assert record.summary.status == "failed"
-    assert "devices asked in a round: 2. secure_aggregation takes 3 (min_devices)" in (
-        record.summary.reason or ""
-    )
+    assert "devices asked in a round: 2. secure_aggregation takes 3 (min_devices)" in (record.summary.reason or "")

@@ -105,7 +105,7 @@ class Part:
 
 
 class Round:
-    """Calculate a round of a parent and its children in virtual time: an LPS and its devices, or the GPS and its LPSs."""
+    """Calculate a round of a parent and its children in virtual time: an LPS and its devices, or the GPS and LPSs."""
 
     def __init__(
         self,

@@ -139,12 +139,12 @@ class Record:
 
     @property
     def status(self) -> Literal["completed", "failed"]:
-        """The end of the run: `completed` with a result, or `failed`."""
+        """Outcome of the run: `completed`, or `failed` without a result."""
         return self._record.summary.status
 
     @property
     def reason(self) -> str | None:
-        """The reason for which the run failed; None if it did not fail."""
+        """Reason for which the run failed; None if it did not fail."""
         return self._record.summary.reason
 
     @property
@@ -231,7 +231,7 @@ class Record:
 
     @cached_property
     def relevance(self) -> Matrix | None:
-        """The relevance matrix R; None if the method has none."""
+        """Relevance matrix R; None if the method has none."""
         found = self._record.relevance
         return None if found is None else Matrix(ids=found.ids, values=found.matrix)
 

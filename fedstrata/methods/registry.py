@@ -29,6 +29,7 @@ REGISTRY: Mapping[str, str] = {
     "ditto": "fedstrata.methods.ditto:Ditto",
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "fedrep": "fedstrata.methods.fed_rep:FedRep",
+    "fedbabu": "fedstrata.methods.fed_babu:FedBabu",
     "fedavg_ft": "fedstrata.methods.fed_avg_ft:FedAvgFt",
     "fedbn": "fedstrata.methods.fed_bn:FedBn",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",

@@ -184,6 +184,23 @@ def test_fedrep_trains_each_head_on_the_fixed_body_and_then_the_body_under_the_f
     assert_accuracies(record, models)
 
 
+@pytest.mark.parametrize(("tuned", "names"), [("head", HEAD), ("all", BASE + HEAD)])
+def test_fedbabu_averages_bodies_under_the_first_head_and_measures_what_is_fine_tuned(
+    tuned: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    everybodys = initial()
+    for number in range(ROUNDS):
+        found = [trained(device, everybodys, number, only=BASE) for device in range(DEVICES)]
+        everybodys = {**everybodys, **averaged(found, BASE)}
+    record = run_in_process(experiment(f"{{name: fedbabu, tuned: {tuned}, tuning_epochs: 2}}"), tmp_path / "run")
+    assert_equal(record, {name: everybodys[name] for name in BASE})
+    own = [trained(d, everybodys, ROUNDS, stream=(1,), only=names, epochs=2) for d in range(DEVICES)]
+    assert_accuracies(record, own)
+    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
+    hits = [accuracy(device, everybodys) * tests[device] for device in range(DEVICES)]
+    assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
+
+
 def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> None:
     """The loop keeps h at a server and lets devices send their weights, as the paper has it."""
     alpha, everybodys, names = 0.5, initial(), BASE + HEAD

@@ -1,0 +1,64 @@
+"""FedBABU (J. Oh, S. Kim and S.-Y. Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification,
+ICLR 2022).
+
+The head keeps its first values, which are the same on all devices. A device trains the body only, and the bodies are
+averaged. A device fine-tunes the model before it uses the model, and the fine-tuned model is measured. It is dropped
+after each round, so it never changes the body.
+
+Departure: a device has the weight of its examples.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from fedstrata.methods.base import (
+    Channel,
+    Measurement,
+    Method,
+    MethodSettings,
+    Outcome,
+    Reach,
+    Trained,
+    Work,
+    head_of,
+    shared_and_rest,
+)
+from fedstrata.models import Model
+
+TUNING_STREAM = 1  # its batches are drawn apart from those of the body
+
+
+class FedBabu(Method):
+    """Train and average a body (`model.shared`) under a head that never trains, and fine-tune it for each device."""
+
+    class Options(MethodSettings):
+        """Hold the tensors and the length of the fine-tuning."""
+
+        tuned: Literal["head", "all"] = "head"
+        """Layers that fine-tuning changes: `head`, or `all`."""
+        tuning_epochs: int = Field(default=1, ge=1)
+        """Local epochs of the fine-tuning."""
+
+    def refuses(self) -> Mapping[str, str]:
+        """Refuse a model without a body or without a head."""
+        return {"no body and head": "the method trains the body alone, under a head that stays as it is"}
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return two channels: the body is averaged over all devices, and the head stays on the device."""
+        return shared_and_rest(model, Reach.DEVICE)
+
+    async def local(self, work: Work) -> Outcome:
+        """Train the body. In a measured round, measure the fine-tuned model, too."""
+        body = await work.train(work.start, only=work.model.shared)
+        used = None if body.measured is None else await work.measure((await self._tuned(work)).weights)
+        return Outcome(weights=body.weights, train_loss=body.train_loss, measured=used, measured_received=body.measured)
+
+    async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
+        """Measure the fine-tuned model, and the model with the first head."""
+        return await work.measure((await self._tuned(work)).weights), await work.measure(work.start)
+
+    async def _tuned(self, work: Work) -> Trained:
+        only = head_of(work.model) if self.options.tuned == "head" else None
+        return await work.train(work.start, only=only, stream=TUNING_STREAM, epochs=self.options.tuning_epochs)

@@ -30,6 +30,7 @@ REGISTRY: Mapping[str, str] = {
     "fedper": "fedstrata.methods.fed_per:FedPer",
     "fedrep": "fedstrata.methods.fed_rep:FedRep",
     "fedbabu": "fedstrata.methods.fed_babu:FedBabu",
+    "lg_fedavg": "fedstrata.methods.lg_fed_avg:LgFedAvg",
     "fedavg_ft": "fedstrata.methods.fed_avg_ft:FedAvgFt",
     "fedbn": "fedstrata.methods.fed_bn:FedBn",
     "pacfl": "fedstrata.methods.pacfl:Pacfl",

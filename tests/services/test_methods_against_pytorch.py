@@ -201,6 +201,16 @@ def test_fedbabu_averages_bodies_under_the_first_head_and_measures_what_is_fine_
     assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
 
 
+def test_lg_fedavg_averages_the_heads_and_leaves_every_representation_where_it_is(tmp_path: Path) -> None:
+    models = [initial() for _ in range(DEVICES)]
+    for number in range(ROUNDS):
+        found = [trained(device, models[device], number) for device in range(DEVICES)]
+        models = [{**each, **averaged(found, HEAD)} for each in found]
+    record = run_in_process(experiment("{name: lg_fedavg}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in HEAD})
+    assert_accuracies(record, models)
+
+
 def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> None:
     """The loop keeps h at a server and lets devices send their weights, as the paper has it."""
     alpha, everybodys, names = 0.5, initial(), BASE + HEAD

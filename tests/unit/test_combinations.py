@@ -138,7 +138,10 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{("feddyn", key): ([f"{key}={{name: adam}}"], f"{key} adam") for key in OPTIMISERS},
     ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], "training.lps_rounds_per_global_round 2 with topology"),
     ("feddyn", "privacy.updates"): ([UPDATES], "privacy.updates"),
-    **{(name, "no body and head"): (["model.shared=[]"], "model.shared []") for name in ("fedrep", "fedbabu")},
+    **{
+        (name, "no body and head"): (["model.shared=[]"], "model.shared []")
+        for name in ("fedrep", "fedbabu", "lg_fedavg")
+    },
     ("fedbn", "no normalisation"): ([], "model mlp"),
     ("local", "privacy.updates"): ([UPDATES], "privacy.updates"),
     ("fedfomo", "training.lps_rounds_per_global_round"): ([ROUNDS], "training.lps_rounds_per_global_round 2"),

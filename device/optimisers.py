@@ -54,16 +54,6 @@ def optimiser_of(
     return _ByTorch(settings, rate, leaves, state)
 
 
-def is_plain(settings: LocalOptimiserSettings) -> bool:
-    """Return whether the optimiser is SGD with only momentum and weight decay, which a stack can compute."""
-    return isinstance(settings, SgdSettings) and settings == SgdSettings(
-        learning_rate=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        schedule=settings.schedule,
-    )
-
-
 def learning_rate(training: TrainingSettings, global_round: int) -> float:
     """Return the learning rate of a global round, counted from 0, by the schedule."""
     schedule, rate = training.optimiser.schedule, training.optimiser.learning_rate

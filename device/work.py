@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from device.channels import Channels
 from device.compute_thread import Bench
 from device.evaluation import Evaluation, EvaluationJob, outputs
+from device.optimisers import learning_rate
 from device.personal import KeptInMemory, PersonalStore
 from device.training import TrainingJob
 from fedstrata.clock.device_side import DeviceClock
@@ -252,7 +253,13 @@ class DeviceWork:
         if result.optimiser_state:
             self.optimisers[stream] = result.optimiser_state
         measured = _measurement(result.evaluation) if result.evaluation is not None else None
-        return Trained(weights=result.weights, train_loss=result.train_loss, measured=measured)
+        return Trained(
+            weights=result.weights,
+            train_loss=result.train_loss,
+            measured=measured,
+            steps=result.steps,
+            learning_rate=learning_rate(training, self.global_round),
+        )
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import log_softmax
 
 from device.evaluation import Evaluation, EvaluationJob
-from device.optimisers import is_plain, learning_rate
+from device.optimisers import learning_rate
 from device.stacked.corrected_steps import CorrectedSteps, Correction
 from device.stacked.dense_stack import DenseStack, Forward
 from device.stacked.dense_steps import DenseSteps, PlainSteps, StackedSgd
@@ -45,7 +45,7 @@ class Stacked:
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
             is_whole = job.targets is None and job.only is None
-            if _is_computed_here(job) and is_whole and is_plain(job.training.optimiser):
+            if _is_computed_here(job) and is_whole and job.training.optimiser.is_plain:
                 alike[_alike(job)].append(place)
             else:
                 self._say_why_not(job)
@@ -77,7 +77,7 @@ class Stacked:
         return (places[start : start + most] for start in range(0, len(places), most))
 
     def _say_why_not(self, job: TrainingJob) -> None:
-        if self._has_said_why_not or (_is_computed_here(job) and is_plain(job.training.optimiser)):
+        if self._has_said_why_not or (_is_computed_here(job) and job.training.optimiser.is_plain):
             return
         self._has_said_why_not = True
         reason = "the optimiser is not plain SGD" if _is_computed_here(job) else "the task is another"

@@ -262,6 +262,11 @@ class _LocalOptimiser(Settings):
     round.
     """
 
+    @property
+    def is_plain(self) -> bool:
+        """True if the optimiser is SGD with only momentum, weight decay and a schedule."""
+        return False
+
     @field_validator("schedule", mode="before")
     @classmethod
     def _step_unless_named(cls, value: Any) -> Any:
@@ -281,6 +286,11 @@ class SgdSettings(_LocalOptimiser):
     """Whether momentum is Nesterov's, as in `torch.optim.SGD`."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay, as in `torch.optim.SGD`."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True without Nesterov momentum, clipping and kept state."""
+        return not self.nesterov and self.clip_norm is None and self.state == "fresh"
 
     @model_validator(mode="after")
     def _has_momentum(self) -> Self:

@@ -46,6 +46,10 @@ class Trained:
     """Weights, shape (size,)."""
     train_loss: float
     """Mean loss of the examples that the training saw."""
+    steps: int
+    """Number of steps."""
+    learning_rate: float
+    """Learning rate of the steps."""
     measured: Measurement | None = None
     """Measurement of the first weights on held-out examples, if this round is measured."""
 

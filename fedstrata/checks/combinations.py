@@ -127,6 +127,11 @@ def _averaged_statistics(experiment: Experiment, method: Method) -> str:
     return _if(travels & {*model.statistics}, "model.buffers average")
 
 
+def _not_plain_sgd(experiment: Experiment, _: Method) -> str:
+    optimiser = experiment.training.optimiser
+    return _if(not optimiser.is_plain, f"training.optimiser {optimiser.name}")
+
+
 def _no_body_and_head(experiment: Experiment, method: Method) -> str:
     shared, trained = {*method.facts.model.shared}, {*method.facts.model.trainable.names}
     has_both = trained & shared and trained - shared
@@ -147,6 +152,7 @@ FEATURES: Mapping[str, Feature] = {
     **{key: _setting(key, f"say {key}: float32", off=("float32",)) for key in LINKS},
     "times": Feature(said=_times, without="leave it out"),
     "clock: virtual": _setting("clock", "say clock: real", off=("none", "real")),
+    "not plain SGD": Feature(said=_not_plain_sgd, without="choose sgd without nesterov, clip_norm and state: kept"),
     "schedule.leave": _scheduled("leave"),
     "schedule.move": _scheduled("move"),
     "newcomers that train": Feature(said=_newcomers_that_train, without="leave newcomers out"),

@@ -40,6 +40,7 @@ REGISTRY: Mapping[str, str] = {
     "ifca": "fedstrata.methods.ifca:Ifca",
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
+    "scaffold": "fedstrata.methods.scaffold:Scaffold",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

@@ -131,13 +131,15 @@ AWAY: dict[str, tuple[list[str], str]] = {
     "schedule.leave": (LEAVES, "schedule.0.leave"),
     "newcomers that train": ([LATE], "newcomers"),
 }
+VARIATES, ROUNDS_KEY = ("feddyn", "scaffold"), "training.lps_rounds_per_global_round"
 OPTIMISERS = ("training.gps_optimiser", "training.lps_optimiser")
 # By method and feature: what is changed of BASE, and how the message begins.
 OWN: dict[tuple[str, str], tuple[list[str], str]] = {
-    **{(method, feature): case for method in ("feddyn", "scores") for feature, case in AWAY.items()},
-    **{("feddyn", key): ([f"{key}={{name: adam}}"], f"{key} adam") for key in OPTIMISERS},
-    ("feddyn", "LPS rounds apart"): ([TOPOLOGY, ROUNDS], "training.lps_rounds_per_global_round 2 with topology"),
-    ("feddyn", "privacy.updates"): ([UPDATES], "privacy.updates"),
+    **{(method, feature): case for method in ("feddyn", "scaffold", "scores") for feature, case in AWAY.items()},
+    **{(method, key): ([f"{key}={{name: adam}}"], f"{key} adam") for method in VARIATES for key in OPTIMISERS},
+    **{(method, "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology") for method in VARIATES},
+    **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in VARIATES},
+    ("scaffold", "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam"),
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")

@@ -77,7 +77,10 @@ LISTS = {
     "label_means_adaptive": (4 * 2 * 5, LABEL_MEANS | {"oracle", "adaptive"}),
     "label_means_label_shift": (4 * 2 * 5, LABEL_MEANS | {"user_centric", "ditto"}),
     # scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics
-    "rivals": (18 * 5, set(NAMES) - {"scores", "flux", "fedbn", "fedavg_ft", "fedrep", "fedbabu", "lg_fedavg"}),
+    "rivals": (
+        18 * 5,
+        set(NAMES) - {"scores", "flux", "fedbn", "fedavg_ft", "fedrep", "fedbabu", "lg_fedavg", "scaffold"},
+    ),
 }
 
 

@@ -1,0 +1,78 @@
+"""SCAFFOLD (S. P. Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020).
+
+The server keeps a control variate c, and device k keeps c_k. All begin at 0. In each round (Algorithm 1, option II)
+
+    y_k ← y_k − η (∇F_k(y_k) − c_k + c) for K steps from x,   c_k⁺ = c_k − c + (x − y_k) / (K η),
+    x ← x + mean (y_k − x),   c ← c + mean (c_k⁺ − c_k),   c_k ← c_k⁺.
+
+c travels as a table beside the model. With momentum m, the last of K steps moves by one gradient, and earlier gradients
+move several steps. So K is the sum of (1 − m^j) / (1 − m) over j = 1 … K, which is the number of steps if m is 0.
+
+Departures: means are weighted by examples. The server's step is 1. Every device takes part in every round, because c
+must be the mean of all c_k, also if devices differ in examples.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Trained, Work, all_layers
+from fedstrata.methods.fed_avg import FedAvg
+from fedstrata.models import Model
+from fedstrata.tensors import Layout
+
+if TYPE_CHECKING:
+    import torch
+
+CONTROL = "control"
+
+
+def controlled(
+    gradient: "torch.Tensor", weights: "torch.Tensor", servers: "torch.Tensor", own: "torch.Tensor"
+) -> "torch.Tensor":
+    """Return the gradient − c_k + c. All tensors have one shape."""
+    return gradient.sub_(own).add_(servers)
+
+
+class Scaffold(FedAvg):
+    """Correct each step of a device by the difference between its own mean gradient and the mean of all devices."""
+
+    has_personal_state = True
+
+    def refuses(self) -> Mapping[str, str]:
+        """Refuse absent devices, other rules of servers, and optimisers with steps that are no sums of gradients."""
+        return {
+            **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
+            "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
+            "training.gps_optimiser": "the server's step also moves the control variate",
+            "training.lps_optimiser": "the server's step also moves the control variate",
+            "not plain SGD": "a device takes its mean gradient from its steps, which must be sums of gradients",
+            "privacy.updates": "with noise the server's control variate is no longer the mean of the devices' variates",
+        }
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return two channels: the whole model and the control variate, both averaged over all devices."""
+        control = Layout.of({CONTROL: (model.layout.size,)})
+        return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
+
+    async def local(self, work: Work) -> Outcome:
+        """Train with corrected gradients, and send the change of the device's own control variate, too."""
+        servers = work.tables[CONTROL]
+        own = work.personal.get(CONTROL, np.zeros_like(servers))
+        trained = await work.train(work.start, correct=controlled, beside=(servers, own))
+        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * self._gradients(trained))
+        mean[work.model.trainable.size :] = 0  # statistics have no gradient
+        following = own - servers + mean
+        return Outcome(
+            weights=trained.weights,
+            train_loss=trained.train_loss,
+            measured=trained.measured,
+            personal={CONTROL: following},
+            tables={CONTROL: servers + (following - own)},
+        )
+
+    def _gradients(self, trained: Trained) -> float:
+        """Return how many gradients the steps add up to."""
+        momentum: float = getattr(self.facts.training.optimiser, "momentum", 0.0)
+        return (trained.steps - momentum * (1 - momentum**trained.steps) / (1 - momentum)) / (1 - momentum)

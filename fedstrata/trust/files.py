@@ -252,7 +252,7 @@ class TlsFiles:
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
-        """Raise CertificateError unless the certificate names all holders that this process is."""
+        """Raise CertificateError unless the certificate has all these names, which the process uses."""
         mine = NameSet(self.me.names)
         for name in names:
             if not mine.covers(name):

@@ -139,12 +139,12 @@ class Record:
 
     @property
     def status(self) -> Literal["completed", "failed"]:
-        """The end of the run: `completed` with a result, or `failed`."""
+        """Outcome of the run: `completed`, or `failed` without a result."""
         return self._record.summary.status
 
     @property
     def reason(self) -> str | None:
-        """The reason for which the run failed; None if it did not fail."""
+        """Reason for which the run failed; None if it did not fail."""
         return self._record.summary.reason
 
     @property
@@ -231,7 +231,7 @@ class Record:
 
     @cached_property
     def relevance(self) -> Matrix | None:
-        """The relevance matrix R; None if the method has none."""
+        """Relevance matrix R; None if the method has none."""
         found = self._record.relevance
         return None if found is None else Matrix(ids=found.ids, values=found.matrix)
 
@@ -241,15 +241,10 @@ class Record:
         return Models(folder=self.folder, clusters=tuple(self._record.summary.clusters))
 
     def predict(self, name: str, inputs: ArrayLike, /, **more: ArrayLike) -> NDArray[np.float32]:
-        """Return the outputs, in eval mode, of the model that a device uses, or of a cluster's model.
+        """Return outputs of the model that a device uses, or of a cluster's model, in eval mode.
 
-        Args:
-            name: Device, such as `device-000`, or cluster, such as `lps-0`.
-            inputs: Inputs as in the run's data, shape (n, *input_shape). Bytes are pixels: 255 is 1.0.
-            more: Further inputs by name, if the data have them.
-
-        Raises:
-            FedstrataError: The record lacks the model or layers of it, own code is missing, or inputs do not fit.
+        Inputs have the form that they have in the run's data; bytes are pixels. Raises FedstrataError if layers of the
+        model never left the devices, if own code is missing, or if inputs do not fit.
         """
         return self._trained.of(name).predict(inputs, more)
 

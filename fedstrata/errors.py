@@ -30,7 +30,9 @@ EXIT_CODES: Mapping[int, str] = {
 
 
 class FedstrataError(Exception):
-    """Base of all errors, with a one-line reason, a gRPC status and an exit code."""
+    """Base class of all errors that Fedstrata raises on purpose. Each has a message of one line, a gRPC status and an
+    exit code.
+    """
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     exit_code: int = EXIT_RUN_FAILED
@@ -68,7 +70,7 @@ class OutputError(FedstrataError):
 
 
 class CertificateError(FedstrataError):
-    """Certificates or keys are missing, damaged or do not belong together, or a name is not allowed."""
+    """A certificate or key is missing or damaged, the two do not belong together, or a name is not allowed."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
     exit_code = EXIT_USAGE
@@ -82,7 +84,7 @@ class NotAllowedError(FedstrataError):
 
 
 class OutdatedError(FedstrataError):
-    """The certificate was valid when its connection began, but is no longer; a newer certificate is accepted."""
+    """The caller's certificate has expired since its connection began. A newer certificate is accepted."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
 
@@ -94,7 +96,7 @@ class RosterError(FedstrataError):
 
 
 class TooManyCallsError(FedstrataError):
-    """One identity has made more calls than its share; the same call succeeds later."""
+    """One identity has made more calls than its share. The same call succeeds later."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -117,7 +119,7 @@ class HandshakeError(AddressError):
 
 
 class ParentAwayError(AddressError):
-    """The parent has not answered for a while. Its address may have changed."""
+    """The parent has not answered for a while. Perhaps its address has changed."""
 
 
 class NotServedError(FedstrataError):
@@ -133,19 +135,19 @@ class NotMemberError(NotServedError):
 
 
 class NotReadyError(FedstrataError):
-    """The parent is still starting; the same call succeeds later."""
+    """The parent is still starting. The same call succeeds later."""
 
     status = grpc.StatusCode.UNAVAILABLE
 
 
 class ResourceError(FedstrataError):
-    """The machine allows a process less than it needs."""
+    """This machine allows a process fewer resources than it needs."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 class StateError(FedstrataError):
-    """A state file is truncated, altered or of another run."""
+    """A state file is truncated or altered, or belongs to another run."""
 
     status = grpc.StatusCode.DATA_LOSS
 

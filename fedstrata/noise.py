@@ -1,4 +1,4 @@
-"""Gaussian noise for differential privacy: its source, its seal, and its grid of integers.
+"""Gaussian noise for differential privacy: where its keys come from, its numbers, and its rounding to integers.
 
 A key makes a stream of numbers (SHAKE-256). For research, a key is a hash of the seed, the noise's owner and the round.
 So a run can be repeated, and a person with the experiment file can remove the noise. For protection, a key comes from a
@@ -94,11 +94,11 @@ class SealedNoise:
 
 
 def normals(key: bytes, size: int) -> Normals:
-    """Return this many standard normal numbers under a key. Each is the sum of two Box-Muller transforms, divided by
-    √2.
+    """Return `size` standard normal numbers that follow from a key.
 
-    The low bits of a single transform depend on few words, and an attack has used them to remove noise. No such attack
-    is known for the sum of two transforms (Holohan & Braghin 2021). Only multiples of a grid's step leave a device.
+    Each number is the sum of two Box-Muller transforms, divided by √2. The low bits of a single transform depend on few
+    random words, and an attack has removed noise with their help. No such attack is known for the sum of two transforms
+    (Holohan & Braghin 2021). Devices send the noise rounded to a grid (`on_grid`).
     """
     found = np.empty(size)
     for number, start in enumerate(range(0, size, PIECE)):
@@ -119,8 +119,8 @@ def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
 
 
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
-    """Return δ of one Gaussian release with noise of this multiple of its sensitivity (Balle & Wang 2018,
-    Theorem 8).
+    """Return δ of one release with Gaussian noise. Its deviation is this multiple of the sensitivity (Balle & Wang
+    2018, Theorem 8).
     """
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     if half + shift < FAR:
@@ -137,7 +137,9 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
-    """Return ε, at this δ, of one Gaussian release with noise of this multiple of its sensitivity, rounded up."""
+    """Return ε of one release with Gaussian noise, at this δ, rounded up. The noise's deviation is this multiple of the
+    sensitivity.
+    """
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
     return _least(lambda epsilon: delta_of(noise_multiplier, epsilon) <= delta, above=0.0, within=1e-9)
@@ -155,8 +157,8 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 
 def _log_far_phi(x: float) -> float:
-    """Return the logarithm of the standard normal distribution function at −x, for x of at least `FAR`, before it
-    underflows.
+    """Return the logarithm of the standard normal distribution function at −x. x is at least `FAR`, because the
+    function itself underflows for large x.
     """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 

@@ -75,6 +75,9 @@ def _import(name: str, place: str) -> ModuleType:
             raise PluginError(
                 f"{place}: there is no module {error.name} in {here} or among the installed packages"
             ) from None
-        raise PluginError(f"{place}: importing {name} failed with {describe(error)}") from error
+        raise PluginError(
+            f"{place}: importing {name} failed with {describe(error)}. Install it for this service, or build its image "
+            "with EXTRAS (docs/how-to/build-images.md)"
+        ) from error
     except (Exception, SystemExit) as error:
         raise PluginError(f"{place}: importing {name} failed with {describe(error)}") from error

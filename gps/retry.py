@@ -1,4 +1,4 @@
-"""Repeat a failed run: its state, and the record of the failure, are moved aside."""
+"""Repeat a failed run: the folder with its state and the record of the failure gets another name."""
 
 import json
 from pathlib import Path

@@ -140,7 +140,7 @@ class Run:
             self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Let every held call and every observer check for news."""
+        """Wake every held call and every observer, so that they look for news."""
         self.changes.tell()
         self._show()
 
@@ -172,11 +172,11 @@ class Run:
         self.tell()
 
     def end(self) -> None:
-        """Request nothing more from devices and LPSs."""
+        """End the run: ask devices and LPSs for nothing more."""
         self.is_over = True
 
     def note_record(self) -> None:
-        """Note that the record is available."""
+        """Note that the record is complete and can be fetched."""
         self.has_record = True
 
     def _refuse_lps(self, home_id: str, reason: str) -> None:

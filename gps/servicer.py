@@ -25,7 +25,7 @@ from gps.status import Status
 
 
 class GpsServicer(GpsServiceServicer):
-    """Take the calls of devices and LPSs to a run."""
+    """Pass the calls of devices and LPSs on to a run."""
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
         """Set `uploads`, which limits the wait for an aggregate in a stream."""
@@ -59,13 +59,13 @@ class GpsServicer(GpsServiceServicer):
     async def FetchAnswers(
         self, request: answers_pb2.FetchAnswersRequest, context: Any
     ) -> AsyncIterator[answers_pb2.AnswerPart]:
-        """Stream the other devices' answers."""
+        """Stream the answers of the other devices to a device."""
         self._check_going(request.run_id)
         async for part in self._run.questions.relayed_to(request):
             yield part
 
     async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
-        """Wait until a device's LPS is known and present."""
+        """Return the address of a device's LPS, when the LPS is known and present."""
         run = self._run
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
@@ -226,7 +226,7 @@ async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeade
 
 
 class RunServicer(RunServiceServicer):
-    """Take the calls of the experimenter to a run."""
+    """Pass the calls of the experimenter on to a run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

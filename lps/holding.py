@@ -1,6 +1,6 @@
 """The models of a local parameter server (LPS): on its own disk, or received from the GPS.
 
-A session runs the rounds in the same way for both. Its holding gives it the models and the sums of each LPS round, and
+A session runs the rounds in the same way in both cases. Its holding has the models and the sums of each LPS round, and
 the update for the global parameter server (GPS) at the end of a global round.
 """
 
@@ -81,7 +81,11 @@ class SessionParts:
 
 
 class Offers(NamedTuple):
-    """Hold the models with which devices start an LPS round, by number, and each device's number, by default 0."""
+    """Hold the models with which devices start an LPS round.
+
+    `models` has the models by number. `of_devices` has the number of each device's model; a device without an entry
+    starts with model 0.
+    """
 
     models: Mapping[int, Offer]
     of_devices: Mapping[str, int]
@@ -89,7 +93,9 @@ class Offers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Upward:
-    """Hold the values that an LPS sends up in a global round. `read` returns its elements."""
+    """Hold the values that an LPS sends to the GPS in a global round. `read` returns its elements from a start to a
+    stop.
+    """
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
@@ -97,7 +103,7 @@ class Upward:
 
 
 class Holding(Protocol):
-    """Define the holding of the model that devices train in each LPS round. Its methods raise StateError for damaged or
+    """Define a store of the models that devices train in each LPS round. Its methods raise StateError for damaged or
     lost files.
     """
 
@@ -114,20 +120,20 @@ class Holding(Protocol):
         return False
 
     async def recover(self, show: Callable[[Any], None]) -> None:
-        """Recover lost state from the devices; `show` is called with the handler that answers them meanwhile.
+        """Recover lost state from the devices. `show` is called with the handler that answers devices meanwhile.
 
         Raises:
             StateError: the rest is not enough to continue with the same results.
         """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:
-        """Return the LPS round with which the session begins or continues, and the report up to it."""
+        """Return the LPS round with which the session begins or continues, and the report of the rounds before."""
 
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return the models with which devices start now.
 
-        `is_planned` says that the plan of the global round was made before a restart of this LPS. Then devices hold
-        models by the plan before.
+        `is_planned` says that the plan of the global round was made before a restart of this LPS. Then devices still
+        hold models of the plan before.
         """
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
@@ -146,4 +152,4 @@ class Holding(Protocol):
         """Apply the model with which a later global round starts."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Return to the start of a global round that the GPS has to repeat; return the report of that time."""
+        """Return to the start of a global round that the GPS has to repeat. Return the report as it was then."""

@@ -65,7 +65,7 @@ class Members:
         asks for fewer.
 
         Raises:
-            RunStoppedError: all of them are gone for good at `now_ns` on the clock.
+            RunStoppedError: at `now_ns` on the clock, all devices are gone for good.
         """
         back = self.back_ns(global_round, now_ns)
         there = {name: count for name, count in self.in_global_round(global_round).items() if name in back}

@@ -26,14 +26,14 @@ class Notes:
         self.exclusions: list[pb.Exclusion] = []
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
-        """Take the notes from before a restart."""
+        """Continue with the notes from before a restart."""
         self.exclusions = list(report.exclusions)
         self._bytes_before = self._bytes_now()
 
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """Return the report so far, with the row of the round just closed."""
+        """Return the report so far, with the row of the last round."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -73,7 +73,7 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report the notes that the GPS has received with an update. The rows in `rest` and later
+        """Delete the notes that the GPS has received with an update from the report. The rows in `rest` and later
         exclusions stay.
         """
         del report.lps_rounds[:]

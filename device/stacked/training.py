@@ -40,7 +40,7 @@ class Stacked:
         self._has_said_why_not = False
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """Return the results of the jobs, in their order."""
+        """Return the results of training, in the order of the jobs."""
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
@@ -100,7 +100,7 @@ def batch_rows(job: TrainingJob) -> int:
 
 
 def _alike(job: TrainingJob) -> object:
-    """Return the properties that jobs of one stack share."""
+    """Return the properties in which all jobs of one stack must agree."""
     held_out_scale = job.held_out.scale if job.held_out is not None else None
     stored = job.examples.scale, held_out_scale
     corrected = job.correct, len(job.beside)
@@ -150,7 +150,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes the steps of the stack's first devices, given their number."""
+    """Return a function that makes a step of the stack's first devices. It takes the number of these devices."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)

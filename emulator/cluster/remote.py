@@ -84,7 +84,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
 
     Raises:
         DataError: the data set has fewer examples than the partition needs.
-        ExperimentError, AddressError, RunStoppedError: with what Helm, Kubernetes or the pods say.
+        ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault, with this text.
     """
     chart = request.chart or CHART
     check_chart(chart)
@@ -228,11 +228,11 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
 
 
 def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
-    """Return the state of the release's run; None if its GPS does not run or answer.
+    """Return the state of the release's run. Return None if the GPS does not run or does not answer.
 
     Raises:
         AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that the
-            GPS knows. `unknown` names what is unknown for this reason.
+            GPS trusts. The message begins with `unknown`, which says what the caller cannot know then.
     """
     try:
         return status(release, Quiet(), once=True)
@@ -249,7 +249,7 @@ def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
 
 
 def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
-    """Refuse if the GPS conducts a run of another experiment, or a run that new pods could not continue.
+    """Raise an error if the GPS conducts a run of another experiment, or a run that could not continue in new pods.
 
     Raises:
         ExperimentError: the GPS conducts such a run. AccountError, CertificateError, HandshakeError: the GPS cannot be
@@ -292,7 +292,7 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the word with which a run begins: a new word to repeat a failed run, else the word of its beginning."""
+    """Return the mark of a run's beginning: a new mark to repeat a failed run, else the mark of its first start."""
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
@@ -385,7 +385,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """Hold what `fedstrata down` found, deleted and kept."""
+    """Hold the objects that `fedstrata down` found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets

@@ -172,7 +172,12 @@ def down(
 
 
 def _ask_to_delete(claims: list[str]) -> None:
-    """Ask whether these volume claims may go. Raises typer.BadParameter where nobody can be asked, Abort for a no."""
+    """Ask the user whether to delete these volume claims.
+
+    Raises:
+        typer.BadParameter: there is no terminal to ask in.
+        typer.Abort: the user says no.
+    """
     if not claims:
         return
     if not sys.stdin.isatty():

@@ -1,7 +1,7 @@
-"""Processes that the emulator owns: restarted after a fatal signal, stopped with the emulator, and gone if it dies.
+"""The processes of a run on this machine. A process is restarted after a fatal signal, and ends with the emulator.
 
-Each child holds the read end of a pipe to which only the emulator can write. So the kernel tells it when the emulator
-dies. Children run in separate sessions: Ctrl-C reaches only the emulator, which stops them.
+Each child holds the read end of a pipe to which only the emulator can write. So the kernel tells the child when the
+emulator dies. Children run in separate sessions: Ctrl-C reaches only the emulator, which stops them.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Restart:
 
 
 class OwnedProcess:
-    """Run one process with its restarts. It keeps its first addresses."""
+    """Run one process with its restarts. A restarted process gets the addresses of its first start."""
 
     def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
         self.spec = spec
@@ -80,7 +80,7 @@ class OwnedProcess:
         self._is_stopping = False
 
     async def addresses(self) -> Mapping[str, str]:
-        """Return the addresses of the process when it listens. The keys are the spec's names of endpoints."""
+        """Wait until the process listens, and return its addresses by the names of endpoints in its spec."""
         return await asyncio.shield(self._addresses)
 
     @property
@@ -202,7 +202,7 @@ class Supervisor:
         return await asyncio.shield(self._failure)
 
     def fail(self, error: BaseException) -> None:
-        """Make `failure` return this error, unless it has another."""
+        """Make `failure` return this error, unless it already has an error."""
         if not self._failure.done():
             self._failure.set_result(error)
 

@@ -26,7 +26,7 @@ Overrides = dict[str, Any]  # dotted key: value, as --set takes them
 
 
 class SweepFile(Settings):
-    """The keys of a sweep file."""
+    """Hold the keys of a sweep file."""
 
     base: str | dict[str, Any]  # an experiment file beside this one, the name of an example, or an experiment
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -67,7 +67,7 @@ class SweepFile(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Name a cell in one setting: a row of the sweep's table."""
+    """Describe a row of the sweep's table: a cell in one setting."""
 
     cell: str
     setting: tuple[tuple[str, str], ...] = ()  # (axis, choice) of every axis
@@ -136,8 +136,12 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
-    """Return the sweep of a file's content. A base file is searched in the folder `beside`. Raises the errors of
-    `load_sweep`.
+    """Return the sweep that a document describes, which is the content of a sweep file.
+
+    `beside` is the folder in which the path of a base file starts. `where` names the document in messages.
+
+    Raises:
+        ExperimentError: a value is missing or not allowed, as for `load_sweep`.
     """
     if not isinstance(document, Mapping):
         raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")

@@ -28,9 +28,7 @@ FAILURES_SHOWN = 5
 
 
 class Pace:
-    """Hold the pace of a sweep: the number of finished runs, and the expected time of the rest by the runs of each
-    place.
-    """
+    """Hold the pace of a sweep: the number of finished runs, and the expected time of each further run."""
 
     def __init__(
         self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
@@ -89,7 +87,7 @@ class SweepDisplay(Protocol):
         """Enter a block in which the display may draw."""
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
-        """Show a status of a run."""
+        """Show the present status of a run."""
 
     def restarted(self, run: SweepRun, restart: Restart) -> None:
         """Show that a process of a run died and is started again."""
@@ -131,7 +129,7 @@ class SweepJson(QuietSweep):
 
 
 def _headline(record: RunRecord | None) -> dict[str, float | None]:
-    """Return the mean of a run's headline metric by name. For a run without a record, use the name of a
+    """Return the mean of a run's headline metric, by its name. For a run without a record, use the name of a
     classification's metric.
     """
     metric = headlines_of([record] if record else [])[0]
@@ -155,7 +153,7 @@ class SweepLines(QuietSweep):
 
 
 class SweepBars(QuietSweep):
-    """Draw the present runs and the progress of the sweep repeatedly at one place of a terminal."""
+    """Draw the present runs and the progress of the sweep, again and again at one place of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -28,7 +28,9 @@ def main(folder: Path) -> None:
         (archive,) = there.glob("*.tar.gz")
         for file, member in ((archive, INNER), (there / INNER, TABLE)):
             with tarfile.open(file) as opened:
-                opened.extract(member, there, filter="data")
+                packed = opened.extractfile(member)
+                (there / member).parent.mkdir(parents=True, exist_ok=True)
+                (there / member).write_bytes(packed.read() if packed else b"")
         with (there / TABLE).open(newline="") as table:
             schools = _by_school(list(csv.DictReader(table)))
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Waiting(Protocol):
-    """The children that a round still waits for."""
+    """Define the children that a round still waits for."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -29,14 +29,14 @@ class Waiting(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the round waits for no child any more."""
+        """Return whether the round waits for no further child."""
 
     def exclude(self, child_id: str) -> None:
-        """Go on without a child."""
+        """Stop waiting for a child."""
 
 
 class Begun(Protocol):
-    """The part of an open round that its deadline needs."""
+    """Define the part of an open round that its deadline needs."""
 
     @property
     def number(self) -> int:
@@ -47,11 +47,11 @@ class Begun(Protocol):
         """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return what a child has been sent."""
+        """Return the bytes that a child has been sent."""
 
 
 class Deadline:
-    """The deadline of a round without calculated times: no child misses it, and none announces anything."""
+    """Let no child be late: the deadline of a round without calculated times. No child announces its update."""
 
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
@@ -100,7 +100,7 @@ class Deadline:
         """Leave out the children with late answers that this parent found before it was restarted."""
 
     def goes_on(self, goes_on_ns: int) -> None:
-        """Begin to wait for updates: the plan is made."""
+        """Begin to wait for updates. The parent learned of the round's plan at `goes_on_ns`."""
 
     # --- what came of it ----------------------------------------------------------------------
 
@@ -111,7 +111,9 @@ class Deadline:
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The work of the late children, by name. No sum includes it."""
+        """The times and bytes of each late child, in the order of names. The round's sum has no update of these
+        children.
+        """
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
@@ -119,11 +121,15 @@ class Deadline:
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Note, as the round has ended, until when each child in `here` is busy, by index."""
+        """Set in `busy_ns`, at the end of the round, until when each child in `here` is busy. Children are given by
+        index.
+        """
 
 
 class OwnLinks(Deadline):
-    """Decide about each child by its own link, when its answer or update comes."""
+    """Decide whether a child is late when its answer or update comes. Each child has a link of its own, so the other
+    children do not matter.
+    """
 
     can_be_missed = True
 
@@ -188,7 +194,7 @@ class OwnLinks(Deadline):
         return Exchanged.of_update(header).after(self._opened.sent_to(header.child_id))
 
     def _is_over_late(self, part: Part) -> bool:
-        """Return whether a child's part ends too late; if so, note it."""
+        """Return whether a child's part of the round ends after the deadline. Note such a child as late."""
         if part.back_ns <= self._deadline_at_ns:
             return False
         self._miss(part.name, part.back_ns, part.flow)
@@ -206,7 +212,9 @@ class OwnLinks(Deadline):
         return [flow for _, flow in sorted(self._late.items())]
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Note until when the children in `here` are busy. A child that has moved away is not busy here."""
+        """Set in `busy_ns` until when each child in `here` is busy. A child that has moved to another LPS is not busy
+        here.
+        """
         not_drawn = {index: free for index, free in busy_ns.items() if index in here and index not in self._drawn}
         busy_ns.clear()
         busy_ns.update({index: free for index, free in not_drawn.items() if free > now_ns})
@@ -214,7 +222,7 @@ class OwnLinks(Deadline):
 
 
 class SharedUplink(OwnLinks):
-    """Decide about all children at once, because on a shared link each arrival depends on all transfers."""
+    """Decide for all children together which are late. On a shared link each arrival depends on all transfers."""
 
     are_announced = is_gathering = True
 
@@ -243,7 +251,7 @@ class SharedUplink(OwnLinks):
     async def decide(self, changes: Changes, note_late: Callable[[], None]) -> None:
         """Wait until all children have announced their updates, and leave out the late children.
 
-        The other children may send then. If the round ends earlier because too few children are left, no child is late.
+        Then the other children may send. If the round ends earlier because too few children are left, no child is late.
         """
         children = self._opened.intake
         await changes.wait_until(lambda: children.is_complete or not self.lacking(children.missing), None)
@@ -261,8 +269,8 @@ class SharedUplink(OwnLinks):
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return False, because all answers decide together. Raises PayloadError for an answer that takes more than 73
-        years.
+        """Return False, because lateness follows from all answers together. Raises PayloadError for an answer that
+        takes more than 73 years.
         """
         self._timed.check_ends(child_id, self._answered(child_id, answer))
         return False

@@ -1,4 +1,4 @@
-"""A device's side of the clock: how long its computing takes, and what it reports of its work."""
+"""The clock of a device: how long its computing takes, and the work that it reports."""
 
 import time
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ class Done:
 
 
 class DeviceClock:
-    """The side of a device without a clock: computing takes its own time, and messages carry no times."""
+    """Delay nothing: the clock of a device in a run without a clock. Computing takes its own time, and messages have no
+    times.
+    """
 
     announces = False  # whether updates are announced before they are sent
 
@@ -56,7 +58,7 @@ class DeviceClock:
 
 
 class VirtualDeviceClock(DeviceClock):
-    """Report what has been done. The parents calculate the times."""
+    """Report the device's work to its parents, which calculate the times."""
 
     def __init__(self, experiment: Experiment) -> None:
         shared = experiment.links.shared
@@ -77,7 +79,7 @@ class VirtualDeviceClock(DeviceClock):
 
 
 class RealDeviceClock(VirtualDeviceClock):
-    """Wait for the rest of the modelled time."""
+    """Wait, after the device's own computing, for the rest of the modelled time."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

@@ -1,4 +1,4 @@
-"""The GPS's side of the clock: when global rounds begin and end, and what happened before training."""
+"""The clock of the GPS: when global rounds begin and end, and the times before training."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Journal(Protocol):
-    """The part of the GPS's journal that its clock uses."""
+    """Define the part of the GPS's journal that its clock uses."""
 
     def round_times(self) -> dict[int, bytes]:
         """Return the RoundTimes messages by global round."""
@@ -31,7 +31,7 @@ class Journal(Protocol):
 
 
 class GpsClock:
-    """The side of a GPS without a clock: no event is delayed or noted."""
+    """Delay and note nothing: the clock of a GPS in a run without a clock."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -44,7 +44,9 @@ class GpsClock:
 
     @property
     def began_unix_ns(self) -> int:
-        """The time at which training began, if the clock is real; otherwise, and before training, 0."""
+        """The time at which training began, in nanoseconds since 1970. It is 0 before training, and unless the clock is
+        real.
+        """
         return 0
 
     @property
@@ -56,7 +58,7 @@ class GpsClock:
         """Calculate the times before training from the answers in the journal."""
 
     def resume(self, global_round: int) -> None:
-        """Continue with the current rates of the links, as this process opens its first global round."""
+        """Continue with the current rates of the links. Call this when the process opens its first global round."""
 
     def begins_ns(self, global_round: int) -> int:
         """Return the time since training began at which a global round begins: the end of the last global round."""
@@ -64,7 +66,7 @@ class GpsClock:
         return before.ends_ns if before is not None else 0
 
     def now_ns(self, global_round: int) -> int:
-        """Return, as a global round begins, the time that has passed since training began."""
+        """Return, at the start of a global round, the time that has passed since training began."""
         return self.begins_ns(global_round)
 
     def since_questions_ns(self, global_round: int) -> int:

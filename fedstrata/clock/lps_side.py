@@ -1,4 +1,4 @@
-"""An LPS's side of the clock, for one cluster or for its devices of all clusters: the times of rounds in its report."""
+"""The clock of an LPS with one cluster, or with some devices of all clusters: the times of rounds in its report."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Devices(Protocol):
 
 
 class LpsClock:
-    """The side of an LPS without a clock: no event is delayed or noted."""
+    """Delay and note nothing: the clock of an LPS in a run without a clock."""
 
     kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
 
@@ -61,26 +61,28 @@ class LpsClock:
         return 0
 
     async def plan_came(self, global_round: int) -> None:
-        """Wait until the word that a plan is made has crossed this LPS's link."""
+        """Wait until the message that the plan is made has crossed this LPS's link."""
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
-        """Let the devices continue that were asked: the GPS made the plan of the global round at this time."""
+        """Let the devices that have answered continue. The GPS made the plan of the global round at this time."""
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Put the times of the LPS round just closed into its row, the last of the report, and advance the clock."""
+        """Write the times of the last LPS round into its row, the last row of the report. Advance the clock."""
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
         """Return the LPS's work in a global round: the time since its model arrived."""
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Note that the model of a global round, of this many bytes, has arrived. The first LPS round of the global
-        round begins.
+        """Note that the model of a global round, with this many bytes, has arrived. The first LPS round of the global
+        round begins now.
         """
 
 
 class VirtualLpsClock(LpsClock):
-    """Calculate times from bytes and modelled work. The report keeps the state of the clock."""
+    """Calculate times from transferred bytes and modelled work. The report has the clock's state, so a restarted LPS
+    can continue.
+    """
 
     kept_here = "the times of clock: virtual"
 
@@ -136,7 +138,7 @@ class VirtualLpsClock(LpsClock):
 
 
 class RealLpsClock(LpsClock):
-    """Wait as long as links and boards take, and note what links have carried."""
+    """Wait as long as links and boards would take, and note what the links have carried."""
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
@@ -163,7 +165,7 @@ class RealLpsClock(LpsClock):
         await until_ns(time.monotonic_ns() + told_ns - now_ns)
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Note what links have carried in the round, and how long devices have computed."""
+        """Note what the links have carried in the round, and how long devices have computed."""
         row, indexes = report.lps_rounds[-1], devices.indexes
         row.times.carried.extend(self.rounds.take(row.lps_round))
         for name, each in sorted(exchanged.items()):

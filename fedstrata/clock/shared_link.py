@@ -37,7 +37,7 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Flows under way with equally fast own links. All have the same rate, and pass their marks in the order of
+    """Hold flows under way with equally fast own links. All have the same rate, and pass their marks in the order of
     `target`.
     """
 
@@ -57,7 +57,7 @@ class _Group:
 
 @dataclass
 class _UnderWay:
-    """A flow that is under way in a shared link."""
+    """Hold a flow that is under way in a shared link."""
 
     group: _Group
     since: int  # what the group had been given as the flow began, or would have been
@@ -200,7 +200,7 @@ class FairLink:
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of flows with this rate. Begin a group if there is none."""
+        """Return the group of flows with this rate. If there is none, begin one."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)
@@ -350,19 +350,21 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 
 @dataclass
 class SharedFlow:
-    """A transfer on its way over a shared link, with the times at which it passed some of its bits."""
+    """Hold a transfer on its way over a shared link, with the times at which it passed some of its bits."""
 
     marks: Sequence[int]  # bits at which its passing is noted, ascending, the last all of them
     passed: list[int] = field(default_factory=list)  # when it was at these marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def come(self, at_ns: int) -> int:
-        """Return how many of its bits had crossed the link at a given time."""
+        """Return how many bits of the flow had crossed the link at a given time."""
         number = bisect_right(self.passed, at_ns)
         return self.marks[number - 1] if number else 0
 
     async def passed_ns(self, bits: int, check: Callable[[], None]) -> int:
-        """Wait until this many bits have crossed the link, and return when. `check` may raise to end the wait."""
+        """Wait until this many bits of the flow have crossed the link, and return the time. `check` may raise to end
+        the wait.
+        """
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
             self.news.clear()
@@ -423,7 +425,7 @@ class SharedLink:
 
 @dataclass
 class Broadcast:
-    """A payload on its way to all children that ask for it."""
+    """Hold a payload on its way to all children that ask for the payload."""
 
     flow: SharedFlow
     number: int  # of the flow in its link
@@ -437,7 +439,7 @@ class Broadcast:
 
 
 class Broadcasts:
-    """The models of a parent's open round on a shared link. Each model crosses the link once, for all children."""
+    """Hold the models of a parent's open round on a shared link. Each model crosses the link once, for all children."""
 
     def __init__(self, link: SharedLink) -> None:
         self._link = link

@@ -24,7 +24,9 @@ Sent = Mapping[str, Exchanged]  # by child
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A child's part in a round: a model comes down, the child computes, and the child sends an answer or an update."""
+    """Hold a child's part in a round: a model comes down, the child computes, and the child sends an answer or an
+    update.
+    """
 
     name: str
     index: int
@@ -47,7 +49,7 @@ class Part:
         return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return the part up to the answer alone."""
+        """Return the part of the child up to its answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -65,7 +67,7 @@ class Part:
         )
 
     def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return the part that ends at a given time."""
+        """Return this part with its end at a given time."""
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
@@ -76,7 +78,7 @@ class Part:
 
     @property
     def flow(self) -> pb.Flow:
-        """Return the part as the record has it."""
+        """The part as a message for the record."""
         sent = self.exchanged
         return pb.Flow(
             child=self.index,
@@ -103,7 +105,7 @@ class Part:
 
 
 class Round:
-    """A round of a parent and its children in virtual time: an LPS and its devices, or the GPS and its LPSs."""
+    """Calculate a round of a parent and its children in virtual time: an LPS and its devices, or the GPS and LPSs."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Round:
         begins_ns: int,
         free: Mapping[str, int] | None = None,
     ) -> None:
-        """Begin a round. `computing_ns` returns the time of a child's work, and the part of it that is for the answer.
+        """Begin a round. `computing_ns` returns the time of a child's work, and the share of the answer in it.
 
         `free` has, for each child that is absent at the start, the time from which it receives.
         """
@@ -125,12 +127,14 @@ class Round:
         self._goes_on_ns: int | None = None
 
     def send_models(self, sent: Sent) -> Mapping[str, int]:
-        """Keep and return when each child has its model, for a round that children may leave."""
+        """Return the time at which each child has its model, and keep these times. Call this for a round that children
+        may leave.
+        """
         self._there = {part.name: part.had_ns for part in self._parts(sent)}
         return self._there
 
     def go_on(self, goes_on_ns: int) -> None:
-        """Let children that have answered continue: their parent learned of the plan at this time."""
+        """Let the children that have answered continue. Their parent learned of the plan at this time."""
         self._goes_on_ns = goes_on_ns
 
     def answered_ns(self, asked: Sent) -> int:
@@ -213,9 +217,10 @@ class Round:
         return [part.arrived(at_ns) for part, at_ns in zip(parts, had, strict=True)]
 
     def _models_there(self, parts: Sequence[Part]) -> list[int]:
-        """Return when each child has its model. A broadcast ends for all children at once.
+        """Return the time at which each child has received its model, in the order of `parts`.
 
-        A broadcast begins with the first child that receives. A later child is also limited by its own link.
+        A broadcast crosses the shared link once. It begins when the first child can receive the model. A child has its
+        model when both the broadcast and the child's own link have carried the model.
         """
         shared, flows = self._links.shared, []
         for part in parts:
@@ -271,7 +276,7 @@ class Round:
 
 
 class DeviceTimeline:
-    """The LPS rounds of an experiment."""
+    """Make the LPS rounds of an experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.links, self._boards = device_links(experiment), Boards(experiment)
@@ -287,7 +292,7 @@ class DeviceTimeline:
 
 
 class LpsTimeline:
-    """The global rounds of an experiment, and the times at which models arrive at an LPS."""
+    """Make the global rounds of an experiment, and calculate when models arrive at an LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = lps_links(experiment)
@@ -317,7 +322,7 @@ class LpsTimeline:
 
 
 class Driver:
-    """Calculate the rounds of all LPSs as the tiers would do together, for programs that run no tiers."""
+    """Calculate the rounds of all LPSs and the waits between them, for programs that run no GPS and no LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._devices, self.uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
@@ -361,7 +366,9 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question before training: by device, the bytes of the answer and the number of examples trained on for it."""
+    """Hold a question before training. By device, it has the bytes of the answer and the number of examples on which
+    the device trains for the answer.
+    """
 
     answer_bytes: Mapping[int, int]
     examples: Mapping[int, int]
@@ -370,7 +377,7 @@ class Asked:
 
 @dataclass
 class _Asking:
-    """A device before training: its present time, and its work so far, in the fields of pb.Flow."""
+    """Hold a device before training: its present time, and its work so far, in the fields of pb.Flow."""
 
     now_ns: int = 0
     down_bytes: int = 0
@@ -434,9 +441,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
 
 
 def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
-    """Return the times of a round. Children wait for the rest of the time in which they do not receive, compute or
-    send.
-    """
+    """Return the times of a round. A child waits whenever it does not receive, compute or send."""
     parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,

@@ -1,8 +1,8 @@
-"""Transfers on the real clock: traffic between a parent and a child arrives when its links would have carried it.
+"""Transfers on the real clock: a transfer between a parent and a child arrives when their links would have carried it.
 
-The parent holds both directions back, by a calendar for each child's own link and one for a shared link. It delays what
-it sends before writing, and what it receives before reading on. Latency is not a pause: consecutive pieces are under
-way at the same time.
+The parent delays both directions. For each piece it calculates when the child's own link and the shared link would have
+carried the piece. It waits before it writes a piece, and after it has read one. Latency is no pause: consecutive pieces
+are under way at the same time.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,11 @@ LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
 
 class Lead:
-    """The median time that it takes to send a message here. The parent begins to send each message this much earlier.
+    """Estimate the median time that this machine needs to send a message. The parent begins to send each message this
+    much earlier.
 
-    A slower message moves the estimate up by a step, a faster one down by a step. So a message that waited long for a
-    core has no more weight than another.
+    A slower message moves the estimate up by a step, and a faster one moves it down by a step. So a message that waited
+    long for a core has no more weight than another.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Lead:
 
 @dataclass
 class Transfer:
-    """A transfer under way: the calendar of its links, and its results."""
+    """Hold a transfer under way: its links with their times, and its results."""
 
     clock: Clock
     start_ns: int
@@ -55,7 +56,9 @@ class Transfer:
     is_superseded: bool = False  # whether the child has begun another in the same direction since
 
     async def arrived(self, bits: int) -> None:
-        """Wait until this many of its bits have arrived. Raises SupersededError if another transfer replaces it."""
+        """Wait until this many bits of the transfer have arrived. Raises SupersededError if another transfer replaces
+        it.
+        """
         there_ns = await self._left_ns(bits) + self.latency_ns
         if bits < self.bits:
             await self.clock.until(there_ns)
@@ -96,7 +99,7 @@ class Transfer:
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
     async def over(self) -> None:
-        """Note the results: the whole transfer has arrived now."""
+        """Note the results of the transfer, which has just arrived completely."""
         left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
         if self.lead is not None:
             self.lead.note(now_ns - self.released_ns)
@@ -117,7 +120,7 @@ class Relayed:
 
 
 class Relay(Relayed):
-    """One direction of a child's own link, for messages that follow each other."""
+    """Delay messages that follow each other on one direction of a child's own link."""
 
     def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
@@ -132,7 +135,7 @@ class Relay(Relayed):
 
 
 class Transfers:
-    """The transfers between a parent and its children, delayed like their links."""
+    """Delay the transfers between a parent and its children as their links would."""
 
     def __init__(self, links: TierLinks, clock: Clock | None = None) -> None:
         self.links = links
@@ -154,12 +157,14 @@ class Transfers:
         return self._clock.now_ns()
 
     def open_round(self) -> None:
-        """Begin another round: its models are sent anew."""
+        """Forget the models of the last round: the next round sends other models."""
         if self._broadcasts is not None:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """Set how long ago the time began by which rates change. Call this before anything uses a shared link."""
+        """Set the start of time for links with changing rates: `ago_ns` nanoseconds before now. Call this before the
+        first transfer on a shared link.
+        """
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
         for shared in self._shared.values():
             shared.origin_ns = self._origin_ns
@@ -244,7 +249,7 @@ class Transfers:
         return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until the word of how a round continues has reached a child: one latency after it was sent. Raises
+        """Wait until a child knows how the round continues: one latency after the message was sent. Raises
         UnknownChildError.
         """
         index = self.links.number_of(child_id)
@@ -267,7 +272,9 @@ class Transfers:
         self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return what the links have carried in a round, in the order of children, and forget earlier rounds."""
+        """Return what the links have carried in a round, in the order of children. Delete the notes of this round and
+        of earlier rounds.
+        """
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}
         return taken

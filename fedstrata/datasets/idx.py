@@ -51,7 +51,7 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def content_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, decompressed if the name ends in `.gz`; at most MAX_BYTES of it.
+    """Return the SHA-256 of a file's content. The content of a `.gz` file is decompressed first.
 
     Raises:
         DataError: the file cannot be read, or its content is larger than MAX_BYTES.
@@ -60,7 +60,7 @@ def content_sha256(path: Path) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file without decompression. Raises DataError like `content_sha256`."""
+    """Return the SHA-256 of a file as it is on disk. Raises DataError like `content_sha256`."""
     return _sha256(path, lambda path: path.open("rb"))
 
 

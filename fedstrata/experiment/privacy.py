@@ -54,7 +54,7 @@ class UpdatePrivacy(Settings):
 
 
 class PrivacySettings(Settings):
-    """The noise: its purpose, and the values that receive it."""
+    """Set the purpose of the noise, and whether profiles, updates or both receive noise."""
 
     noise: Literal["research", "protection"]
     """`protection` draws noise from the system's entropy; `research` draws it from the seed, which can be repeated

@@ -1,4 +1,4 @@
-"""Read YAML from strangers: as plain values, of a limited size."""
+"""Read YAML from untrusted sources: only plain values, and not more than a limited number of them."""
 
 from collections.abc import Iterator
 from typing import Any

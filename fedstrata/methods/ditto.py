@@ -30,7 +30,7 @@ class Ditto(FedAvg):
     has_personal_state = True
 
     def _own(self, work: Work) -> Flat:
-        """Return v; the received weights, if there is no v yet."""
+        """Return the personal model v. If there is no v yet, return the received weights."""
         own: Flat = work.personal.get("model", work.start)
         return own
 
@@ -55,5 +55,5 @@ class Ditto(FedAvg):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the personal model, and the global one."""
+        """Measure the device's personal model v, and the received global model."""
         return await work.measure(self._own(work)), await work.measure(work.start)

@@ -66,7 +66,7 @@ class Normalisation:
 
     @property
     def tensors(self) -> tuple[LayerTensor, ...]:
-        """Weight and bias, both of shape (channels,)."""
+        """Weight and bias of the layer, both of shape (channels,)."""
         shape = (self.channels,)
         return (
             LayerTensor(name=f"{self.name}.weight", shape=shape, centre=1.0),
@@ -162,7 +162,9 @@ class Model:
         return Wrapped(self.outputs, weights).eval()
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function of a local step: `outputs`, or `dropping` with the next draws of `rng`."""
+        """Return the function that computes outputs in a local step: `outputs`, or `dropping` with the next draws of
+        `rng`.
+        """
         dropping = self.dropping
         if dropping is None:
             return self.outputs

@@ -14,7 +14,7 @@ class OptimiserFiles:
     """Keep an optimiser's state in files: `optimiser-000012.safetensors` is the state at the start of round 12."""
 
     def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
-        """`metadata` gives the metadata of a round's file."""
+        """Keep the files in `folder`. `metadata` returns, by number of the round, the metadata of the round's file."""
         self._optimiser = optimiser
         self._folder = folder
         self._metadata = metadata
@@ -26,7 +26,7 @@ class OptimiserFiles:
         return bool(self._optimiser.state_names)
 
     def begin(self, number: int, layout: Layout) -> None:
-        """Make the state of the first round, or open the state of a later round, for a vector of this layout.
+        """Make the state of the first round, or open the state of a later round. `layout` is the layout of the model.
 
         Raises:
             StateError: the file is missing or damaged.
@@ -52,7 +52,7 @@ class OptimiserFiles:
         self._write(number, laid_out, pieces, durable=durable)
 
     def remove(self, number: int) -> None:
-        """Delete the state at the start of a round to which the run cannot return."""
+        """Delete the state of a round to which the run cannot return."""
         if self.has_state:
             self._path(number).unlink(missing_ok=True)
 
@@ -61,7 +61,7 @@ class OptimiserFiles:
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
-        """Return the elements [start, stop) of the state at the start of a round, for a vector of this layout."""
+        """Return the elements [start, stop) of the state at the start of a round, for a model of this layout."""
         if not self.has_state:
             return ()
         if self._open is None or self._open[0] != number:

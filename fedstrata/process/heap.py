@@ -1,4 +1,4 @@
-"""The C library's heap: the memory that it keeps between rounds.
+"""The C library's heap: how much freed memory a process keeps between rounds.
 
 A chunk of 1 MiB takes several buffers on its way, and a step of training takes a dozen. If a MiB goes back to the
 kernel and is requested again, it costs 256 page faults, which take longer than sending its bytes. With another C
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def keep_for_chunks() -> None:
-    """Set a server's heap to keep chunks, but no models.
+    """Let a server's heap keep the freed memory of chunks, but not of models.
 
     All threads share one heap. With separate heaps, each thread would keep the largest chunks that it has ever handled.
     """
@@ -21,7 +21,7 @@ def keep_for_chunks() -> None:
 
 
 def keep_for_training() -> None:
-    """Set a device's heap to keep the weights, gradients and inputs of a stack, too."""
+    """Let a device's heap keep the freed memory of chunks, and of the weights, gradients and inputs of a stack."""
     _set({M_MMAP_THRESHOLD: 8 * MIB, M_TRIM_THRESHOLD: 32 * MIB})
 
 

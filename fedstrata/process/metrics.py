@@ -20,7 +20,7 @@ ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKey:
-    """Name the place where bytes were counted: the link, the direction, the kind and the end."""
+    """Hold the place where bytes were counted: the link, the direction, the kind and the end."""
 
     link: str
     direction: str
@@ -59,7 +59,7 @@ class LinkMeter(Collector):
         return {key: count for key, [count] in list(self._bytes.items()) if count}  # at once: threads ask
 
     def total(self, link: str, direction: str, end: str) -> int:
-        """Return the bytes of every kind."""
+        """Return the bytes of all kinds together."""
         return sum(
             count
             for key, [count] in self._bytes.items()
@@ -67,7 +67,7 @@ class LinkMeter(Collector):
         )
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """Yield the counts in the form of Prometheus."""
+        """Yield the counts as metrics of Prometheus."""
         family = CounterMetricFamily(
             "fedstrata_link_bytes", "Bytes of messages, counted when serialised and parsed.", labels=LINK_LABELS
         )

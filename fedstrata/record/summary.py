@@ -272,7 +272,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the keys of a file, with the keys of each metric gathered."""
+    """Return the content of a file in the form of `Summary`: the keys of each metric are in `measured`, by metric."""
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):

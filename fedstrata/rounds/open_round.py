@@ -40,7 +40,7 @@ class RoundTerms:
 
 
 class Verdict(Enum):
-    """Name a decision about an update that a child begins to send."""
+    """Define the decisions about an update that a child begins to send."""
 
     TAKEN = "taken"
     LATE = "late"
@@ -48,9 +48,9 @@ class Verdict(Enum):
 
 
 class Stage:
-    """Define one optional part of a round. This class changes nothing. A round asks its stages in order.
+    """Define one optional part of a round. This class itself changes nothing. A round asks its stages in order.
 
-    A round without a feature has no stage for it.
+    A round without a feature has no stage for the feature.
     """
 
     @property
@@ -78,10 +78,11 @@ class Stage:
         return None
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take an answer or announcement of an awaited child; return whether the stage wanted it.
+        """Process an answer or an announcement of a child for which the round waits. Return whether this stage uses the
+        message.
 
         Raises:
-            PayloadError: no honest child sends this.
+            PayloadError: no honest child sends this message.
         """
         return False
 
@@ -120,7 +121,7 @@ class OpenRound:
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
-        """Prepare the messages that every child receives first."""
+        """Prepare the headers of the round's models, which every child receives first."""
         header = pb.ModelHeader(
             run_id=run_id,
             round=self.number,
@@ -150,7 +151,9 @@ class OpenRound:
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Let all stages know that a child asks. Return whether this matters to other children. Raises PayloadError."""
+        """Tell all stages that a child asks for the model. Return whether this matters to other children. Raises
+        PayloadError.
+        """
         are_news = [stage.asked(request) for stage in self.stages]
         return any(are_news)
 
@@ -192,7 +195,7 @@ class OpenRound:
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take a child's answer or announcement; return whether it was wanted. Raises PayloadError."""
+        """Process a child's answer or announcement. Return whether a stage uses it. Raises PayloadError."""
         if message.round != self.number or not self.awaits(message.child_id):
             return False
         for stage in self.stages:
@@ -231,7 +234,7 @@ class OpenRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Hold the objects that a stage uses."""
+    """Hold the objects around a stage that it uses: the round, its terms, the refused children, metrics and the log."""
 
     opened: OpenRound
     terms: RoundTerms

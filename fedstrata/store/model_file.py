@@ -72,7 +72,9 @@ def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
 
 
 class AnyModel(ABC):
-    """Define a flat vector with its layout, which is read piece by piece from any source."""
+    """Define a model that is read piece by piece from a file, from memory or from another source: a flat vector with a
+    layout.
+    """
 
     layout: Layout
     metadata: dict[str, str]  # of its file
@@ -80,19 +82,19 @@ class AnyModel(ABC):
     @property
     @abstractmethod
     def digest(self) -> bytes:
-        """The SHA-256 of the rest of the model's file, as the file states it."""
+        """The SHA-256 in the model's file, which covers the rest of the file."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop)."""
+        """Return the elements [start, stop) of the vector."""
 
     @abstractmethod
     def close(self) -> None:
         """Release the model."""
 
     def values_digest(self) -> str:
-        """Return the digest of names, shapes and values alone. Files of different runs with equal weights have the same
-        digest.
+        """Return the digest of names, shapes and values, without other metadata. Files of different runs with equal
+        weights have the same digest.
         """
         return values_digest(
             (tensor.name, "float32", tensor.shape, self._bytes_at(start, tensor.size))
@@ -170,11 +172,11 @@ class ModelFile(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 that the file states for the rest of itself; `verify` compares it."""
+        """The SHA-256 in the file, which covers the rest of the file. `verify` compares it with the data."""
         return self._digest.encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop)."""
+        """Return the elements [start, stop) of the vector."""
         with self._reading:  # a descriptor that is closed under a reader may name another file by then
             if self._file.closed:
                 raise SupersededError(f"{self.path.name} belongs to a round that is over; ask for the newest")
@@ -210,7 +212,7 @@ class ModelInMemory(AnyModel):
         return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop)."""
+        """Return the elements [start, stop) of the vector."""
         return self._flat[start:stop]
 
     def close(self) -> None:

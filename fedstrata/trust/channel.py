@@ -20,7 +20,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
-    """Hold a channel with one certificate, and the number of its calls under way."""
+    """Hold a channel with one certificate, and the number of calls under way on it."""
 
     def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
@@ -70,7 +70,7 @@ class _Call:
         return connection.carry(self._call(*words, **options))
 
     def connection(self) -> object:
-        """Return the connection for a new call. After a renewal it is another one."""
+        """Return the connection for a new call. After a renewal of the certificate it is a new connection."""
         return self._channel.newest()
 
 

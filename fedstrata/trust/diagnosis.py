@@ -78,8 +78,8 @@ def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | No
             return None
     except ssl.SSLCertVerificationError as error:
         return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message}; is it of this run?"
-    except ssl.SSLEOFError:  # before anybody has shown anything: a link that is cut, or a server with too many callers
-        return None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return None  # before anybody has shown anything: a link that is cut, or a server with too many callers
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             return "speaks no TLS; start it with --tls as well, or this process without"

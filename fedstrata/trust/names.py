@@ -30,7 +30,9 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a row of devices."""
+    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a row of devices with consecutive
+    numbers.
+    """
 
     role: Role
     id: str = ""
@@ -52,7 +54,7 @@ class Name:
             raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
 
     def covers(self, device_or_lps_id: str) -> bool:
-        """Return whether this name includes the id."""
+        """Return whether this name is, or includes, the device or LPS with this id."""
         if not self.last or len(device_or_lps_id) > LONGEST_ID:
             return device_or_lps_id == self.id
         found, ends = _numbered(device_or_lps_id), self.ends
@@ -116,7 +118,9 @@ class Peer:
 
 
 def device_names(ids: Iterable[str]) -> list[Name]:
-    """Return the names of these devices in order, with as few names as possible: consecutive numbers are one row."""
+    """Return names for these devices: as few names as possible, in the order of the ids. Devices with consecutive
+    numbers share one name.
+    """
     names: list[Name] = []
     for device_id in ids:
         before = names[-1] if names else None
@@ -167,7 +171,7 @@ class NameSet:
         self._rows = {key: _joined(ends) for key, ends in rows.items()}
 
     def covers(self, name: Name) -> bool:
-        """Return whether the set includes all that a name stands for."""
+        """Return whether the set includes all devices or LPSs of a name."""
         if (found := name.ends) is None:
             return (name.role, name.id) in self._single
         return self._has_row(name.role, *found)

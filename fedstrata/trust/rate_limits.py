@@ -1,8 +1,7 @@
-"""The limits of one identity at a server: calls under way and calls per second, by the devices or clusters of the
-identity.
+"""The limits of one identity at a server: calls under way and calls per second, per device or cluster of the identity.
 
 A certificate identifies the caller, a connection does not. The limits are far above the needs of the protocol, so
-honest callers never reach them. A flood is refused before its messages are read.
+honest callers never reach them. A flood of calls is refused before its messages are read.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ log = EventLog("trust")
 
 @dataclass
 class _Share:
-    """Hold the current use of one identity."""
+    """Hold the calls of one identity: how many it may still begin, and how many are under way."""
 
     allowed: float  # calls that it may begin at once
     at_s: float  # when that was so
@@ -48,7 +47,7 @@ class Shares:
     """Admit calls of each identity up to its share."""
 
     def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set `children`, the number of devices of the run, and so the largest number of clusters of an LPS."""
+        """Set `children`, the number of devices of the run. An LPS has at most as many clusters."""
         self._children = children
         self._clock = clock
         self._shares: OrderedDict[Peer, _Share] = OrderedDict()
@@ -68,7 +67,7 @@ class Shares:
 
     @asynccontextmanager
     async def reading(self, peer: Peer) -> AsyncIterator[None]:
-        """Enter a block that reads the first message of a call. Only a few calls of an identity read at once.
+        """Enter a block that reads the first message of a call. Only a few calls of an identity read at the same time.
 
         Raises:
             TooManyCallsError: the message does not come.

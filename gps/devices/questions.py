@@ -25,7 +25,7 @@ from gps.journal.journal import Journal
 
 
 class Questions:
-    """The answers of a run's devices before training."""
+    """Hold the answers of a run's devices before training."""
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
@@ -144,7 +144,7 @@ class Questions:
             self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
-        """Return the devices with relayed answers that a device has received."""
+        """Return the other devices with answers that the GPS has relayed to this device."""
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)
@@ -180,8 +180,8 @@ class Questions:
         return sorted(index for group in self.sponsors or () for index in group)
 
     async def _wait_decided(self, index: int) -> bool:
-        """Wait for one device's answer alone. If a thousand calls checked every change, there would be a million
-        checks.
+        """Wait for the answer of one device only. If each of a thousand calls checked every change, there would be a
+        million checks.
         """
         if self._is_decided(index):
             return True
@@ -191,7 +191,7 @@ class Questions:
         return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
-        """Return whether a device's relayed answer has arrived, or never will."""
+        """Return whether a device's relayed answer has arrived, or will never arrive."""
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))

@@ -46,11 +46,11 @@ class LpsPresence:
             self._heard[lps_id] = self._clock()
 
     def refuse(self, lps_id: str) -> None:
-        """Give an LPS no clusters for the rest of the run. With deadlines another LPS adopts its clusters."""
+        """Refuse an LPS for the rest of the run: it gets no clusters. With deadlines another LPS adopts them."""
         self._refused.add(lps_id)
 
     def is_refused(self, lps_id: str) -> bool:
-        """Return whether an LPS has no clusters for the rest of the run."""
+        """Return whether an LPS is refused for the rest of the run."""
         return lps_id in self._refused
 
     def is_revoked(self, lps_id: str) -> bool:
@@ -80,7 +80,7 @@ class LpsPresence:
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
 
     def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
-        """Return the time after which one of these LPSs may count as absent; None if none ever does."""
+        """Return the time after which the first of these LPSs can be absent. Return None if this cannot happen."""
         look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s

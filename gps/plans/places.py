@@ -96,7 +96,7 @@ class Places:
         self._arrange()
 
     def go_back_to(self, global_round: int) -> None:
-        """Delete the plans and moves of global rounds after one that has to be repeated."""
+        """Delete the plans and moves of global rounds after this one: the GPS repeats the run from there."""
         taken_back = [move for move in self._moves if move[0] > global_round]
         if taken_back or self.plans.planned_rounds > global_round + 1:
             self._left.update((home, index) for _, index, _, home in taken_back)

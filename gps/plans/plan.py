@@ -17,7 +17,7 @@ NO_PLAN = Plan(clusters=(), rule="")  # in force until the first is made
 
 
 class Plans:
-    """Hold the plans made so far. The newest is in force."""
+    """Hold the plans made so far. The newest plan applies."""
 
     def __init__(self, method: Method, journal: Journal) -> None:
         self._method = method
@@ -41,12 +41,12 @@ class Plans:
         return self._made[max(self._made)] if self._made else NO_PLAN
 
     def before(self, global_round: int) -> Plan:
-        """Return the plan in force as a global round begins."""
+        """Return the plan that applies at the start of a global round."""
         made_in = max((made_in for made_in in self._made if made_in < global_round), default=None)
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan made in a global round from its devices' answers; None if it is not made."""
+        """Return the plan made in a global round from its devices' answers. Return None if there is none yet."""
         return self._made.get(global_round)
 
     @property
@@ -77,15 +77,15 @@ class Plans:
         self._made[global_round] = _plan(written, affinity)  # as a restarted GPS reads it
 
     def forget_after(self, global_round: int) -> None:
-        """Delete the answers, plans and moves of global rounds after one that has to be repeated."""
+        """Delete the answers, plans and moves of global rounds after this one: the GPS repeats the run from there."""
         self._journal.plans.forget_after(global_round)
         for made_in in [made_in for made_in in self._made if made_in > global_round]:
             del self._made[made_in]
             self._moved.pop(made_in, None)
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
-        """Return a plan's arrays for all devices as a message. Raises PluginError for arrays that the method does not
-        declare.
+        """Return the arrays that a plan has for all devices, as a message. Raises PluginError for arrays that the
+        method does not declare.
         """
         if not plan.told:
             return None

@@ -11,7 +11,7 @@ import yaml
 
 from fedstrata.methods.registry import NAMES
 from tests.cluster.conftest import Lab, run_here
-from tests.support.every_method import experiment_of
+from tests.support.every_method import MODELS, experiment_of
 from tests.support.records import assert_same_result, summary
 
 ALONE: dict[str, Any] = {"device": {"devicesPerPod": 1}}
@@ -46,7 +46,7 @@ def there_and_here(lab: Lab, text: str, name: str, pods: dict[str, Any]) -> tupl
     return there, here
 
 
-@pytest.mark.parametrize("method", NAMES)
+@pytest.mark.parametrize("method", [name for name in NAMES if name not in MODELS])  # those are in test_own_code.py
 def test_a_method_has_the_bits_of_a_laptop(lab: Lab, method: str) -> None:
     release = method.replace("_", "-")
     there, here = there_and_here(lab, experiment_of(method).to_yaml(), release, PACKED)

@@ -1,11 +1,22 @@
-"""Own code that goes along with the experiment."""
+"""Own code that goes along with the experiment.
 
+The tests of a torch module need to know under which other tag the nodes have images of GPS and LPS with torch:
+
+    FEDSTRATA_BUILD_ARGS=EXTRAS=torch scripts/images --tag 0.2.0-torch --save images gps lps
+    FEDSTRATA_TORCH_TAG=0.2.0-torch make test-cluster
+"""
+
+import os
+import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
-from tests.cluster.conftest import VALUES, Lab
-from tests.support.records import summary
+from tests.cluster.conftest import ROOT, VALUES, Lab, run_here
+from tests.support.records import assert_same_result, summary
+
+TORCH_TAG = os.environ.get("FEDSTRATA_TORCH_TAG", "")
 
 CODE = """
 import numpy as np
@@ -39,3 +50,47 @@ def test_a_file_given_with_the_experiment_is_imported_in_the_pods(lab: Lab, tmp_
     lab.here("collect", "--out", str(folder), "--quiet", release="own")
     assert summary(folder)["status"] == "completed"
     lab.here("down", release="own")
+
+
+MODULE = """
+name: normed
+seed: 5
+partition: {kind: iid, devices: 5, examples_per_device: 40}
+model: {name: "normed:Normed"}
+topology: {lps: 2}
+training:
+  global_rounds: 3
+  lps_rounds_per_global_round: 1
+  batch_size: 16
+  optimiser: {name: adamw, learning_rate: 0.01, clip_norm: 1.0, state: kept, schedule: {name: cosine}}
+"""
+
+
+@pytest.mark.skipif(not TORCH_TAG, reason="needs FEDSTRATA_TORCH_TAG (see head)")
+@pytest.mark.parametrize("method", ["fedavg", "fedbn"])
+def test_a_torch_module_with_kept_states_of_adamw_has_the_bits_of_a_laptop(
+    lab: Lab, tmp_path: Path, method: str
+) -> None:
+    code, experiment, values = (tmp_path / name for name in ("normed.py", "normed.yaml", "values.yaml"))
+    shutil.copy(ROOT / "tests/support/normed.py", code)
+    experiment.write_text(f"{MODULE}method: {method}\n")
+    with_torch = {tier: {**VALUES[tier], "image": {"tag": TORCH_TAG}} for tier in ("gps", "lps")}
+    values.write_text(yaml.safe_dump({**VALUES, **with_torch}))
+    lab.here("up", str(experiment), "--code", str(code), "--values", str(values), release=method)
+    there = lab.folder / f"normed-{method}"
+    lab.here("collect", "--out", str(there), "--quiet", release=method)
+    assert_same_result(there, run_here(tmp_path / "here", experiment=experiment, start=tmp_path))
+    lab.here("down", release=method)
+
+
+@pytest.mark.skipif(not TORCH_TAG, reason="the usual images are here if this one's are (see head)")
+def test_a_gps_without_torch_says_how_to_build_an_image_with_it(lab: Lab, tmp_path: Path) -> None:
+    code, experiment, values = (tmp_path / name for name in ("normed.py", "normed.yaml", "values.yaml"))
+    shutil.copy(ROOT / "tests/support/normed.py", code)
+    experiment.write_text(f"{MODULE}method: fedavg\n")
+    values.write_text(yaml.safe_dump(VALUES))
+    said = lab.here(
+        "up", str(experiment), "--code", str(code), "--values", str(values), "--timeout", "60", release="bare", code=1
+    )
+    assert "build its image with EXTRAS" in said
+    lab.here("down", release="bare")

@@ -73,6 +73,7 @@ def test_the_wheel_carries_examples_chart_schema_and_protocol(wheel: Path) -> No
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("experiments", "helm/fedstrata", "protos"):
         there = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / folder).rglob("*") if path.is_file()}
+        there = {name for name in there if "__pycache__" not in name}
         kept = {f"emulator/share/{name}" for name in there if not name.startswith("helm/fedstrata/ci/")}
         assert kept
         assert kept <= names

@@ -42,6 +42,7 @@ def test_a_function_of_an_installed_package_is_found() -> None:
         ("own_code:number", "number = 3", "holds a int, not a function, as number"),
         ("own_code:f", "import absent_dependency", "No module named 'absent_dependency'"),
         ("own_code:f", "def f(:", "importing own_code failed with SyntaxError"),
+        ("own_code:f", "import no_such", "No module named 'no_such'. Install it for this service, or build its image"),
         ("own_code:f", "raise ValueError('two\\nlines')", "importing own_code failed with ValueError: two lines"),
         ("own_code:f", "import sys; sys.exit(3)", "importing own_code failed with SystemExit: 3"),
         ("own_code", "", "own code is named as module:function"),

@@ -17,6 +17,8 @@ import pytest
 import yaml
 from helm_python import Chart, lint
 
+from scripts.archives import unpack
+
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made from a git repository")
@@ -37,10 +39,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packed chart, unpacked."""
-    folder = tmp_path_factory.mktemp("chart")
-    with tarfile.open(released / f"fedstrata-{VERSION}.tgz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "fedstrata"
+    return unpack(released / f"fedstrata-{VERSION}.tgz", tmp_path_factory.mktemp("chart"))
 
 
 def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Memory and bytes of adapters of 1 MB on a frozen backbone of 100 MB, beside the same adapters alone.
+
+    python -m benchmarks.backbone
+
+Runs FedAvg with ten devices on two LPSs twice, over gRPC. Prints the bytes on each link, and the peak resident size of
+the largest process of each tier. The GPS makes the module once, for the first weights, and frees it. Fails if the links
+carry other bytes, if an LPS has 20 MB more, or if another process holds the backbone more than once.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from benchmarks.enrolment import TIERS, Watch
+
+WIDTH, LAYERS, RANK = 2_500, 4, 12
+LPS_MB, ONE_BACKBONE_MB = 20.0, 150.0
+FILE = """
+name: backbone
+partition: {{kind: iid, devices: 10, examples_per_device: 20}}
+model: {{name: "benchmarks.backbone:Adapted", options: {{backbone: {backbone}}}{weights}}}
+method: fedavg
+topology: {{lps: 2}}
+training: {{global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 20}}
+"""
+
+
+class Adapted(nn.Module):
+    """A dense network with an adapter of low rank beside each layer. The layers are frozen, or left out."""
+
+    def __init__(self, *, backbone: bool) -> None:
+        super().__init__()
+        wide = LAYERS if backbone else 0
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(wide)).requires_grad_(False)
+        self.down = nn.ModuleList(nn.Linear(WIDTH, RANK, bias=False) for _ in range(LAYERS))
+        self.up = nn.ModuleList(nn.Linear(RANK, WIDTH, bias=False) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return outputs of shape (n, 10)."""
+        now = nn.functional.pad(inputs.flatten(1), (0, WIDTH - 64))
+        for place, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
+            wide = self.layers[place](now) if self.layers else now
+            now = torch.tanh(wide + up(down(now)))
+        out: torch.Tensor = self.head(now)
+        return out
+
+
+def measured(*, backbone: bool) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the bytes of each link, and the peak MB by tier."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, out, weights = (Path(folder, name) for name in ("run.yaml", "out", "backbone.safetensors"))
+        if backbone:
+            frozen = {f"layers.{name}": values for name, values in Adapted(backbone=True).layers.state_dict().items()}
+            save_file(frozen, weights)
+        said = f", weights: {weights}" if backbone else ""
+        file.write_text(FILE.format(backbone=str(backbone).lower(), weights=said))
+        run = subprocess.Popen([sys.executable, "-m", "emulator", "run", file, "--out", out, "--quiet"], text=True)
+        watch = Watch(run, 1.0)
+        watch.until_ended()
+        if run.returncode:
+            raise SystemExit(run.returncode)
+        summary = json.loads((out / "summary.json").read_text())
+    peaks = {tier: max(peak for of, peak, _ in watch.used.values() if of == tier) for tier in TIERS}
+    return summary["bytes"], peaks
+
+
+def main() -> int:
+    alone, adapted = measured(backbone=False), measured(backbone=True)
+    for name, (links, peaks) in {"adapters alone": alone, "with backbone": adapted}.items():
+        print(f"{name}: {links}")
+        print("  peak MB: " + ", ".join(f"{tier} {peak:.0f}" for tier, peak in peaks.items()))
+    more = {tier: adapted[1][tier] - alone[1][tier] for tier in TIERS}
+    print("more MB with the backbone: " + ", ".join(f"{tier} {each:.0f}" for tier, each in more.items()))
+    fits = more["lps"] <= LPS_MB and max(more["gps"], more["device"]) <= ONE_BACKBONE_MB
+    return 0 if fits and alone[0] == adapted[0] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

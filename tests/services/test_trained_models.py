@@ -1,6 +1,5 @@
 """Trained models out of a record, against plain PyTorch: predictions, safetensors and ONNX."""
 
-import asyncio
 import json
 import re
 import shutil
@@ -20,9 +19,11 @@ from fedstrata.datasets import load_dataset
 from fedstrata.errors import DataError, PluginError
 from fedstrata.experiment import DataSettings
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods.registry import NAMES
 from fedstrata.partitions import device_data
+from tests.support.every_method import experiment_of
 from tests.support.normed import Normed
-from tests.support.tiers import whole_run
+from tests.support.tiers import run_in_process
 
 SEED = 5
 ONE = np.zeros((1, 1, 8, 8))
@@ -56,7 +57,7 @@ class PlainCnn(nn.Module):
 
 def run(folder: Path, *overrides: str) -> Path:
     """Do a run; return the folder of its record."""
-    return asyncio.run(whole_run(parse_experiment(TEXT, overrides=overrides), folder)).folder
+    return run_in_process(parse_experiment(TEXT, overrides=overrides), folder).folder
 
 
 def altered(folder: Path, copy: Path, override: str, **summary: str) -> Path:
@@ -113,16 +114,28 @@ def test_a_module_loads_the_file_strictly_and_computes_what_the_record_predicts(
     assert (record.predict("lps-1", images) != record.predict("lps-0", images)).any()
 
 
-def test_predictions_have_the_accuracy_that_the_devices_measured(normed: Path) -> None:
-    record, experiment = fedstrata.load(normed), parse_experiment(TEXT)
-    dataset, hits = load_dataset(experiment.data), dict[str, list[bool]]()
+@pytest.mark.runs
+@pytest.mark.parametrize("method", NAMES)
+def test_predictions_have_the_accuracy_that_devices_measured_or_the_page_says_that_they_are_refused(
+    method: str, tmp_path: Path
+) -> None:
+    experiment = experiment_of(method)
+    folder = run_in_process(experiment, tmp_path).folder
+    record, dataset = fedstrata.load(folder), load_dataset(experiment.data)
+    measured = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["device_accuracy"]
+    page = (Path(__file__).parents[2] / "docs/use-the-model.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in page.splitlines() if row.startswith("| `")]
+    refused = {name: row[3].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}.get(method)
     for index, device in enumerate(experiment.device_ids()):
         held_out = device_data(experiment, dataset, index).test
         cluster = str(record.devices["cluster"][record.devices["device"] == device][0])
-        hits.setdefault(cluster, []).extend(record.predict(device, held_out.inputs).argmax(axis=1) == held_out.labels)
-    measured = dict(zip(record.clusters["cluster"], record.clusters["accuracy"], strict=True))
-    assert {cluster: pytest.approx(np.mean(found)) for cluster, found in hits.items()} == measured
-    assert min(measured.values()) > 0.3
+        for name in (device, cluster):
+            if refused == "all" or (refused and name == device):
+                with pytest.raises(DataError, match="never left"):
+                    record.predict(name, held_out.inputs)
+            else:
+                hits = record.predict(name, held_out.inputs).argmax(axis=1) == held_out.labels
+                assert refused or hits.mean() == pytest.approx(measured[device])
 
 
 def test_a_built_in_model_has_the_layers_of_its_name(cnn: Path, images: NDArray[np.float32], tmp_path: Path) -> None:

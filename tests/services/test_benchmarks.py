@@ -48,7 +48,7 @@ OTHER_ENDS = {"floor"}  # echo starts it
 COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     "backbone": (
         "backbone --width 100",
-        [r"adapters alone: .*", r"with backbone: .*", rf"more MB with the backbone: gps -?{N}, lps -?{N}, device -?{N}"],
+        [r"adapters alone: .*", r"with backbone: .*", rf"more MB .*: gps -?{N}, lps -?{N}, device -?{N}"],
     ),
     "echo": (
         "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",

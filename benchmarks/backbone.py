@@ -7,6 +7,7 @@ the largest process of each tier. The GPS makes the module once, for the first w
 carry other bytes, if an LPS has 20 MB more, or if another process holds the backbone more than once.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -20,12 +21,12 @@ from torch import nn
 
 from benchmarks.enrolment import TIERS, Watch
 
-WIDTH, LAYERS, RANK = 2_500, 4, 12
+LAYERS, RANK = 4, 12
 LPS_MB, ONE_BACKBONE_MB = 20.0, 150.0
 FILE = """
 name: backbone
 partition: {{kind: iid, devices: 10, examples_per_device: 20}}
-model: {{name: "benchmarks.backbone:Adapted", options: {{backbone: {backbone}}}{weights}}}
+model: {{name: "benchmarks.backbone:Adapted", options: {{width: {width}, backbone: {backbone}}}{weights}}}
 method: fedavg
 topology: {{lps: 2}}
 training: {{global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 20}}
@@ -35,17 +36,18 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 20}}
 class Adapted(nn.Module):
     """A dense network with an adapter of low rank beside each layer. The layers are frozen, or left out."""
 
-    def __init__(self, *, backbone: bool) -> None:
+    def __init__(self, *, width: int, backbone: bool) -> None:
         super().__init__()
+        self.width = width
         wide = LAYERS if backbone else 0
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(wide)).requires_grad_(False)
-        self.down = nn.ModuleList(nn.Linear(WIDTH, RANK, bias=False) for _ in range(LAYERS))
-        self.up = nn.ModuleList(nn.Linear(RANK, WIDTH, bias=False) for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, 10)
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(wide)).requires_grad_(False)
+        self.down = nn.ModuleList(nn.Linear(width, RANK, bias=False) for _ in range(LAYERS))
+        self.up = nn.ModuleList(nn.Linear(RANK, width, bias=False) for _ in range(LAYERS))
+        self.head = nn.Linear(width, 10)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return outputs of shape (n, 10)."""
-        now = nn.functional.pad(inputs.flatten(1), (0, WIDTH - 64))
+        now = nn.functional.pad(inputs.flatten(1), (0, self.width - 64))
         for place, (down, up) in enumerate(zip(self.down, self.up, strict=True)):
             wide = self.layers[place](now) if self.layers else now
             now = torch.tanh(wide + up(down(now)))
@@ -53,15 +55,15 @@ class Adapted(nn.Module):
         return out
 
 
-def measured(*, backbone: bool) -> tuple[dict[str, Any], dict[str, float]]:
+def measured(width: int, *, backbone: bool) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the bytes of each link, and the peak MB by tier."""
     with tempfile.TemporaryDirectory() as folder:
         file, out, weights = (Path(folder, name) for name in ("run.yaml", "out", "backbone.safetensors"))
         if backbone:
-            frozen = {f"layers.{name}": values for name, values in Adapted(backbone=True).layers.state_dict().items()}
-            save_file(frozen, weights)
+            layers = Adapted(width=width, backbone=True).layers.state_dict()
+            save_file({f"layers.{name}": values for name, values in layers.items()}, weights)
         said = f", weights: {weights}" if backbone else ""
-        file.write_text(FILE.format(backbone=str(backbone).lower(), weights=said))
+        file.write_text(FILE.format(width=width, backbone=str(backbone).lower(), weights=said))
         run = subprocess.Popen([sys.executable, "-m", "emulator", "run", file, "--out", out, "--quiet"], text=True)
         watch = Watch(run, 1.0)
         watch.until_ended()
@@ -73,7 +75,10 @@ def measured(*, backbone: bool) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def main() -> int:
-    alone, adapted = measured(backbone=False), measured(backbone=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=2_500, help="inputs and outputs of each of the four layers")
+    width = parser.parse_args().width
+    alone, adapted = measured(width, backbone=False), measured(width, backbone=True)
     for name, (links, peaks) in {"adapters alone": alone, "with backbone": adapted}.items():
         print(f"{name}: {links}")
         print("  peak MB: " + ", ".join(f"{tier} {peak:.0f}" for tier, peak in peaks.items()))

@@ -160,7 +160,7 @@ class DeviceWork:
         made: dict[str, Any] | None = None,
         begins: Beginning | None = None,
     ) -> None:
-        """Set `group`, which devices share that train at about the same time, and `made`, which keeps results of
+        """Set `group` and `made`. Devices with the same `group` train at about the same time. `made` keeps results of
         `once`.
 
         `begins` has the data at the start of an LPS round; None before training.

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from emulator.console.units import decimal, human_bytes, human_seconds, measured
 from emulator.results.output import unused_folder
 from emulator.results.record import RunRecord, load_record
 from emulator.results.tables import Matrix, Table, html_table, table_of
+from emulator.results.trained import TrainedModels, Weights, read_weights
 from emulator.shipped.examples import find_experiment
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LINKS
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Matrix", "Models", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
-Weights = Mapping[str, NDArray[np.float32]]
 FACTS: Mapping[str, type] = {
     "run_id": str, "name": str, "seed": int, "method": str, "status": str, "devices": int, "clusters": int,
     "rounds": int,
@@ -238,7 +238,19 @@ class Record:
     @cached_property
     def models(self) -> Mapping[str, Weights]:
         """Final model of each cluster: float32 arrays by name, read from the file at each access."""
-        return Models(folder=self.folder / "models", clusters=tuple(self._record.summary.clusters))
+        return Models(folder=self.folder, clusters=tuple(self._record.summary.clusters))
+
+    def predict(self, name: str, inputs: ArrayLike, /, **more: ArrayLike) -> NDArray[np.float32]:
+        """Return outputs of the model that a device uses, or of a cluster's model, in eval mode.
+
+        Inputs have the form that they have in the run's data; bytes are pixels. Raises FedstrataError if layers of the
+        model never left the devices, if own code is missing, or if inputs do not fit.
+        """
+        return self._trained.of(name).predict(inputs, more)
+
+    @cached_property
+    def _trained(self) -> TrainedModels:
+        return TrainedModels(self._record)
 
     def __repr__(self) -> str:
         return f"<fedstrata.Record {self.run_id}, {self.status}, in {fspath(self.folder)}>"
@@ -312,12 +324,9 @@ class Models(Mapping[str, Weights]):
     clusters: tuple[str, ...]
 
     def __getitem__(self, cluster: str) -> Weights:
-        from safetensors.numpy import load_file
-
         if cluster not in self.clusters:
             raise KeyError(f"no cluster {cluster!r}; there are {', '.join(self.clusters)}")
-        weights: dict[str, NDArray[np.float32]] = load_file(self.folder / f"{cluster}.safetensors")
-        return weights
+        return read_weights(self.folder, cluster)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.clusters)

@@ -1,4 +1,4 @@
-"""The data of the live page. Without readers the GPS does no work for it."""
+"""The data of the live page. If nobody has a page open, the GPS does no work for it."""
 
 import asyncio
 from collections.abc import Callable, Mapping

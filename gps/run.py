@@ -135,7 +135,7 @@ class Run:
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """Show devices' messages soon. Changes within a moment wake all observers only once."""
+        """Wake the observers soon after a device's message. Messages within a moment wake them only once."""
         if self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 

@@ -73,7 +73,7 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete the notes that the GPS has received with an update from the report. The rows in `rest` and later
+        """Delete from the report the notes that the GPS has received with an update. The rows in `rest` and later
         exclusions stay.
         """
         del report.lps_rounds[:]

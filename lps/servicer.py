@@ -27,8 +27,8 @@ class LpsServicer(LpsServiceServicer):
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
     ) -> None:
-        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`, how much too early a device may
-        call.
+        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`. A call that comes before this
+        LPS knows its clusters is held for at most `held_s` seconds.
         """
         self._clusters = clusters
         self._are_known = are_known

@@ -23,7 +23,7 @@ class Inputs:
     """Hold the inputs of one step, shape (devices, rows, width), with columns of zeros up to the width."""
 
     def __init__(self, examples: Sequence[Examples], rows: int, width: int) -> None:
-        """`width` is at least the size of an example."""
+        """Make room for `rows` examples per device, each filled up with zeros to `width` numbers."""
         size = math.prod(examples[0].input_shape)
         self.values = torch.zeros(len(examples), rows, width)
         self._own = self.values[..., :size]

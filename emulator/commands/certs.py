@@ -27,7 +27,7 @@ CERTS = Path("certs")
 
 
 class Change(StrEnum):
-    """A change of an authority."""
+    """List the steps of a change of the authority."""
 
     new = "new"
     drop = "drop"

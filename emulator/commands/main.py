@@ -104,8 +104,8 @@ def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> 
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """Return the folder to work in: an experiment's --out or a new one, or the folder of --resume, which takes nothing
-    else.
+    """Return the folder of the run: `--out`, a new folder, or the folder of `--resume`. With `--resume` no other
+    argument is allowed.
     """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:

@@ -55,7 +55,7 @@ def examples(
 
 
 class Described(StrEnum):
-    """Name the objects that have a JSON Schema."""
+    """List the documents that have a JSON Schema."""
 
     EXPERIMENT = "experiment"
     STATUS = "status"

@@ -256,7 +256,7 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return what noise protects, with ε."""
+    """Return a text about the data that noise protects, with ε."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 

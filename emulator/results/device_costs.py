@@ -29,8 +29,8 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
-    """Return whether devices answered questions before training and form several clusters. A matrix is not
-    necessary.
+    """Return whether devices answered questions before training and form several clusters. The record need not have a
+    matrix.
     """
     asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
     return bool(asked) and len(run.summary.clusters) > 1

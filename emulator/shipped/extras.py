@@ -5,7 +5,8 @@ from typing import Any
 
 from fedstrata.errors import MissingPackageError
 
-EXTRAS = {"pandas": "pandas", "torch.utils.tensorboard": "tensorboard", "mlflow": "mlflow"}  # module: extra
+# the extra of each module
+EXTRAS = {"pandas": "pandas", "torch.utils.tensorboard": "tensorboard", "mlflow": "mlflow", "onnx.reference": "onnx"}
 
 
 def needed(module: str) -> Any:

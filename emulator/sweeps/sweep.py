@@ -105,7 +105,7 @@ class _Work:
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def do(self) -> Cost:
-        """Do all runs; return their cost."""
+        """Do all runs. Return their cost."""
         began, cpu_seconds = time.monotonic(), _cpu_seconds()
         with self._display.open(self._pace):
             run_interruptibly(self._all())
@@ -155,7 +155,7 @@ class _Work:
 
 
 class _OneOfMany(Quiet):
-    """Forward a run's display to the sweep's."""
+    """Show a run of a sweep in the sweep's display."""
 
     def __init__(self, run: SweepRun, display: SweepDisplay) -> None:
         self._run, self._display = run, display

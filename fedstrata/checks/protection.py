@@ -80,7 +80,8 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return how many devices the rounds ask, and the words with which the message says so.
+    """Return how many devices the rounds of each LPS or cluster ask, and the beginning of a message about these
+    numbers.
 
     If there is a single cluster, an LPS can ask all of its devices. For several clusters only the mean size is known:
     the smallest cluster has at most the floor of the mean, the largest at least the ceiling.

@@ -130,7 +130,9 @@ class VirtualLpsClock(LpsClock):
         return pb.Work(busy_ns=report.now_ns - began)
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Begin the first LPS round. The result of the last LPS round is ready then."""
+        """Begin the first LPS round of a global round at the time at which the model arrives. The LPS round before ends
+        its wait for the GPS then.
+        """
         report.now_ns = self._uplink.arrival_ns(self._home_id, global_round, begins_ns, whole_bytes)
         if report.lps_rounds:
             report.lps_rounds[-1].times.ready_ns = report.now_ns

@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """A frozen record that refuses unknown keys."""
+    """Hold a section of the experiment file, which cannot change and has no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 

@@ -398,6 +398,11 @@ class Method:
         return await work.measure(work.start), None
 
 
+def uses_own_model(method: type[Method]) -> bool:
+    """Return whether a device uses another model than it receives, such as one of its own or a mix."""
+    return method.measure is not Method.measure
+
+
 def places_late(method: type[Method]) -> bool:
     """Return whether a method can place a device that comes after the first plan."""
     plans, places = (next(kind for kind in method.__mro__ if name in vars(kind)) for name in ("plan", "place"))

@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Hold sums over examples."""
+    """Hold the loss and the metrics of a model as sums over examples."""
 
     loss_sum: float
     """Sum of the task's loss."""

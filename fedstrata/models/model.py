@@ -155,6 +155,12 @@ class Model:
         """
         return self
 
+    def module(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
+        """Return a torch module in eval mode that computes `outputs` with these weights."""
+        from fedstrata.models.wrapped import Wrapped
+
+        return Wrapped(self.outputs, weights).eval()
+
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
         """Return the function that computes outputs in a local step: `outputs`, or `dropping` with the next draws of
         `rng`.

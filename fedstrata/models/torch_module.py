@@ -76,6 +76,10 @@ class ModuleModel(Model):
         own = replace(self, forward=forward, outputs=forward.measured)
         return replace(own, initial=lambda other: forward.initial(self.layout) if other == seed else drawn(other))
 
+    def module(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
+        """Return the module of a run in eval mode: with these weights, and else as it was made."""
+        return self.forward.loaded(weights)
+
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
         """Return the function for the steps of one training. It updates the statistics among the weights."""
         return self.forward.training(rng)
@@ -166,6 +170,17 @@ class _Forward:
         """Return the weights with which the module is made."""
         with _turn:
             return _flattened(self._module, self._kinds, layout)
+
+    def loaded(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
+        """Return a new module in eval mode with these weights."""
+        import torch
+
+        module = _made(self._factory, self._kinds, self._seed)
+        parts = _Parts(module, self._kinds)
+        with torch.no_grad():
+            for name, tensor in {**parts.training, **parts.statistics}.items():
+                tensor.copy_(weights[name])
+        return module.eval()
 
     def measured(
         self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", **more: "torch.Tensor"

@@ -1,5 +1,5 @@
-"""The source of open pages. A reader always receives the newest state, so a slow reader misses states and
-queues none.
+"""The source of events for open pages. A reader always receives the newest state. So a slow reader misses states in
+between, and none wait for it in a queue.
 """
 
 import threading

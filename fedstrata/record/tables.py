@@ -28,7 +28,7 @@ Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # of seconds, 
 
 
 class Table(Generic[R]):
-    """A CSV file of the record."""
+    """Describe a CSV file of the record."""
 
     def __init__(self, row: type[R]) -> None:
         """Set the row class, a checked dataclass."""

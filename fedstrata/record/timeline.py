@@ -39,7 +39,7 @@ PARTS = tuple(part.name for part in fields(Parts))
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Virtual:
-    """Hold `virtual` of summary.json."""
+    """Hold the times of a run on the virtual clock: the key `virtual` of summary.json."""
 
     seconds: Amount
     """Virtual seconds from the first question until the last final model has arrived."""

@@ -164,7 +164,7 @@ class ChildCalls:
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
     def check_payload(self, header: pb.UpdateHeader) -> None:
-        """Raise PayloadError for an update that is not what this parent's children send."""
+        """Raise PayloadError for an update in another form than this parent's children must send."""
         self._uploads.check_payload(self._round, header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
@@ -200,7 +200,7 @@ class ChildCalls:
 
 @dataclass(frozen=True)
 class ChildStream:
-    """Answer one child on its stream, by the calls for which its messages stand."""
+    """Answer one child on its stream. Each message on the stream replaces a call."""
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
@@ -241,7 +241,7 @@ class ChildStream:
 
 
 class _UpdateParts:
-    """Give the parts of one update in a stream of updates, without a copy of earlier parts."""
+    """Yield the parts of one update from a stream of updates, without a copy of earlier parts."""
 
     def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
         self._first: pb.UpdatePart | None = first

@@ -23,7 +23,7 @@ INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than ha
 
 
 class Intake(Children):
-    """Gathers the updates of one round's children into a sum."""
+    """Gather the updates of one round's children into a sum."""
 
     def __init__(
         self,

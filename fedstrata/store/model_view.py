@@ -1,4 +1,4 @@
-"""Some stretches of a vector, read as a separate model."""
+"""Some ranges of a vector, read as a separate model."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedstrata.tensors import Flat, Layout
 
 
 class ModelView(AnyModel):
-    """View the stretches `places` of another model, one after the other, in a new layout. Nothing is copied."""
+    """View the ranges `places` of another model, one after the other, in a new layout. Nothing is copied."""
 
     def __init__(self, source: AnyModel, places: Sequence[slice], layout: Layout) -> None:
         self.layout = layout
@@ -27,7 +27,7 @@ class ModelView(AnyModel):
         return self._digest
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop)."""
+        """Return the elements [start, stop) of the vector."""
         found: list[Flat] = []
         number = bisect_right(self._starts, start) - 1
         while start < stop:

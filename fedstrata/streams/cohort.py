@@ -36,7 +36,7 @@ class Cohorts:
 
 @lru_cache(maxsize=4)
 def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
-    """Return the cohorts of this many devices and rounds."""
+    """Return the cohorts of the first `lps_rounds` rounds, drawn from this number of devices."""
     asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))
     often: Counter[int] = Counter()
     most = []

@@ -18,7 +18,7 @@ Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Hold the way of one stretch of a child's payload into a stream's sum."""
+    """Describe where one range of a child's payload goes: a stream's sum, and the place in it."""
 
     place: slice  # of the payload, in values
     stream: int
@@ -35,7 +35,7 @@ class Sums(Protocol):
         """Raise PayloadError for weights that are impossible for a child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a stretch of a child's payload. Raises PayloadError for refused values, and then adds nothing."""
+        """Add a range of a child's payload. Raises PayloadError for refused values, and then adds nothing."""
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
         """Count a child with a complete payload."""
@@ -113,7 +113,7 @@ class RoutedSums:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a stretch of an update to every stream of its routes."""
+        """Add a range of an update to every stream of its routes."""
         stop = start + len(values)
         for route in self._routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
@@ -159,7 +159,7 @@ class PartialSums:
             raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a stretch of an LPS's streams."""
+        """Add a range of an LPS's streams."""
         stop = start + len(values)
         for number, stream in enumerate(self.streams):
             first, last = max(start, self._starts[number]), min(stop, self._starts[number + 1])

@@ -112,19 +112,19 @@ class SecureChannel(grpc.aio.Channel):
         return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
-        """Return the call like any channel."""
+        """Return a function that calls a method of the parent, like every channel of gRPC."""
         return self._called("unary_unary", words, options)
 
     def unary_stream(self, *words: Any, **options: Any) -> Any:
-        """Return the call like any channel."""
+        """Return a function that calls a method of the parent, like every channel of gRPC."""
         return self._called("unary_stream", words, options)
 
     def stream_unary(self, *words: Any, **options: Any) -> Any:
-        """Return the call like any channel."""
+        """Return a function that calls a method of the parent, like every channel of gRPC."""
         return self._called("stream_unary", words, options)
 
     def stream_stream(self, *words: Any, **options: Any) -> Any:
-        """Return the call like any channel."""
+        """Return a function that calls a method of the parent, like every channel of gRPC."""
         return self._called("stream_stream", words, options)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

@@ -104,7 +104,7 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return what distinguishes these files from earlier files at their paths, without reading them."""
+        """Return the sizes, times and numbers of the files on disk, which show a change without reading the files."""
         return tuple(map(_stamp, self._paths))
 
 
@@ -177,7 +177,9 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return why every call of this certificate's holder is refused; None if it is not revoked."""
+        """Return the reason for which every call of this certificate's holder is refused. Return None if it is not
+        revoked.
+        """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
     def revokes(self, roles: Iterable[Role], device_or_lps_id: str) -> bool:
@@ -252,7 +254,7 @@ class TlsFiles:
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
-        """Raise CertificateError unless the certificate names all holders that this process is."""
+        """Raise CertificateError unless the certificate has all these names, which the process uses."""
         mine = NameSet(self.me.names)
         for name in names:
             if not mine.covers(name):

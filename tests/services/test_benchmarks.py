@@ -46,6 +46,10 @@ OTHER_ENDS = {"floor"}  # echo starts it
 
 # By name: how it is started, and what lines it prints.
 COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
+    "backbone": (
+        "backbone --width 100",
+        [r"adapters alone: .*", r"with backbone: .*", rf"more MB .*: gps -?{N}, lps -?{N}, device -?{N}"],
+    ),
     "echo": (
         "echo --devices 3 --mb 0.1 --rounds 2 --repeats 1",
         [r" devices +MB +fedstrata s +floor s +ratio .*", rf" +3 +0.1( +{N}){{5}}"],

@@ -45,6 +45,6 @@ def test_an_option_with_choices_shows_them() -> None:
     options = {
         path: {each.name: value_of(each) for each in it.params} for path, it in commands(typer.main.get_command(app))
     }
-    assert options["export",]["to"] == "tensorboard|mlflow"
+    assert options["export",]["to"] == "tensorboard|mlflow|safetensors|onnx"
     assert options["schema",]["of"] == "experiment|status"
     assert options["export",]["folder"] == "DIR"

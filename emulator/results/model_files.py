@@ -1,0 +1,103 @@
+"""A trained model in a file for other programs: safetensors, or ONNX."""
+
+import io
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from emulator.results.trained import Trained
+from emulator.shipped.extras import needed
+from fedstrata.datasets import Examples, dataset_info, load_dataset
+from fedstrata.errors import DataError, OutputError, PluginError
+from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.plugins import describe
+
+EXAMPLES, TRACED = 3, 2  # more are compared than were traced, so that a fixed batch size is found
+LARGEST_DIFFERENCE = 1e-5  # of outputs, and relative to the largest output if it is above 1
+MOST_CHARACTERS = 400
+
+
+def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Path) -> str:
+    """Write a model to a new file. Return a line that says what it holds.
+
+    Raises:
+        OutputError: the file exists, or cannot be written.
+        PluginError: the model cannot be written as ONNX. MissingPackageError: onnx is not installed.
+    """
+    data, said = _safetensors(trained) if kind == "safetensors" else _onnx(trained)
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise OutputError(f"{path} exists; choose another file, or remove it") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose another file") from None
+    return f"{path}: the model of {trained.name}, {said}"
+
+
+def _safetensors(trained: Trained) -> tuple[bytes, str]:
+    """Return all tensors of the module's state, with the parts that did not train."""
+    from safetensors.torch import save
+
+    state = trained.model.module(trained.tensors).state_dict()
+    about = {"format": "pt", "run_id": trained.experiment.run_id, "model_of": trained.name}
+    # tensors that share memory get copies
+    return save({name: tensor.clone().contiguous() for name, tensor in state.items()}, about), f"{len(state)} tensors"
+
+
+def _onnx(trained: Trained) -> tuple[bytes, str]:
+    """Return a graph with the outputs of torch. Raises PluginError if they differ, or if there is no graph."""
+    evaluator = needed("onnx.reference").ReferenceEvaluator
+    examples, source = _examples(trained.experiment)
+    try:
+        wanted = trained.outputs(examples)
+    except PluginError as error:
+        raise PluginError(f"{error} (inputs are {source})") from error
+    try:
+        data = _traced(trained, examples.take(np.arange(TRACED)))
+        (found,) = evaluator(data).run(None, {"inputs": examples.inputs, **examples.more})
+        difference = float(np.abs(found - wanted).max())
+    except Exception as error:
+        said = describe(error)[:MOST_CHARACTERS]
+        raise PluginError(f"model {trained.experiment.model.name} has no form in ONNX: {said}") from error
+    if not difference <= LARGEST_DIFFERENCE * max(1.0, float(np.abs(wanted).max())):
+        raise PluginError(
+            f"model {trained.experiment.model.name} has no form in ONNX: outputs differ from torch's by "
+            f"{difference:.2g} on {source}; a module with draws or branches in eval mode cannot be exported"
+        )
+    return data, f"within {difference:.1g} of torch's outputs on {source}"
+
+
+def _traced(trained: Trained, examples: Examples) -> bytes:
+    """Return the graph that these examples take through the module, for any number of examples."""
+    import torch
+
+    more = {name: torch.tensor(array) for name, array in examples.more.items()}
+    names, file = ["inputs", *more], io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of constants in the graph, which the comparison finds
+        torch.onnx.export(
+            trained.model.module(trained.tensors),
+            (torch.tensor(examples.inputs),),
+            file,  # type: ignore[arg-type]  # this exporter writes into an open file, too
+            kwargs=more,
+            input_names=names,
+            output_names=["outputs"],
+            dynamic_axes={name: {0: "n"} for name in (*names, "outputs")},
+            dynamo=False,  # the other exporter needs more packages, and takes ten times as long
+        )
+    return file.getvalue()
+
+
+def _examples(experiment: Experiment) -> tuple[Examples, str]:
+    """Return examples to compare outputs on: the first of the data set or, if it is elsewhere, draws."""
+    if not isinstance(experiment.partition, LocalPartition):
+        with suppress(DataError):
+            train = load_dataset(experiment.data).train
+            return train.take(np.arange(EXAMPLES) % len(train)), f"{EXAMPLES} training examples"
+    shape = (EXAMPLES, *dataset_info(experiment.data).input_shape)
+    drawn = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return Examples(inputs=drawn), f"{EXAMPLES} drawn float32 inputs, because the data set is not here"

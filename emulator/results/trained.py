@@ -1,0 +1,165 @@
+"""The trained model of a cluster, or of a device, and its outputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from emulator.results.record import RunRecord
+from fedstrata.datasets import Examples, dataset_info
+from fedstrata.errors import DataError, FedstrataError, PluginError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.methods import make_method
+from fedstrata.methods.base import uses_own_model
+from fedstrata.models import Model
+from fedstrata.plugins import describe
+from fedstrata.streams.architectures import Architecture, Architectures
+
+if TYPE_CHECKING:
+    import torch
+
+Weights = Mapping[str, NDArray[np.float32]]
+BATCH_EXAMPLES = 512
+KINDS: Mapping[str, type] = {"f": np.float32, "i": np.int64}  # of inputs; bytes are pixels
+MOST_SAID = 4  # names in a message
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """Hold a trained model."""
+
+    name: str  # of its cluster, or of the device that uses it
+    experiment: Experiment
+    model: Model
+    weights: Weights
+
+    @cached_property
+    def tensors(self) -> "dict[str, torch.Tensor]":
+        """The weights as tensors of torch."""
+        import torch
+
+        return {name: torch.tensor(array) for name, array in self.weights.items()}
+
+    def predict(self, inputs: ArrayLike, more: Mapping[str, ArrayLike]) -> NDArray[np.float32]:
+        """Return the outputs in eval mode. Raises DataError for inputs that are not as in the run."""
+        given = {name: _as_in_data(array) for name, array in more.items()}
+        examples = Examples(inputs=_as_in_data(inputs), more=given)
+        wanted = dataset_info(self.experiment.data).input_shape
+        if examples.input_shape != wanted:
+            said = ", ".join(map(str, ("n", *wanted)))
+            raise DataError(f"inputs have shape {(len(examples), *examples.input_shape)}; give ({said})")
+        return self.outputs(examples)
+
+    def outputs(self, examples: Examples) -> NDArray[np.float32]:
+        """Return the outputs in eval mode. Raises PluginError if the model fails on these inputs."""
+        import torch
+
+        parts, places = [], np.arange(len(examples))
+        try:
+            with torch.no_grad():
+                for start in range(0, max(1, len(examples)), BATCH_EXAMPLES):
+                    batch = examples.take(places[start : start + BATCH_EXAMPLES])
+                    more = {name: torch.tensor(array) for name, array in batch.more.items()}
+                    parts.append(self.model.outputs(self.tensors, torch.tensor(batch.inputs), **more))
+            return torch.cat(parts).numpy()
+        except FedstrataError:
+            raise
+        except Exception as error:
+            raise PluginError(f"model {self.experiment.model.name} fails with {describe(error)}") from error
+
+
+class TrainedModels:
+    """Make the trained models of a record. Own code is found as in a run, in the current directory, too."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._experiment = parse_experiment(record.experiment_yaml, where=str(record.folder / "experiment.yaml"))
+        self._method = make_method(self._experiment)
+        self._architectures = Architectures(self._experiment, self._method)
+        self._known: dict[str, Trained] = {}
+
+    def of(self, name: str) -> Trained:
+        """Return the model of a device or of a cluster, made at the first call."""
+        if name not in self._known:
+            is_cluster = name in self._record.summary.clusters
+            self._known[name] = self.of_cluster(name) if is_cluster else self.of_device(name)
+        return self._known[name]
+
+    def of_cluster(self, name: str) -> Trained:
+        """Return the final model of a cluster.
+
+        Raises:
+            DataError: the record has no such cluster, or not its whole model. PluginError: own code is missing.
+        """
+        clusters = self._record.summary.clusters
+        if name not in clusters:
+            raise DataError(f"{self._record.folder} has no cluster {name!r}; there is {', '.join(clusters) or 'none'}")
+        return self._made(name, name, self._architectures.main)
+
+    def of_device(self, name: str) -> Trained:
+        """Return the model that a device uses.
+
+        Raises:
+            DataError: the record has no such device, or not its whole model. PluginError: own code is missing.
+        """
+        summary, ids = self._record.summary, self._experiment.device_ids()
+        cluster = summary.cluster_of_device.get(name)
+        if cluster is None or name not in ids:
+            known = f"there are {ids[0]} to {ids[-1]}, and clusters {', '.join(summary.clusters) or '(none)'}"
+            why = "it is in no cluster; summary.json says why" if name in ids else known
+            raise DataError(f"{self._record.folder} has no model of device {name!r}: {why}")
+        if uses_own_model(type(self._method)):
+            raise DataError(
+                f"{name} uses a model of its own with method {summary.method}, which never left it; take the model of "
+                f"its cluster, {cluster}"
+            )
+        return self._made(name, cluster, self._architectures.at(ids.index(name), max(0, summary.rounds - 1)))
+
+    def _made(self, name: str, cluster: str, architecture: Architecture) -> Trained:
+        model, streams = architecture
+        shapes = {tensor.name: tensor.shape for tensor in model.layout.tensors}
+        self._check_travelled(name, [tensor for tensor in streams.own.names if tensor in shapes])
+        found = read_weights(self._record.folder, cluster)
+        if self._method.withdraws:
+            self._check_travelled(name, [tensor for tensor in shapes if tensor not in found])
+        given = {tensor: array.shape for tensor, array in found.items() if tensor not in streams.tables.names}
+        if different := [tensor for tensor in {**shapes, **given} if shapes.get(tensor) != given.get(tensor)]:
+            here, there = (each.get(different[0], "no tensor") for each in (shapes, given))
+            raise DataError(
+                f"model {self._experiment.model.name} has {here} as {different[0]}, and the model of {cluster} has "
+                f"{there}; bring the code that the run had"
+            )
+        weights = {tensor: found[tensor] for tensor in shapes}
+        return Trained(name=name, experiment=self._experiment, model=model, weights=weights)
+
+    def _check_travelled(self, name: str, own: list[str]) -> None:
+        if own:
+            said = ", ".join(own[:MOST_SAID]) + (" …" if len(own) > MOST_SAID else "")
+            raise DataError(
+                f"{self._record.folder} has no whole model of {name}: {said} never left the devices (method "
+                f"{self._experiment.method.name}, model.buffers {self._experiment.model.buffers})"
+            )
+
+
+def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors in a record that are a cluster's. Raises DataError if their file is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    path = folder / "models" / f"{cluster}.safetensors"
+    try:
+        weights: dict[str, NDArray[np.float32]] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"cannot read the model {path}: {error}") from None
+    return weights
+
+
+def _as_in_data(values: ArrayLike) -> NDArray[Any]:
+    """Return an array of a kind that data sets have."""
+    array = np.asarray(values)
+    return array.astype(KINDS.get(array.dtype.kind, array.dtype), copy=False)

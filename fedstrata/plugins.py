@@ -5,7 +5,7 @@ task.
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +35,11 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
         fault = "has no" if function is None else f"holds a {type(function).__name__}, not a function, as"
         raise PluginError(f"{purpose} {reference}: module {module_name} {fault} {function_name}")
     return function  # type: ignore[no-any-return]  # callable() narrows Any to a callable of Any
+
+
+def look_also_in(folders: Iterable[Path]) -> None:
+    """Let own code be in these folders, too, as in the current directory."""
+    sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
 
 
 def describe(error: BaseException) -> str:

@@ -70,8 +70,10 @@ def up(
     from emulator.cluster import remote
     from emulator.cluster.release import Release
     from emulator.shipped.examples import find_experiment
+    from fedstrata.plugins import look_also_in
 
     console = Console(highlight=False)
+    look_also_in(file.parent for file in code or ())
     tell = partial(console.print, soft_wrap=True, markup=False)
     request = remote.UpRequest(
         experiment=remote.load_for_cluster(find_experiment(experiment), overrides or (), seed, tell),

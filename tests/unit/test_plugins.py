@@ -10,7 +10,7 @@ import pytest
 
 from fedstrata.errors import PayloadError, PluginError
 from fedstrata.methods.profiles.features import FeatureOptions, feature_map
-from fedstrata.plugins import load_plugin, own_code_of
+from fedstrata.plugins import load_plugin, look_also_in, own_code_of
 
 
 @pytest.fixture
@@ -27,6 +27,17 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_function_of_a_file_in_the_current_directory_is_found(workdir: Path) -> None:
     (workdir / "own_code.py").write_text("def twice(x):\n    return 2 * x\n")
     assert load_plugin("own_code:twice", "model")(21) == 42
+
+
+@pytest.mark.usefixtures("workdir")
+def test_a_function_of_a_file_in_another_folder_is_found_if_the_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "far_code.py").write_text("def thrice(x):\n    return 3 * x\n")
+    with pytest.raises(PluginError, match="there is no module far_code"):
+        load_plugin("far_code:thrice", "model")
+    look_also_in([folder])
+    assert load_plugin("far_code:thrice", "model")(7) == 21
 
 
 def test_a_function_of_an_installed_package_is_found() -> None:

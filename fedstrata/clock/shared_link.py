@@ -200,7 +200,7 @@ class FairLink:
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of flows with this rate. If there is none, begin one."""
+        """Return the group of flows with this rate. Begin a group for a new rate."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)

@@ -46,7 +46,7 @@ class Plans:
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan made in a global round from its devices' answers. Return None if there is none yet."""
+        """Return the plan made in a global round from its devices' answers, or None before the plan is made."""
         return self._made.get(global_round)
 
     @property

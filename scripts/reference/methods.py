@@ -32,7 +32,7 @@ def pages() -> Mapping[str, str]:
 
 
 def page(name: str) -> str:
-    """Return a method's page. Shapes and bytes are those of a small experiment, which the page names."""
+    """Return a method's page. The page has the shapes and bytes of a small experiment, and names the experiment."""
     experiment = sample(name)
     method = make_method(experiment)
     schema = type(method).Options.model_json_schema(by_alias=True)
@@ -61,7 +61,9 @@ def questions(method: Method) -> str:
         rows.append([code(question.name), MOMENTS[question.moment], to, cell("; ".join(arrays)), f"{most:,}"])
     if not rows:
         return "\nThe method asks devices nothing.\n"
-    about = "\nAnswers. Largest shapes and bytes are those of twelve devices with images of 8 × 8 and ten labels.\n"
+    about = (
+        "\nAnswers. The table has the largest shapes and bytes of twelve devices with images of 8 × 8 and ten labels.\n"
+    )
     return about + table(["answer", "when", "to", "arrays", "bytes at most"], rows)
 
 
@@ -81,7 +83,7 @@ def travels(method: Method, model: object) -> str:
     about = (
         "\nUpdates. Reach `everywhere`: averaged over all devices; `cluster`: over a cluster; `device`: never sent.\n"
     )
-    return about + "The tensors are those of a small model.\n" + table(["channel", "reach", "tensors"], rows)
+    return about + "The table has the tensors of a small model.\n" + table(["channel", "reach", "tensors"], rows)
 
 
 def refuses(method: Method) -> str:

@@ -8,7 +8,9 @@ The tests of a torch module need to know under which other tag the nodes have im
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,31 +68,32 @@ training:
 """
 
 
+def of_module(folder: Path, method: str, values: Mapping[str, Any]) -> list[str]:
+    """Write an experiment with a torch module, and return what `up` takes for it. The experiment is the first."""
+    code, experiment, chart_values = (folder / name for name in ("normed.py", "normed.yaml", "values.yaml"))
+    shutil.copy(ROOT / "tests/support/normed.py", code)
+    experiment.write_text(f"{MODULE}method: {method}\n")
+    chart_values.write_text(yaml.safe_dump(dict(values)))
+    return [str(experiment), "--code", str(code), "--values", str(chart_values)]
+
+
 @pytest.mark.skipif(not TORCH_TAG, reason="needs FEDSTRATA_TORCH_TAG (see head)")
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_a_torch_module_with_kept_states_of_adamw_has_the_bits_of_a_laptop(
     lab: Lab, tmp_path: Path, method: str
 ) -> None:
-    code, experiment, values = (tmp_path / name for name in ("normed.py", "normed.yaml", "values.yaml"))
-    shutil.copy(ROOT / "tests/support/normed.py", code)
-    experiment.write_text(f"{MODULE}method: {method}\n")
     with_torch = {tier: {**VALUES[tier], "image": {"tag": TORCH_TAG}} for tier in ("gps", "lps")}
-    values.write_text(yaml.safe_dump({**VALUES, **with_torch}))
-    lab.here("up", str(experiment), "--code", str(code), "--values", str(values), release=method)
+    asked = of_module(tmp_path, method, {**VALUES, **with_torch})
+    lab.here("up", *asked, release=method)
     there = lab.folder / f"normed-{method}"
     lab.here("collect", "--out", str(there), "--quiet", release=method)
-    assert_same_result(there, run_here(tmp_path / "here", experiment=experiment, start=tmp_path))
+    assert_same_result(there, run_here(tmp_path / "here", experiment=asked[0], start=tmp_path))
     lab.here("down", release=method)
 
 
 @pytest.mark.skipif(not TORCH_TAG, reason="the usual images are here if this one's are (see head)")
 def test_a_gps_without_torch_says_how_to_build_an_image_with_it(lab: Lab, tmp_path: Path) -> None:
-    code, experiment, values = (tmp_path / name for name in ("normed.py", "normed.yaml", "values.yaml"))
-    shutil.copy(ROOT / "tests/support/normed.py", code)
-    experiment.write_text(f"{MODULE}method: fedavg\n")
-    values.write_text(yaml.safe_dump(VALUES))
-    said = lab.here(
-        "up", str(experiment), "--code", str(code), "--values", str(values), "--timeout", "60", release="bare", code=4
-    )
+    asked = of_module(tmp_path, "fedavg", VALUES)
+    said = lab.here("up", *asked, "--timeout", "60", release="bare", code=4)
     assert "build its image with EXTRAS" in said
     lab.here("down", release="bare")

@@ -125,6 +125,13 @@ def assert_equal(record: RunRecord, expected: Weights) -> None:
         assert np.abs(found[name] - tensor.numpy()).max() < 1e-6, name
 
 
+def assert_received_accuracy(record: RunRecord, received: Weights) -> None:
+    """The mean over all examples of the accuracy of the model that devices receive."""
+    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
+    hits = [accuracy(device, received) * tests[device] for device in range(DEVICES)]
+    assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
+
+
 def assert_accuracies(record: RunRecord, models: list[Weights]) -> None:
     """What each device measures is what its model does in the loop."""
     expected = {f"device-{device:03d}": accuracy(device, model) for device, model in enumerate(models)}
@@ -159,18 +166,19 @@ def test_ditto_is_fedavg_with_a_model_at_each_device_that_is_pulled_towards_ever
     record = run_in_process(experiment("{name: ditto, pull: 0.5}"), tmp_path / "run")
     assert_equal(record, everybodys)
     assert_accuracies(record, own)
-    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
-    hits = [accuracy(device, everybodys) * tests[device] for device in range(DEVICES)]
-    assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
+    assert_received_accuracy(record, everybodys)
 
 
-def test_fedper_averages_the_base_and_leaves_every_head_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "travels"), [("fedper", BASE), ("lg_fedavg", HEAD)])
+def test_one_part_of_the_model_is_averaged_and_the_other_stays_where_it_is(
+    method: str, travels: tuple[str, ...], tmp_path: Path
+) -> None:
     models = [initial() for _ in range(DEVICES)]
     for number in range(ROUNDS):
         found = [trained(device, models[device], number) for device in range(DEVICES)]
-        models = [{**each, **averaged(found, BASE)} for each in found]
-    record = run_in_process(experiment("{name: fedper}"), tmp_path / "run")
-    assert_equal(record, {name: models[0][name] for name in BASE})  # no head has come to the servers
+        models = [{**each, **averaged(found, travels)} for each in found]
+    record = run_in_process(experiment(f"{{name: {method}}}"), tmp_path / "run")
+    assert_equal(record, {name: models[0][name] for name in travels})  # nothing else has come to the servers
     assert_accuracies(record, models)
 
 
@@ -197,19 +205,7 @@ def test_fedbabu_averages_bodies_under_the_first_head_and_measures_what_is_fine_
     assert_equal(record, {name: everybodys[name] for name in BASE})
     own = [trained(d, everybodys, ROUNDS, stream=(1,), only=names, epochs=2) for d in range(DEVICES)]
     assert_accuracies(record, own)
-    tests = [len(device_data(small(), DATASET, device).test) for device in range(DEVICES)]
-    hits = [accuracy(device, everybodys) * tests[device] for device in range(DEVICES)]
-    assert summary(record)["received_accuracy"]["mean"] == pytest.approx(sum(hits) / sum(tests))
-
-
-def test_lg_fedavg_averages_the_heads_and_leaves_every_representation_where_it_is(tmp_path: Path) -> None:
-    models = [initial() for _ in range(DEVICES)]
-    for number in range(ROUNDS):
-        found = [trained(device, models[device], number) for device in range(DEVICES)]
-        models = [{**each, **averaged(found, HEAD)} for each in found]
-    record = run_in_process(experiment("{name: lg_fedavg}"), tmp_path / "run")
-    assert_equal(record, {name: models[0][name] for name in HEAD})
-    assert_accuracies(record, models)
+    assert_received_accuracy(record, everybodys)
 
 
 def test_feddyn_has_its_servers_state_in_what_devices_send(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class Scaffold(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices, other rules of servers, and optimisers with steps that are no sums of gradients."""
+        """Refuse absent devices, optimisers of servers, and optimisers of devices with steps that are not sums of
+        gradients.
+        """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
             "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
@@ -57,7 +59,7 @@ class Scaffold(FedAvg):
         return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients, and send the change of the device's own control variate, too."""
+        """Train with corrected gradients. The result also has the change of the device's own control variate."""
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
@@ -73,6 +75,6 @@ class Scaffold(FedAvg):
         )
 
     def _gradients(self, trained: Trained) -> float:
-        """Return how many gradients the steps add up to."""
+        """Return K, the number of gradients in the sum of all steps."""
         momentum: float = getattr(self.facts.training.optimiser, "momentum", 0.0)
         return (trained.steps - momentum * (1 - momentum**trained.steps) / (1 - momentum)) / (1 - momentum)

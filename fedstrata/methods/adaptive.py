@@ -130,8 +130,8 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """In the first round, return the result of the training before the grouping. In later rounds train from the
-        mix, and keep the result.
+        """Return the result of the training before the grouping, if this is the first round. In later rounds train from
+        the mix, and keep the result.
         """
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)

@@ -110,7 +110,7 @@ def head_of(model: "Model") -> tuple[str, ...]:
 class Moment(Enum):
     """Say when devices answer a question.
 
-    `BEFORE`: once, before training; each question follows when all devices have answered the one before it. `RECEIVED`:
+    `BEFORE`: once, before training; each question follows when all devices have answered the last. `RECEIVED`:
     in each global round, when devices have received its models. `TRAINED`: in each global round, when devices have
     trained but have not yet sent an update.
     """

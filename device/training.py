@@ -82,9 +82,9 @@ class TrainingJob:
     @property
     def steps(self) -> int:
         """The number of local steps: as set, or whole epochs with a smaller last batch."""
-        if self.epochs is None and self.training.local_steps is not None:
-            return self.training.local_steps
-        return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
+        if self.epochs is None:
+            return self.training.steps(len(self.examples))
+        return self.epochs * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:

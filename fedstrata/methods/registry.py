@@ -41,6 +41,7 @@ REGISTRY: Mapping[str, str] = {
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
+    "fednova": "fedstrata.methods.fed_nova:FedNova",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

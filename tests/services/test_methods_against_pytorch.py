@@ -6,7 +6,7 @@ Where a method corrects gradients, the loop adds the term to the loss and lets a
 import doctest
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,62 @@ def proximal(mu: float, to: Weights) -> Penalty:
 def trained(
     device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = (),
     *, among: NDArray[np.int64] | None = None, only: tuple[str, ...] = BASE + HEAD, epochs: int = 1,
-    momentum: float = 0.5,
+    momentum: float = 0.5, size: int = 16,
 ) -> Weights:  # fmt: skip
     """One device's weights after epochs of torch.optim.SGD on the mean loss of each batch plus a penalty."""
     data = device_data(small(), DATASET, device).train
     data = data if among is None else data.take(among)
     weights = {name: tensor.clone().requires_grad_(name in only) for name, tensor in start.items()}
     sgd = torch.optim.SGD([weights[name] for name in only], lr=0.1, momentum=momentum)
-    draw, firsts = np.random.default_rng([0, device, lps_round, *stream]), range(0, len(data), 16)
+    draw, firsts = np.random.default_rng([0, device, lps_round, *stream]), range(0, len(data), size)
     orders = [draw.permutation(len(data)) for _ in range(epochs)]
-    for batch in (order[first : first + 16] for order in orders for first in firsts):
+    for batch in (order[first : first + size] for order in orders for first in firsts):
         sgd.zero_grad()
         loss = nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
         (loss + penalty(weights)).backward()
+        sgd.step()
+    return {name: tensor.detach() for name, tensor in weights.items()}
+
+
+def gradients_in(device: int, momentum: float, size: int = 16) -> float:
+    """How many gradients the steps of an epoch add up to: their sum if each were 1."""
+    velocity = total = 0.0
+    for _ in range(0, len(device_data(small(), DATASET, device).train), size):
+        velocity = momentum * velocity + 1
+        total += velocity
+    return total
+
+
+def batches_of(device: int, lps_round: int, *stream: int) -> list[NDArray[np.int64]]:
+    """The places of the examples in each batch of an epoch."""
+    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(
+        len(device_data(small(), DATASET, device).train)
+    )
+    return [order[first : first + 16] for first in range(0, len(order), 16)]
+
+
+def loss_of(device: int, weights: Weights, batch: NDArray[np.int64]) -> torch.Tensor:
+    data = device_data(small(), DATASET, device).train
+    return nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
+
+
+def gradient(device: int, weights: Weights, batch: NDArray[np.int64]) -> Weights:
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    return dict(zip(leaves, torch.autograd.grad(loss_of(device, leaves, batch), [*leaves.values()]), strict=True))
+
+
+def away(weights: Weights, by: Weights, length: float) -> Weights:
+    """weights − length · by."""
+    return {name: tensor - length * by[name] for name, tensor in weights.items()}
+
+
+def optimised(start: Weights, batches: Iterable[Any], rule: Callable[[Weights, Any], Weights]) -> Weights:
+    """The weights after a step of torch.optim.SGD for each batch, with what `rule` gives in place of the gradient."""
+    weights = {name: tensor.clone() for name, tensor in start.items()}
+    sgd = torch.optim.SGD([*weights.values()], lr=0.1, momentum=0.5)
+    for batch in batches:
+        for name, each in rule(weights, batch).items():
+            weights[name].grad = each
         sgd.step()
     return {name: tensor.detach() for name, tensor in weights.items()}
 
@@ -246,13 +289,9 @@ def test_scaffold_corrects_each_step_by_the_control_variates_of_its_paper(moment
         found = [trained(d, everybodys, number, tilted(own[d]), momentum=momentum) for d in range(DEVICES)]
         following = []
         for device, each in enumerate(found):
-            velocity = gradients = 0.0  # if each gradient were 1
-            for _ in range(0, len(device_data(small(), DATASET, device).train), 16):
-                velocity = momentum * velocity + 1
-                gradients += velocity
+            length = 0.1 * gradients_in(device, momentum)
             following.append({
-                name: own[device][name] - servers[name] + (everybodys[name] - each[name]) / (0.1 * gradients)
-                for name in names
+                name: own[device][name] - servers[name] + (everybodys[name] - each[name]) / length for name in names
             })  # fmt: skip
         changes = averaged(
             [{name: new[name] - old[name] for name in names} for new, old in zip(following, own, strict=True)]
@@ -265,6 +304,32 @@ def test_scaffold_corrects_each_step_by_the_control_variates_of_its_paper(moment
     control = torch.cat([servers[name].flatten() for name in names])
     assert control.abs().max() > 0.01
     assert_equal(record, {**everybodys, "control": control})
+    assert_accuracies(record, [everybodys] * DEVICES)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(momentum: float, tmp_path: Path) -> None:
+    """In batches of 10, three devices take 6 steps and two take 5."""
+    everybodys, plain = initial(), initial()
+    counts = [len(device_data(small(), DATASET, device).train) for device in range(DEVICES)]
+    gradients = [gradients_in(device, momentum, 10) for device in range(DEVICES)]
+    assert len(set(gradients)) == 2
+    for number in range(ROUNDS):
+        found = [trained(d, everybodys, number, momentum=momentum, size=10) for d in range(DEVICES)]
+        plain = averaged([trained(d, plain, number, momentum=momentum, size=10) for d in range(DEVICES)])
+        shares = [count / sum(counts) for count in counts]
+        mean = sum(share * each for share, each in zip(shares, gradients, strict=True))
+        everybodys = {
+            name: start + mean * sum(
+                share * (each[name] - start) / divisor
+                for share, each, divisor in zip(shares, found, gradients, strict=True)
+            )
+            for name, start in everybodys.items()
+        }  # fmt: skip
+    optimiser = f"training.optimiser={{learning_rate: 0.1, momentum: {momentum}}}"
+    record = run_in_process(experiment("fednova", "training.batch_size=10", optimiser), tmp_path / "run")
+    assert max(float((everybodys[name] - plain[name]).abs().max()) for name in plain) > 1e-4
+    assert_equal(record, everybodys)
     assert_accuracies(record, [everybodys] * DEVICES)
 
 

@@ -42,6 +42,7 @@ REGISTRY: Mapping[str, str] = {
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
     "fednova": "fedstrata.methods.fed_nova:FedNova",
+    "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

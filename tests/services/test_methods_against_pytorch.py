@@ -333,6 +333,32 @@ def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(mome
     assert_accuracies(record, [everybodys] * DEVICES)
 
 
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_per_fedavg_trains_for_the_model_after_a_step_on_a_devices_own_batch(variant: str, tmp_path: Path) -> None:
+    alpha, delta = 0.5, 0.01
+
+    def local(device: int, received: Weights, number: int) -> Weights:
+        def rule(weights: Weights, batches: tuple[NDArray[np.int64], ...]) -> Weights:
+            first, second, third = batches
+            found = gradient(device, away(weights, gradient(device, weights, first), alpha), second)
+            if variant == "fo":
+                return found
+            beyond, before = (gradient(device, away(weights, found, by), third) for by in (-delta, delta))
+            return {name: found[name] - alpha * (beyond[name] - before[name]) / (2 * delta) for name in found}
+
+        drawn = (batches_of(device, number, *stream) for stream in ((), (1,), (2,)))
+        return optimised(received, zip(*drawn, strict=True), rule)
+
+    everybodys = rounds(local)
+    method = f"{{name: perfedavg, alpha: {alpha}, variant: {variant}, delta: {delta}}}"
+    record = run_in_process(experiment(method), tmp_path / "run")
+    assert_equal(record, everybodys)
+    batches = [batches_of(device, ROUNDS, 3)[0] for device in range(DEVICES)]
+    adapted = [away(everybodys, gradient(d, everybodys, batch), alpha) for d, batch in enumerate(batches)]
+    assert_accuracies(record, adapted)
+    assert_received_accuracy(record, everybodys)
+
+
 def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(
     tmp_path: Path,
 ) -> None:

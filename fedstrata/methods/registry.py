@@ -43,6 +43,7 @@ REGISTRY: Mapping[str, str] = {
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
     "fednova": "fedstrata.methods.fed_nova:FedNova",
     "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
+    "pfedme": "fedstrata.methods.p_fed_me:PFedMe",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

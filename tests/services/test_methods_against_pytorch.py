@@ -359,6 +359,33 @@ def test_per_fedavg_trains_for_the_model_after_a_step_on_a_devices_own_batch(var
     assert_received_accuracy(record, everybodys)
 
 
+def test_pfedme_moves_towards_personal_models_that_minimise_each_batchs_loss_near_it(tmp_path: Path) -> None:
+    pull, rate, everybodys, own = 4.0, 0.05, initial(), [initial() for _ in range(DEVICES)]
+
+    def local(device: int, number: int) -> Weights:
+        own[device] = everybodys
+
+        def rule(weights: Weights, batch: NDArray[np.int64]) -> Weights:
+            theta = {name: tensor.clone().requires_grad_() for name, tensor in own[device].items()}
+            sgd = torch.optim.SGD([*theta.values()], lr=rate)
+            for _ in range(3):
+                sgd.zero_grad()
+                (loss_of(device, theta, batch) + proximal(pull, weights)(theta)).backward()
+                sgd.step()
+            own[device] = {name: tensor.detach() for name, tensor in theta.items()}
+            return {name: pull * (weights[name] - own[device][name]) for name in weights}
+
+        return optimised(everybodys, batches_of(device, number), rule)
+
+    for number in range(ROUNDS):
+        everybodys = averaged([local(device, number) for device in range(DEVICES)])
+    method = f"{{name: pfedme, pull: {pull}, personal_steps: 3, personal_rate: {rate}}}"
+    record = run_in_process(experiment(method), tmp_path / "run")
+    assert_equal(record, everybodys)
+    assert_accuracies(record, own)
+    assert_received_accuracy(record, everybodys)
+
+
 def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(
     tmp_path: Path,
 ) -> None:

@@ -44,6 +44,7 @@ REGISTRY: Mapping[str, str] = {
     "fednova": "fedstrata.methods.fed_nova:FedNova",
     "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
     "pfedme": "fedstrata.methods.p_fed_me:PFedMe",
+    "apfl": "fedstrata.methods.apfl:Apfl",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",

@@ -386,6 +386,43 @@ def test_pfedme_moves_towards_personal_models_that_minimise_each_batchs_loss_nea
     assert_received_accuracy(record, everybodys)
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_apfl_is_fedavg_with_a_mixed_model_that_moves_by_its_own_gradient(adaptive: bool, tmp_path: Path) -> None:
+    """Autograd differentiates the loss of the mix with respect to the device's own model and its share."""
+    names, everybodys = BASE + HEAD, initial()
+    own, shares = [initial() for _ in range(DEVICES)], [0.5] * DEVICES
+
+    def mixed(device: int, weights: Weights) -> Weights:
+        return {name: shares[device] * own[device][name] + (1 - shares[device]) * weights[name] for name in names}
+
+    def local(device: int, number: int) -> Weights:
+        velocity = {name: torch.zeros_like(everybodys[name]) for name in names}
+        batches = batches_of(device, number)
+
+        def rule(weights: Weights, batch: NDArray[np.int64]) -> Weights:
+            v = {name: tensor.clone().requires_grad_() for name, tensor in own[device].items()}
+            share = torch.tensor(shares[device], requires_grad=True)
+            loss = loss_of(device, {name: share * v[name] + (1 - share) * weights[name] for name in names}, batch)
+            *slopes, slope = torch.autograd.grad(loss, [*v.values(), share])
+            for name, each in zip(names, slopes, strict=True):
+                velocity[name] = 0.5 * velocity[name] + each
+                own[device][name] = own[device][name] - 0.1 * velocity[name]
+            if adaptive and batch is batches[0]:
+                shares[device] = min(1.0, max(0.0, shares[device] - 0.1 * float(slope)))
+            return gradient(device, weights, batch)
+
+        return optimised(everybodys, batches, rule)
+
+    for number in range(ROUNDS):
+        everybodys = averaged([local(device, number) for device in range(DEVICES)])
+    record = run_in_process(experiment(f"{{name: apfl, adaptive: {str(adaptive).lower()}}}"), tmp_path / "run")
+    assert (len(set(shares)) > 1) == adaptive
+    assert_equal(record, everybodys)
+    assert_equal(record, rounds(trained))
+    assert_accuracies(record, [mixed(device, everybodys) for device in range(DEVICES)])
+    assert_received_accuracy(record, everybodys)
+
+
 def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(
     tmp_path: Path,
 ) -> None:

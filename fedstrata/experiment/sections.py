@@ -469,6 +469,12 @@ class TrainingSettings(Settings):
         """Return whether devices measure the models that they receive in a global round, counted from 0."""
         return global_round % self.evaluate_every == 0
 
+    def steps(self, examples: int) -> int:
+        """Return the number of local steps in an LPS round of a device with this many examples."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * -(-examples // self.batch_size)
+
     def trained_examples(self, examples: int) -> int:
         """Return the number of examples that a device trains on in an LPS round. Repeated examples count each time."""
         if self.local_steps is None:

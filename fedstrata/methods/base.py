@@ -35,7 +35,7 @@ from pydantic import NonNegativeFloat
 from fedstrata.errors import PluginError
 from fedstrata.experiment.privacy import PrivacySettings
 from fedstrata.experiment.sections import MethodSettings, TrainingSettings
-from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Trained, Work
+from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Steps, Trained, Work
 from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors.layout import Flat, Layout
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answers", "Array", "Arrays", "Candidate", "Channel", "Facts", "Measurement", "Method", "MethodSettings", "Moment",
-    "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Trained", "Work", "all_layers",
+    "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Steps", "Trained", "Work", "all_layers",
     "head_of", "shared_and_rest",
 ]  # fmt: skip
 

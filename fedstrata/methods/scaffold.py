@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Trained, Work, all_layers
+from fedstrata.experiment.sections import TrainingSettings
+from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Work, all_layers
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
 from fedstrata.tensors import Layout
@@ -61,7 +62,8 @@ class Scaffold(FedAvg):
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
-        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * self._gradients(trained))
+        gradients = gradients_in(trained.steps, self.facts.training)
+        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * gradients)
         mean[work.model.trainable.size :] = 0  # statistics have no gradient
         following = own - servers + mean
         return Outcome(
@@ -72,7 +74,8 @@ class Scaffold(FedAvg):
             tables={CONTROL: servers + (following - own)},
         )
 
-    def _gradients(self, trained: Trained) -> float:
-        """Return how many gradients the steps add up to."""
-        momentum: float = getattr(self.facts.training.optimiser, "momentum", 0.0)
-        return (trained.steps - momentum * (1 - momentum**trained.steps) / (1 - momentum)) / (1 - momentum)
+
+def gradients_in(steps: int, training: TrainingSettings) -> float:
+    """Return how many gradients the steps of plain SGD add up to."""
+    momentum: float = getattr(training.optimiser, "momentum", 0.0)
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

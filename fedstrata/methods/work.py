@@ -1,6 +1,6 @@
 """The input and output of a method at a device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -89,6 +89,33 @@ class Pull:
         return gradient.add_(weights, alpha=self.mu).add_(to, alpha=-self.mu)
 
 
+class Steps(Protocol):
+    """Let a method take the local steps of a training itself, in a function for `Work.compute`.
+
+    Vectors are torch tensors with the layout `model.trainable`, float32 of shape (size,).
+    """
+
+    @property
+    def weights(self) -> "torch.Tensor":
+        """A copy of the weights after the steps so far."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the experiment's optimiser in this round."""
+
+    def batches(self, stream: int | None = None) -> Iterator[Any]:
+        """Yield the batch of each step of the experiment. With another `stream` other batches are drawn."""
+
+    def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
+        """Return the gradient of a batch's mean loss at any weights. Clocks and energy count the batch's examples."""
+
+    def move(self, gradient: "torch.Tensor") -> None:
+        """Move the weights by a step of the experiment's optimiser with this gradient."""
+
+    def trained(self) -> Trained:
+        """Return the result of the steps so far. Its loss is the mean over all gradients."""
+
+
 class Work(Protocol):
     """Give a method a device's data, models and arithmetic. Vectors have the layout of the device's model."""
 
@@ -146,6 +173,11 @@ class Work(Protocol):
         a round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the experiment. With
         `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels. `only`
         names the tensors that may change. All others keep their values, and no weight decay moves them.
+        """
+
+    def steps(self, start: Flat, *, stream: int = 0) -> Steps:
+        """Return a training from the weights `start` with steps that the method takes itself. A second training in a
+        round needs another `stream` of random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:

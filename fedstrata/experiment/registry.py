@@ -30,7 +30,7 @@ class Registry(Generic[Kind, Chosen]):
         """Return the class of this name, or the user's own class for `module:Class`.
 
         Raises:
-            ExperimentError: nothing has that name. PluginError: own code is missing or is something else.
+            ExperimentError: nothing has that name. PluginError: own code is missing or of another kind.
         """
         if name in self.known:
             module, _, found = self.known[name].partition(":")

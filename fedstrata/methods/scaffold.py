@@ -42,7 +42,9 @@ class Scaffold(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices, other rules of servers, and optimisers with steps that are no sums of gradients."""
+        """Refuse absent devices, optimisers of servers, and optimisers of devices with steps that are not sums of
+        gradients.
+        """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
             "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
@@ -58,7 +60,7 @@ class Scaffold(FedAvg):
         return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients, and send the change of the device's own control variate, too."""
+        """Train with corrected gradients. The result also has the change of the device's own control variate."""
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
@@ -76,6 +78,6 @@ class Scaffold(FedAvg):
 
 
 def gradients_in(steps: int, training: TrainingSettings) -> float:
-    """Return how many gradients the steps of plain SGD add up to."""
+    """Return K, the number of gradients in the sum of this many steps of plain SGD."""
     momentum: float = getattr(training.optimiser, "momentum", 0.0)
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -1,4 +1,4 @@
-"""The input and output of a method at a device."""
+"""What a method gets and returns on a device."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """Hold a round's result at a device."""
+    """Hold a device's result of a round."""
 
     weights: Flat
     """Weights. The channels that travel leave the device, and the others stay."""
@@ -117,7 +117,7 @@ class Steps(Protocol):
 
 
 class Work(Protocol):
-    """Give a method a device's data, models and arithmetic. Vectors have the layout of the device's model."""
+    """Give a method the data, models and arithmetic of a device. Vectors have the layout of the device's model."""
 
     model: "Model"
     """Model of the device."""
@@ -170,9 +170,9 @@ class Work(Protocol):
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
         `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
-        a round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the experiment. With
-        `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels. `only`
-        names the tensors that may change. All others keep their values, and no weight decay moves them.
+        the same round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the
+        experiment. With `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of
+        labels. `only` names the tensors that may change; all others keep their values, even with weight decay.
         """
 
     def steps(self, start: Flat, *, stream: int = 0) -> Steps:
@@ -181,17 +181,19 @@ class Work(Protocol):
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
-        """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
+        """Measure weights on the held-out examples, on the device's training examples (`on_own`), or on the examples
+        `on`.
+        """
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
         """Return the outputs for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.
+        """Return the result of `arithmetic`. The devices of a process compute one after another on one thread.
 
-        `trained_examples` is the number of examples in the computation, repetitions included. Clocks and energy count
-        them like examples of `train`.
+        `trained_examples` is the number of examples in the computation, with repetitions. Clocks and energy treat them
+        like examples in `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of `make`, which is called once and kept while the process lives."""
+        """Return the result of `make`. It is called only once, and the result is kept until the process ends."""

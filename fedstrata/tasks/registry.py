@@ -34,7 +34,7 @@ def make_task(experiment: Experiment) -> Task:
 
 
 def _check_declared(name: str, task: Task) -> None:
-    """Refuse a task with invalid metrics or sums. Raises PluginError."""
+    """Raise PluginError for a task with invalid metrics or sums."""
     for what, kind, declared, most in (
         ("metrics", Metric, task.metrics, MOST_METRICS),
         ("sums", Sum, task.sums, MOST_SUMS),

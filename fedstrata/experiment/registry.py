@@ -30,7 +30,8 @@ class Registry(Generic[Kind, Chosen]):
         """Return the class of this name, or the user's own class for `module:Class`.
 
         Raises:
-            ExperimentError: nothing has that name. PluginError: own code is missing or of another kind.
+            ExperimentError: nothing has that name, as in `no method is called 'fedavgg'`.
+            PluginError: own code is missing or of another kind.
         """
         if name in self.known:
             module, _, found = self.known[name].partition(":")

@@ -130,11 +130,13 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """Return the domain of the release's certificates: the release and its namespace, as in the chart."""
+        """Return the domain of the release's certificates, made of release and namespace. The chart uses the same
+        domain.
+        """
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
-        """Return the name of a holder's Secret, as in the chart."""
+        """Return the name of a holder's Secret. The chart uses the same name."""
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:

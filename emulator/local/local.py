@@ -119,10 +119,9 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether other LPSs serve the clusters of an LPS that ended because its name is revoked. If no other
-        LPS is left, one more is started.
+        """Return whether other LPSs serve the clusters of an LPS that ended because its name is revoked.
 
-        If no LPS is left, one more is started.
+        If no other LPS is left, one more is started.
         """
         try:
             if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):

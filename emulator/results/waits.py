@@ -136,8 +136,8 @@ def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow)
 
 
 def parts_by_tier(waits: Sequence[WaitRow]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each part, summed over rounds: for the mean LPS in global rounds, and for the mean device
-    and LPS in LPS rounds.
+    """Return how many seconds each part of a round took, summed over rounds. For global rounds this is the mean over
+    LPSs. For LPS rounds it is the mean over devices, and the mean over LPSs.
     """
     return {tier: _parts([row for row in waits if row.tier == tier]) for tier in ("gps", "lps")}
 

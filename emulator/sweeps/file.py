@@ -89,7 +89,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """Describe one run of a sweep."""
+    """Describe one run of a sweep: a cell and a setting with one seed."""
 
     place: Place
     experiment: Experiment
@@ -194,7 +194,9 @@ def _choices(axis: str, given: Any) -> Any:
 
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
-    """Yield every cell with every setting, and its changes. The changes of the cell itself come last."""
+    """Yield each combination of a cell and a setting, with the changes that it makes to the experiment. The changes of
+    the cell are applied last, so they override those of the setting.
+    """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
         varied = {key: value for _, own in choices for key, value in own.items()}

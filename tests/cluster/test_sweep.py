@@ -121,16 +121,20 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
     assert (out / "runs" / "random" / "seed-0" / "report.html").stat().st_size > 10_000
 
 
-def test_what_cannot_work_is_refused_in_a_line(lab: Lab, claim: str, tmp_path: Path) -> None:
-    file, out = sweep_file(tmp_path, "refused", seeds=1), tmp_path / "out"
-    absent = "localhost/fedstrata/emulator:no-such-tag"
-    assert "has no claim nowhere" in Command(lab, file, out, "nowhere").end(2)
-    said = Command(lab, file, out, claim, "--parallelism", "1", "--image", absent).end(4)
-    assert "no-such-tag" in said
-    assert "so it was deleted" in said
+def test_a_claim_that_is_not_there_is_refused(lab: Lab, tmp_path: Path) -> None:
+    file = sweep_file(tmp_path, "refused", seeds=1)
+    assert "has no claim nowhere" in Command(lab, file, tmp_path / "out", "nowhere").end(2)
 
 
 LONG = pytest.mark.skipif(not os.environ.get("FEDSTRATA_LONG_SWEEP"), reason="ten minutes; set FEDSTRATA_LONG_SWEEP=1")
+
+
+@LONG
+def test_an_image_that_is_not_there_ends_the_command_and_the_job(lab: Lab, claim: str, tmp_path: Path) -> None:
+    file, absent = sweep_file(tmp_path, "absent", seeds=1), "localhost/fedstrata/emulator:no-such-tag"
+    said = Command(lab, file, tmp_path / "out", claim, "--parallelism", "1", "--image", absent).end(4)
+    assert "no-such-tag" in said
+    assert "so it was deleted" in said
 
 
 @LONG

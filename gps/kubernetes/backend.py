@@ -1,6 +1,17 @@
 """The requests of the GPS to its place: a number of LPSs, and labels and notes about its decisions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Hold how a run stands, for the operator's eyes."""
+
+    phase: str
+    global_round: int
+    global_rounds: int
+    reason: str  # why the run has failed, or empty
 
 
 class Backend:
@@ -10,11 +21,16 @@ class Backend:
     program that started the GPS starts the LPSs that the GPS's status requests, and ends all processes.
     """
 
+    job = ""  # the Kubernetes Job that ends with the run
+
     async def scale_lps(self, replicas: int) -> None:
         """Request this number of running LPSs."""
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
         """Label each pod, by name, with the LPSs of its devices."""
+
+    async def show(self, standing: Standing) -> None:
+        """Show the operator how the run stands."""
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Leave a note for the operator."""

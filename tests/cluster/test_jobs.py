@@ -12,11 +12,12 @@ import pytest
 from helm_python import Config
 
 from emulator.cluster.chart_values import merge_values
-from tests.cluster.conftest import LONG, Lab
-from tests.cluster.test_upgrades import ON_VOLUMES, OTHER_TAG, with_another_image
+from tests.cluster.conftest import Lab, lasting, run_here
+from tests.cluster.test_upgrades import ON_VOLUMES, OTHER_TAG
 from tests.support.records import assert_same_result
 
-SHORT = ("training.global_rounds=2",)
+SHORT = ("--set", "training.global_rounds=2")
+LONGER = lasting(90)
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -28,15 +29,18 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.mark.skipif(not OTHER_TAG, reason="needs FEDSTRATA_OTHER_TAG (see head)")
 def test_a_wait_returns_after_an_upgrade_a_rollback_and_a_lost_gps_beside_a_second_release_that_fails(
-    lab: Lab, local_long_digits: Path
+    lab: Lab, tmp_path: Path
 ) -> None:
-    lab.up("experiments/digits.yaml", ON_VOLUMES, sets=LONG, release="one")
+    undisturbed = run_here(tmp_path / "undisturbed", *LONGER)
+    lab.up("experiments/digits.yaml", ON_VOLUMES, sets=LONGER, release="one")
     lab.wait_global_round(3, "one")
     with lab.waiting("complete", "one") as wait:
         job = lab.job("one")
-        with_another_image(lab, "one")
+        chosen = [part for pair in LONGER for part in ("--set", pair)]
+        other = ("--set-value", f"image.tag={OTHER_TAG}")
+        lab.here("up", "experiments/digits.yaml", *chosen, *other, release="one")
         with Config(namespace=lab.namespace) as helm:
-            helm.rollback("one", 1)
+            helm.rollback("one")
         lab.core.delete_namespaced_pod("one-fedstrata-gps-0", lab.namespace, grace_period_seconds=0)
         check_fails(lab, "two")
         assert wait.wait(timeout=400) == 0
@@ -44,7 +48,7 @@ def test_a_wait_returns_after_an_upgrade_a_rollback_and_a_lost_gps_beside_a_seco
     until(lambda: lab.job("one").metadata.labels["fedstrata.io/phase"] == "completed")
     folder = lab.folder / "one"
     lab.here("collect", "--out", str(folder), "--quiet", release="one")
-    assert_same_result(folder, local_long_digits)
+    assert_same_result(folder, undisturbed)
     lab.here("down", "--delete-records", "--yes", release="one")
 
 
@@ -59,13 +63,12 @@ def check_fails(lab: Lab, release: str) -> None:
 
 def test_pods_end_with_the_run_stay_away_for_it_and_come_back_for_another(lab: Lab) -> None:
     values = merge_values([ON_VOLUMES, {"gps": {"releaseAfterSeconds": 0}}])
-    sets = [part for pair in SHORT for part in ("--set", pair)]
-    lab.up("experiments/digits.yaml", values, sets=SHORT, release="ends")
+    lab.up("experiments/digits.yaml", values, sets=SHORT[1:], release="ends")
     until(lambda: lab.pods("device", "ends") == lab.pods("lps", "ends") == [])
     first = lab.job("ends").metadata.name
-    lab.here("up", "experiments/digits.yaml", *sets, "--set-value", "commonLabels.team=blue", release="ends")
+    lab.here("up", "experiments/digits.yaml", *SHORT, "--set-value", "commonLabels.team=blue", release="ends")
     assert lab.pods("device", "ends") == []
-    lab.here("up", "experiments/digits.yaml", *sets, "--set", "seed=7", release="ends")
+    lab.here("up", "experiments/digits.yaml", *SHORT, "--set", "seed=7", release="ends")
     with lab.waiting("complete", "ends") as wait:
         assert wait.wait(timeout=120) == 0
     assert lab.job("ends").metadata.name != first

@@ -5,7 +5,7 @@ A result is a function of its job, to the bit. Batches come from an addressed ge
 may depend on the alignment.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -26,6 +26,8 @@ from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
+Batch = tuple[torch.Tensor, Tensors, torch.Tensor]  # inputs, further inputs by name, targets
+Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
 DROPOUT = 0x64726F70  # tells these draws from those of the batches
 SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does not grow with a device's data
 
@@ -82,9 +84,9 @@ class TrainingJob:
     @property
     def steps(self) -> int:
         """The number of local steps: as set, or whole epochs with a smaller last batch."""
-        if self.epochs is None and self.training.local_steps is not None:
-            return self.training.local_steps
-        return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
+        if self.epochs is None:
+            return self.training.steps(len(self.examples))
+        return self.epochs * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:
@@ -130,15 +132,10 @@ def train(job: TrainingJob) -> LocalResult:
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
     leaves = [weights[name].requires_grad_() for name in job.leaves]
-    descent = _Descent(job, leaves)
+    descent, outputs = Descent(job, leaves), outputs_in_training(job)
     loss_sum, seen = 0.0, 0
-    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
-    outputs = job.model.outputs_in_training(np.random.default_rng(address))
-    for inputs, more, targets in _batches(job):
-        try:
-            loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
-        except PluginError as error:
-            raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
+    for batch in batches(job):
+        loss, (_, _, targets) = mean_loss(job, outputs, weights, batch), batch
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
@@ -154,6 +151,21 @@ def train(job: TrainingJob) -> LocalResult:
     )
 
 
+def outputs_in_training(job: TrainingJob) -> Outputs:
+    """Return the function that computes outputs in a local step. What it draws has the address of the training."""
+    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
+    return job.model.outputs_in_training(np.random.default_rng(address))
+
+
+def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch) -> torch.Tensor:
+    """Return the task's mean loss of a batch."""
+    inputs, more, targets = batch
+    try:
+        return job.task.mean_loss(outputs(weights, inputs, **more), targets)
+    except PluginError as error:
+        raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
+
+
 def _of_lone_example(job: TrainingJob) -> str:
     """Return the fault of a batch of one example, which batch normalisation cannot train on."""
     number, size = len(job.examples), job.training.batch_size
@@ -165,7 +177,7 @@ def _of_lone_example(job: TrainingJob) -> str:
     )
 
 
-class _Descent:
+class Descent:
     """Hold the descent of one device: gradients are corrected, if the job has a correction, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
@@ -221,15 +233,15 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
     return islice(cut, job.steps)
 
 
-def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
+def batches(job: TrainingJob) -> Iterator[Batch]:
     """Yield inputs, further inputs by name, and targets of each step. Examples are gathered for several batches at
     once.
     """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.stream]
-    batches = -(-len(job.examples) // job.training.batch_size)
+    an_epoch = -(-len(job.examples) // job.training.batch_size)
     while slab := list(islice(orders, SLAB_BATCHES)):
-        epochs = np.repeat(np.arange(done, done + len(slab)) // batches, [len(order) for order in slab])
+        epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, [len(order) for order in slab])
         examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0
         done += len(slab)
         for order in slab:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from device.channels import Channels
 from device.compute_thread import Bench
-from device.evaluation import Evaluation, EvaluationJob, outputs
-from device.optimisers import learning_rate
+from device.evaluation import EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
+from device.steps import LocalSteps, trained_of
 from device.training import TrainingJob
 from fedstrata.clock.device_side import DeviceClock
 from fedstrata.datasets import Dataset, Examples
@@ -185,9 +185,10 @@ class DeviceWork:
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
         self._optimisers = begins.optimisers
-        self.optimisers: dict[int, Arrays] = dict(begins.optimisers)  # to keep for the next round
+        self._after: dict[int, Arrays] = {}  # the optimiser's state after each stream of trainings
         self._tables = begins.tables
-        self.trained_examples = 0  # how many examples all its training has gone through
+        self._counted = 0  # examples of trainings, and of own arithmetic
+        self._steps: list[LocalSteps] = []  # trainings with steps that the method takes
 
     def go_on(self, cluster: int) -> None:
         """Continue in a cluster, by the plan of this round."""
@@ -214,6 +215,17 @@ class DeviceWork:
         """The place of the device's own cluster among the received models."""
         return self.offered.index(self.cluster) if len(self.received) > 1 else 0
 
+    @property
+    def trained_examples(self) -> int:
+        """The number of examples in all training so far."""
+        return self._counted + sum(steps.examples for steps in self._steps)
+
+    @property
+    def optimisers(self) -> dict[int, Arrays]:
+        """The state of the optimiser of each stream of trainings, to keep for the next round."""
+        taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
+        return {**self._optimisers, **self._after, **taken}
+
     async def train(
         self,
         start: Flat,
@@ -227,45 +239,52 @@ class DeviceWork:
         only: Sequence[str] | None = None,
     ) -> Trained:
         """Train from some weights on the device's examples, or on others, like `fedstrata.methods.Work`."""
-        training = self._host.experiment.training
-        is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
-        job = TrainingJob(
-            model=self.model,
-            start=start,
+        job = self._job(
+            start,
             examples=self.examples if on is None else on,
-            training=training,
-            seed=self.seed,
-            device_index=self.device_index,
-            lps_round=max(0, self.lps_round),
-            global_round=self.global_round,
-            held_out=self.held_out if is_measured else None,
             correct=correct,
             beside=beside,
             stream=stream,
             epochs=epochs,
             targets=targets,
             only=None if only is None else tuple(only),
-            optimiser_state=self._optimisers.get(stream, {}),
-            task=self._host.task,
         )
-        self.trained_examples += job.trained_examples
+        self._counted += job.trained_examples
         result = await self._host.bench.train(job, self._group)
         if result.optimiser_state:
-            self.optimisers[stream] = result.optimiser_state
-        measured = _measurement(result.evaluation) if result.evaluation is not None else None
-        return Trained(
-            weights=result.weights,
-            train_loss=result.train_loss,
-            measured=measured,
-            steps=result.steps,
-            learning_rate=learning_rate(training, self.global_round),
+            self._after[stream] = result.optimiser_state
+        return trained_of(result, job)
+
+    def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
+        """Return a training with steps that the method takes itself, like `fedstrata.methods.Work`."""
+        steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
+        self._steps.append(steps)
+        return steps
+
+    def _job(self, start: Flat, *, stream: int, **rest: Any) -> TrainingJob:
+        """Return a training in this round. `rest` has the fields of the job that this class does not know."""
+        training = self._host.experiment.training
+        is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
+        return TrainingJob(
+            model=self.model,
+            start=start,
+            training=training,
+            seed=self.seed,
+            device_index=self.device_index,
+            lps_round=max(0, self.lps_round),
+            global_round=self.global_round,
+            held_out=self.held_out if is_measured else None,
+            stream=stream,
+            optimiser_state=self._optimisers.get(stream, {}),
+            task=self._host.task,
+            **rest,
         )
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
-        return _measurement(await self._host.bench.evaluate(job, self._group))
+        return Measurement(**(await self._host.bench.evaluate(job, self._group))._asdict())
 
     @cached_property
     def noise(self) -> Noise:
@@ -286,7 +305,7 @@ class DeviceWork:
         """Return the result of a computation, done in turn, like `fedstrata.methods.Work`."""
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
-        self.trained_examples += trained_examples
+        self._counted += trained_examples
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
@@ -295,10 +314,6 @@ class DeviceWork:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
         return made
-
-
-def _measurement(evaluation: Evaluation) -> Measurement:
-    return Measurement(**evaluation._asdict())
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:

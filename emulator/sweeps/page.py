@@ -14,9 +14,9 @@ from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
 from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
+from emulator.sweeps import tables
 from emulator.sweeps.file import Place, SweepRun
-from emulator.sweeps.results import COSTS_SAID, SweepResults
-from emulator.sweeps.results import Table as TextTable
+from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
 PAGE = "index.html"
@@ -33,7 +33,7 @@ def write_results(results: SweepResults, out: Path) -> None:
     figure, panels = figure_of(results), curves_of(results)
     try:
         (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
-        (out / "table.md").write_text(results.markdown(), encoding="utf-8")
+        (out / "table.md").write_text(tables.markdown(results), encoding="utf-8")
         figure.write(out, "figure")
         if panels:
             write_panels(panels, results.of.metric, out, "time")
@@ -99,7 +99,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
             + (f", {missing} not" if missing else "")
         ),
         figure=_figure(figure),
-        table=_table(results, "Mean ± sample standard deviation over seeds", results.table()),
+        table=_table(results, "Mean ± sample standard deviation over seeds", tables.means(results)),
         differences=Markup(f"{_differences(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
@@ -125,7 +125,7 @@ def _differences(results: SweepResults) -> Markup:
     if results.sweep.baseline is None:
         return Markup("")
     caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is better"
-    return Markup(f"<section><h2>Differences</h2>{_table(results, caption, results.differences())}</section>")
+    return Markup(f"<section><h2>Differences</h2>{_table(results, caption, tables.differences(results))}</section>")
 
 
 def _costs(results: SweepResults) -> Markup:
@@ -134,10 +134,10 @@ def _costs(results: SweepResults) -> Markup:
     caption = (
         "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
     )
-    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(results, caption, results.cost_table())}</section>")
+    return Markup(f"<section><h2>{tables.COSTS_SAID}</h2>{_table(results, caption, tables.costs(results))}</section>")
 
 
-def _table(results: SweepResults, caption: str, given: TextTable) -> Markup:
+def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:
     head, rows = given
     numeric = "".join("1" if results.of.is_number(name) else "." for name in head)
     return table(caption, head, rows, numeric)
@@ -151,11 +151,8 @@ def _run_table(results: SweepResults) -> Markup:
     by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
     for run in sweep.runs:
         by_place[run.place].append(run)
-    rows = [
-        [place.cell, *(choice for _, choice in place.setting), *(_link(results, run) for run in runs)]
-        for place, runs in by_place.items()
-    ]
-    head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
+    rows = [[*place.words, *(_link(results, run) for run in runs)] for place, runs in by_place.items()]
+    head = [*results.head, *(f"seed {seed}" for seed in sweep.seeds)]
     return table(
         f"Mean {results.of.metric.name} of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds)
     )

@@ -1,4 +1,4 @@
-"""The methods by name: the only module that knows all methods. It makes a method from the section `method` of a
+"""The methods by name. This is the only module that knows all methods. It makes a method from the section `method` of a
 file.
 """
 
@@ -41,6 +41,10 @@ REGISTRY: Mapping[str, str] = {
     "cfl": "fedstrata.methods.cfl:Cfl",
     "feddyn": "fedstrata.methods.fed_dyn:FedDyn",
     "scaffold": "fedstrata.methods.scaffold:Scaffold",
+    "fednova": "fedstrata.methods.fed_nova:FedNova",
+    "perfedavg": "fedstrata.methods.per_fed_avg:PerFedAvg",
+    "pfedme": "fedstrata.methods.p_fed_me:PFedMe",
+    "apfl": "fedstrata.methods.apfl:Apfl",
     "fedfomo": "fedstrata.methods.fed_fomo:FedFomo",
     "fedtsdp": "fedstrata.methods.fed_tsdp:FedTsdp",
     "user_centric": "fedstrata.methods.user_centric:UserCentric",
@@ -100,7 +104,7 @@ def make_method(experiment: Experiment) -> Method:
     """Return the method of an experiment.
 
     Raises:
-        ExperimentError: the method refuses the rest of the experiment. PluginError: own code fails.
+        ExperimentError: the method refuses another section of the experiment. PluginError: own code fails.
     """
     return method_of(experiment.method, facts_of(experiment))
 
@@ -119,7 +123,7 @@ def method_of(settings: MethodSettings, facts: Facts) -> Method:
 
 
 def facts_of(experiment: Experiment) -> Facts:
-    """Return the facts of a run that a method may know before the run."""
+    """Return the facts of a run that a method may use before the run."""
     from fedstrata.datasets import dataset_info
     from fedstrata.models import build_model
 

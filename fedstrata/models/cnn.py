@@ -1,7 +1,7 @@
 """The convolutional network of Ali & Arafa: two 5×5 convolutions with pooling, then dense layers.
 
-Padding: images with a shorter side below 32 are padded by 2 at each convolution, so that it keeps their size;
-others are not padded, as in LeNet. 32×32 gives 5×5 after both, 28×28 gives 7×7, 8×8 gives 2×2.
+If the shorter side of the images is below 32, each convolution pads them by 2 and so keeps their size. Larger images
+are not padded, as in LeNet. After both convolutions, 32×32 gives 5×5, 28×28 gives 7×7, and 8×8 gives 2×2.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 
 
 def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 5×5 convolutions to 6 and 16 channels, ReLU and 2×2 max pooling after each, then dense layers of 120 and 84.
-    All clusters share the convolutions.
+    """Return a model with two 5×5 convolutions to 6 and 16 channels, each followed by ReLU and 2×2 max pooling, and
+    dense layers of 120 and 84. All clusters share the convolutions.
     """
     image = image_shape(info, "cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2

@@ -30,8 +30,8 @@ OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 3×3 convolutions to 32 and 64 channels, then a dense layer of 512. Training drops a quarter of the
-    convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
+    """Return a model with two 3×3 convolutions to 32 and 64 channels, and a dense layer of 512. Training drops a
+    quarter of the convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
     """
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
@@ -68,8 +68,8 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -> "torch.Tensor":
-    """Return the features. Each is 0 with probability `rate`, and otherwise divided by 1 − rate, so that the mean
-    stays.
+    """Return the features, each set to 0 with probability `rate` and otherwise divided by 1 − rate, so that the mean
+    does not change.
     """
     import numpy as np
     import torch

@@ -1,4 +1,4 @@
-"""The requirement of convolutional models on a data set: images that are large enough."""
+"""What convolutional models require of a data set: images that are large enough."""
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.errors import ExperimentError

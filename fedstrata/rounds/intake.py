@@ -1,6 +1,6 @@
 """The exact sum of one round. Updates are added chunk by chunk as they arrive.
 
-An update that cannot be completed, because its sender is refused or excluded half-way, voids the sum. Then the children
+If an update remains incomplete, because its sender is refused or excluded, the sum is emptied (void). Then the children
 send their last updates again, as after a restart of the parent.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, PayloadError, SupersededError
+from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildState, Enough, Notes, RoundResult, Upload
 from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
@@ -23,7 +23,7 @@ INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than ha
 
 
 class Intake(Children):
-    """Gather the updates of one round's children into a sum."""
+    """Collect the updates of one round's children in a sum."""
 
     def __init__(
         self,
@@ -35,9 +35,7 @@ class Intake(Children):
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """Set the parts of the intake. `sums` is None if it comes later, or if nothing is summed. For `enough`, see
-        `Children`.
-        """
+        """Set the parts. `sums` is None if it comes later, or if nothing is summed. For `enough`, see `Children`."""
         super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
@@ -51,7 +49,9 @@ class Intake(Children):
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
-        """Call a function after each void of the sum. Several functions are called in the order of registration."""
+        """Call this function whenever the sum has been emptied. Several functions are called in the order of
+        registration.
+        """
         self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
@@ -60,8 +60,8 @@ class Intake(Children):
         """Start or continue an upload; return None if the child's update is already complete.
 
         Raises:
-            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: with the position from
-                which the child has to resume.
+            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: it has the position from
+                which the child must continue.
         """
         child = self._child(child_id)
         if child.state is ChildState.EXCLUDED:
@@ -82,16 +82,14 @@ class Intake(Children):
         return upload
 
     def _switch(self, child_id: str, child: Child) -> None:
-        """Void the sum for a child that continues with another update than it began. This may happen once, as after a
-        restart.
+        """Empty the sum because a child continues with an update other than the one that it began. A child may do this
+        once per round, for instance after a restart.
 
         Raises:
-            OffsetError: always, so that the child begins anew.
+            OffsetError: always, so that the child begins its upload again.
             PayloadError: the second time in a round.
         """
-        if child.has_switched:
-            raise PayloadError(f"{child_id} continues another update than it began for the second time in a round")
-        child.has_switched = True
+        child.switch(child_id)
         self.void()
         raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
 
@@ -99,7 +97,7 @@ class Intake(Children):
         """Add one chunk to the sum. If the caller is cancelled before its turn, add nothing.
 
         Raises:
-            SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
+            SupersededError: the child has begun a newer upload. PayloadError: the chunk differs from the declaration.
         """
         async with self._folding:
             child = self._current(upload)
@@ -117,7 +115,7 @@ class Intake(Children):
             raise asyncio.CancelledError
 
     async def _add(self, upload: Upload, start: int, values: NDArray[Any]) -> bool:
-        """Add elements to the sum; return True if the caller was cancelled meanwhile."""
+        """Add elements to the sum. Return True if the caller was cancelled while they were added."""
         fold = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
         if len(values) <= INLINE_ELEMENTS or self._executor is None:
             fold()
@@ -131,7 +129,7 @@ class Intake(Children):
         return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
-        """Count a complete upload. Raises OffsetError if bytes are missing."""
+        """Mark an upload as complete. Raises OffsetError if bytes are missing."""
         async with self._folding:
             child = self._current(upload)
             self._empty_if_void()
@@ -147,7 +145,7 @@ class Intake(Children):
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement in a round without updates. A late measurement changes nothing."""
+        """Take a child's measurement in a round without updates. If it comes too late, ignore it."""
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
             self._move(child, ChildState.ACCEPTED)
@@ -157,11 +155,11 @@ class Intake(Children):
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Continue without a child. If the child has sent a part of its update, void the sum."""
+        """Continue without a child. If a part of its update is in the sum, empty the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
-        had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
+        had_part = child.has_part
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
         if had_part or self._enough.is_void_without_any:
@@ -169,10 +167,10 @@ class Intake(Children):
         self._tell()
 
     def exclude_late(self) -> tuple[str, ...]:
-        """Continue, at a deadline, without the children still awaited, and return them.
+        """At a deadline, continue without the children that have not reported, and return them.
 
-        A child that had reported before a void has missed nothing, so it gets the time of a deadline to send its update
-        again.
+        A child that had reported before the sum was emptied is not late. It gets the time of another deadline to send
+        its update again.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
         for child_id in late:  # where one had sent a part, those who had reported send again
@@ -182,19 +180,19 @@ class Intake(Children):
         return late
 
     def restart(self, child_id: str) -> None:
-        """Forget a child's incomplete upload and its stream. A complete update stays."""
+        """Forget a child's incomplete upload and its open stream. A complete update stays in the sum."""
         child = self._children.get(child_id)
-        if child is not None and child.state is ChildState.AWAITED and (child.offset or child.upload is not None):
+        if child is not None and child.state is ChildState.AWAITED and child.has_part:
             self.void()
 
     def void(self) -> None:
-        """Empty the sum. All children that are not excluded are awaited again."""
+        """Empty the sum, and wait again for all children that are still in the round."""
         self._is_void = True
         self._notes = Notes()
         self.voided += 1
         self.reported.clear()
         for child in self._children.values():
-            child.offset, child.squares, child.upload, child.began = 0, 0.0, None, None
+            child.begin_anew()
             if child.state is ChildState.ACCEPTED:
                 child.is_asked_again = True
                 self._move(child, ChildState.AWAITED)
@@ -202,14 +200,16 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """Empty the sums if they are void. Only the job that adds calls this, so no addition runs meanwhile."""
+        """Empty the sums if they are void. Only the job that adds updates calls this, so nothing is added at the same
+        time.
+        """
         if self._is_void:
             if self.sums is not None:
                 self.sums.clear()
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """End the intake, and hand the sum over to the caller."""
+        """End the collection, and give the sum to the caller."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True
@@ -230,7 +230,7 @@ class Intake(Children):
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
     """Wait for a job in a thread even if the waiter is cancelled; return whether it was cancelled.
 
-    Otherwise half a chunk could stay in the sum.
+    Otherwise only a part of a chunk might be added to the sum.
     """
     was_cancelled = False
     while not job.done():

@@ -29,7 +29,7 @@ def task_class(name: str) -> type[Task]:
     """Return the class of this name, or the user's own class for `module:Class`.
 
     Raises:
-        ExperimentError: no task has that name. PluginError: own code is missing or is something else.
+        ExperimentError: no task has that name. PluginError: own code is missing or is no task.
     """
     if name in REGISTRY:
         module, _, found = REGISTRY[name].partition(":")
@@ -86,7 +86,7 @@ def make_task(experiment: Experiment) -> Task:
 
 
 def _check_declared(name: str, task: Task) -> None:
-    """Refuse a task with invalid metrics or sums. Raises PluginError."""
+    """Raise PluginError for a task with invalid metrics or sums."""
     for what, kind, declared, most in (
         ("metrics", Metric, task.metrics, MOST_METRICS),
         ("sums", Sum, task.sums, MOST_SUMS),

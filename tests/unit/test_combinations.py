@@ -13,6 +13,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import overridden, parse_experiment
 from fedstrata.methods import NAMES, Method, make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_class
+from tests.support.methods import method_with
 
 ROOT = Path(__file__).parents[2]
 BASE = """
@@ -139,7 +140,11 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{(method, key): ([f"{key}={{name: adam}}"], f"{key} adam") for method in VARIATES for key in OPTIMISERS},
     **{(method, "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology") for method in VARIATES},
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in VARIATES},
-    ("scaffold", "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam"),
+    **{
+        (method, "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam")
+        for method in ("scaffold", "fednova")
+    },
+    ("fednova", "privacy.updates"): ([UPDATES], "privacy.updates"),
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")
@@ -191,7 +196,10 @@ def test_all_that_methods_refuse_is_tried_here() -> None:
     facts = facts_of(parse_experiment(TASKS))
     methods = [method_class(name) for name in NAMES]
     options = {"ifca": {"clusters": 2}, "scores": {"normalised": False}}
-    made = [kind.of({"name": name, **options.get(name, {})}, facts) for name, kind in zip(NAMES, methods, strict=True)]
+    made = [
+        method_with(kind, {"name": name, **options.get(name, {})}, facts)
+        for name, kind in zip(NAMES, methods, strict=True)
+    ]
     assert {(method.options.name, feature) for method in made for feature in method.refuses()} == set(OWN)
 
 

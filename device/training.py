@@ -1,8 +1,8 @@
-"""Local training: the work of a device between its received model and its update.
+"""Local training: what a device does between the received model and its update.
 
-A result is a function of its job, to the bit. Batches come from an addressed generator. Arithmetic runs on one thread
-(`limit_threads`). Torch makes every tensor, so that its alignment is always the same; the rounding of a matrix product
-may depend on the alignment.
+The result depends only on the job, to the bit. The random order of batches depends on seed, device and round.
+Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same,
+because the rounding of a matrix product may depend on the alignment.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -34,7 +34,7 @@ SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does no
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
-    """Describe one device's local training in one LPS round. Both kinds of round count from 0."""
+    """Describe one device's local training in one LPS round. LPS rounds and global rounds begin at 0."""
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
@@ -73,30 +73,30 @@ class TrainingJob:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The names of the tensors that the optimiser moves, in the layout's order."""
+        """The names of the tensors that the optimiser changes, in the layout's order."""
         return tuple(name for name in self.model.trainable.names if self.only is None or name in self.only)
 
     @property
     def fixed_statistics(self) -> tuple[str, ...]:
-        """The names of the statistics that keep their values."""
+        """The names of the statistics that keep their values in this training."""
         return tuple(name for name in self.model.statistics if self.only is not None and name not in self.only)
 
     @property
     def steps(self) -> int:
-        """The number of local steps: as set, or whole epochs with a smaller last batch."""
+        """The number of local steps: as configured, or as whole epochs need, where the last batch may be smaller."""
         if self.epochs is None:
             return self.training.steps(len(self.examples))
         return self.epochs * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all steps. Repeated examples count each time."""
+        """The number of examples in all steps, with repetitions."""
         return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalResult:
-    """Hold the result of training: the new weights, shape (size,), and the mean loss of the examples used."""
+    """Hold the result of training: the new weights, shape (size,), and the mean loss over the examples used."""
 
     weights: Flat
     train_loss: float  # the task's, before each step, without what a method adds to it
@@ -106,7 +106,9 @@ class LocalResult:
 
 
 class Trainer(Protocol):
-    """Define a trainer of one process's devices. Its grouping of devices changes no bit of any result."""
+    """Define a trainer of one process's devices. It may train devices together only if this changes no bit of a
+    result.
+    """
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """Return the results of the jobs, in their order."""
@@ -128,7 +130,9 @@ class OneByOne:
 
 
 def train(job: TrainingJob) -> LocalResult:
-    """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
+    """Minimise the task's loss batch by batch by the optimiser, with the terms that the method adds. Return the
+    result.
+    """
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
     leaves = [weights[name].requires_grad_() for name in job.leaves]
@@ -167,7 +171,7 @@ def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch
 
 
 def _of_lone_example(job: TrainingJob) -> str:
-    """Return the fault of a batch of one example, which batch normalisation cannot train on."""
+    """Return the text of the error about a batch with a single example, on which batch normalisation cannot train."""
     number, size = len(job.examples), job.training.batch_size
     if number == 1:
         return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give it more: "
@@ -219,7 +223,7 @@ def limit_threads() -> None:
 
 
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the orders in which a device goes through its examples, epoch after epoch without end."""
+    """Yield the orders in which a device uses its examples, one per epoch, without end."""
     address = [job.seed, job.device_index, job.lps_round]
     rng = np.random.default_rng([*address, job.stream] if job.stream else address)
     while True:
@@ -227,7 +231,7 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the examples of each batch, step after step."""
+    """Yield the indexes of the examples of each batch, step by step."""
     size = job.training.batch_size
     cut = (order[start : start + size] for order in epoch_orders(job) for start in range(0, len(order), size))
     return islice(cut, job.steps)

@@ -1,4 +1,4 @@
-"""A device's work for its method: data, models, training and measurement."""
+"""What a device does for its method: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProcess:
-    """Hold the objects that all devices of one process share."""
+    """Hold the objects that all devices of one process use."""
 
     experiment: Experiment
     dataset: Dataset
@@ -65,12 +65,14 @@ class DeviceProcess:
 
     @property
     def model(self) -> Model:
-        """The model of the experiment. Some devices may have other models."""
+        """The model of the section `model`. Some devices may have other models."""
         return self.architectures.main.model
 
     @property
     def streams(self) -> Streams:
-        """The streams that travel, the same for all devices, and the own tensors of the experiment's model."""
+        """The streams of the run, which are the same for all devices, and the tensors of the experiment's model that
+        stay on devices.
+        """
         return self.architectures.main.streams
 
     @cached_property
@@ -80,7 +82,7 @@ class DeviceProcess:
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """The noise on updates; None without noise."""
+        """The noise that updates get; None without noise."""
         return budget_of(self.experiment)
 
     @property
@@ -106,8 +108,8 @@ class DeviceProcess:
 
 
 def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
-    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or the noise cannot
-    be sealed.
+    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or if the noise
+    needs a `--state` folder.
     """
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
@@ -124,8 +126,8 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
 async def answered(
     method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
 ) -> answers_pb2.Answer:
-    """Return a device's answer to a question. Raises PluginError if own code fails, or its answer does not fit the
-    question.
+    """Return a device's answer to a question. Raises PluginError if own code fails, or returns an answer that the
+    question does not allow.
     """
     with own_code_of(method, f"answer {question.name}"):
         arrays = await method.answer(question, work, heard)
@@ -134,7 +136,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold the data with which a device begins an LPS round; by default, those before training."""
+    """Hold the data with which a device begins an LPS round. The defaults are those before training."""
 
     lps_round: int = -1
     global_round: int = 0
@@ -191,11 +193,11 @@ class DeviceWork:
         self._steps: list[LocalSteps] = []  # trainings with steps that the method takes
 
     def go_on(self, cluster: int) -> None:
-        """Continue in a cluster, by the plan of this round."""
+        """Continue in this cluster, which the plan of the round gives."""
         self.cluster = cluster
 
     def note_training(self, weights: Flat, update: Flat) -> None:
-        """Give an answer access to the results of training: the weights, and the update."""
+        """Make the results of training, the weights and the update, available to an answer."""
         self.trained, self.update = weights, update
 
     @property
@@ -212,7 +214,7 @@ class DeviceWork:
 
     @property
     def own_place(self) -> int:
-        """The place of the device's own cluster among the received models."""
+        """The position of the device's own cluster among the received models."""
         return self.offered.index(self.cluster) if len(self.received) > 1 else 0
 
     @property
@@ -288,7 +290,7 @@ class DeviceWork:
 
     @cached_property
     def noise(self) -> Noise:
-        """The source of noise on the device's releases. Raises ExperimentError without noise."""
+        """The source of noise for the values that a device sends. Raises ExperimentError without noise."""
         experiment = self._host.experiment
         return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 
@@ -302,14 +304,14 @@ class DeviceWork:
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of a computation, done in turn, like `fedstrata.methods.Work`."""
+        """Return the result of a computation. Devices compute one after another, as `fedstrata.methods.Work` says."""
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
         self._counted += trained_examples
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of a computation, done at its first request."""
+        """Return the result of a computation, which is done when it is first requested."""
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
@@ -317,7 +319,7 @@ class DeviceWork:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return all tensors, from the received ones and the device's own."""
+    """Return a vector with all tensors: the received ones and the device's own."""
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)
@@ -327,7 +329,7 @@ def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
 
 
 def put_into(whole: Flat, places: Sequence[slice], values: Flat) -> None:
-    """Write values into stretches of a vector, one after the other."""
+    """Write values into ranges of a vector, one after another."""
     start = 0
     for place in places:
         whole[place] = values[start : start + place.stop - place.start]

@@ -8,9 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
@@ -107,20 +104,13 @@ class Intake(Children):
             self.limits.check_norm(upload.child_id, squares)
             start = upload.offset // upload.codec.element_bytes
             voided = self.voided
-            was_cancelled = await self._add(upload, start, values)
+            add = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
+            was_cancelled = await _done(add, self._executor if len(values) > INLINE_ELEMENTS else None)
             upload.offset += len(data)
             if voided == self.voided:
                 child.offset, child.squares = upload.offset, squares
         if was_cancelled:
             raise asyncio.CancelledError
-
-    async def _add(self, upload: Upload, start: int, values: NDArray[Any]) -> bool:
-        """Add elements to the sum. Return True if the caller was cancelled while they were added."""
-        fold = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
-        if len(values) <= INLINE_ELEMENTS or self._executor is None:
-            fold()
-            return False
-        return await _uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
 
     @property
     def _sums(self) -> Sums:
@@ -225,6 +215,14 @@ class Intake(Children):
         if self.is_closed or child.upload is not upload:
             raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
         return child
+
+
+async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
+    """Do work in a thread, or here without an executor. Return True if the caller was cancelled meanwhile."""
+    if executor is None:
+        work()
+        return False
+    return await _uninterrupted(asyncio.get_running_loop().run_in_executor(executor, work))
 
 
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:

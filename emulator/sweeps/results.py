@@ -28,7 +28,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """Hold the records of the completed runs, by place and seed."""
+    """Hold the records of the completed runs, by cell and setting, and by seed."""
 
     sweep: Sweep
     records: Mapping[tuple[Place, int], RunRecord]

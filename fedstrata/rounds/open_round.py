@@ -172,7 +172,7 @@ class OpenRound:
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
 
     async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the reply for a child that already has the model of this round; None if it needs the model."""
+        """Return the reply for a child that already has the model of this round; None if the child needs the model."""
         is_sent = self._is_sent(request)
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
@@ -180,7 +180,9 @@ class OpenRound:
         return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
-        """Return the byte of the payload from which a child continues its download. Raises OffsetError."""
+        """Return the position, in bytes of the payload, from which a child continues its download. Raises
+        OffsetError.
+        """
         offer = self.offer_to(request.child_id)
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec

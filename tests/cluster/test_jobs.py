@@ -4,6 +4,7 @@ hand:
     FEDSTRATA_OTHER_TAG=0.2.0-again python -m pytest -m cluster tests/cluster/test_jobs.py
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -55,7 +56,8 @@ def test_a_wait_returns_after_an_upgrade_a_rollback_and_a_lost_gps_beside_a_seco
 def roll_back(lab: Lab, release: str) -> None:
     """As `helm rollback` does: Kubernetes knows who has set a field by the program's name."""
     code = f"from helm_python import Config\nwith Config(namespace={lab.namespace!r}) as c: c.rollback({release!r})"
-    subprocess.run(["helm", "-c", code], executable=sys.executable, check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(["helm", "-c", code], executable=sys.executable, env=environment, check=True, timeout=120)
 
 
 def check_fails(lab: Lab, release: str) -> None:

@@ -138,7 +138,7 @@ def report(
         int | None, typer.Option(metavar="N", help="Draw this global round of a run with a clock, not the longest.")
     ] = None,
 ) -> None:
-    """Write report.html of a finished run anew."""
+    """Write report.html of a finished run again."""
     from emulator.results.report import write_report
 
     print(write_report(folder, global_round))

@@ -21,7 +21,7 @@ def retime(
         Path | None, typer.Option(metavar="DIR", help="Write the record with the new timeline to this new folder.")
     ] = None,
 ) -> None:
-    """Calculate a finished run's timeline anew for other links and boards, without training."""
+    """Calculate how long a finished run takes on other links and boards, without training again."""
     from rich.console import Console
 
     from emulator.estimates.retime import retime as retimed

@@ -411,6 +411,6 @@ def uses_own_model(method: type[Method]) -> bool:
 
 
 def places_late(method: type[Method]) -> bool:
-    """Return whether a method can place a device that comes after the first plan."""
+    """Return whether a method can choose a cluster for a device that joins after the first plan."""
     plans, places = (next(kind for kind in method.__mro__ if name in vars(kind)) for name in ("plan", "place"))
     return issubclass(places, plans)

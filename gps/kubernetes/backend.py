@@ -27,7 +27,7 @@ class Backend:
         """Request that this number of LPSs run."""
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Label each pod, by name, with the LPSs of its devices."""
+        """Give each pod a label with the LPSs of its devices. `lps_ids` has these LPSs by the name of the pod."""
 
     async def show(self, standing: Standing) -> None:
         """Show the operator how the run stands."""

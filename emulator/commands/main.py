@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.commands import bench_device, certs, export, kubernetes, package, retime, sweep
+from emulator.commands import bench_device, certs, export, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.package import EXPERIMENT
 from fedstrata.process.logs import print_whatever_comes
 
@@ -178,6 +178,8 @@ def compare(
 
 for _command in (
     sweep.sweep,
+    reproduce.reproduce,
+    reproduce.verify,
     package.examples,
     package.schema,
     package.data,

@@ -50,6 +50,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     """Print the result."""
     from emulator.console.units import counted, human_seconds
     from emulator.runs.progress import print_json
+    from emulator.sweeps.fairness import more_tables
     from emulator.sweeps.results import COSTS_SAID
 
     cost, results = outcome.cost, outcome.results
@@ -60,22 +61,25 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
             "cores": cost.cores,
         })  # fmt: skip
         return
-    _print_table(console, "Mean ± sample standard deviation over seeds", results.table(), results.of.is_number)
+    print_table(console, "Mean ± sample standard deviation over seeds", results.table(), results.of.is_number)
     if results.sweep.baseline is not None:
-        _print_table(
+        print_table(
             console, f"Minus {results.sweep.baseline}, seed by seed", results.differences(), results.of.is_number
         )
+    for title, given in more_tables(results):
+        print_table(console, title, given, results.of.is_number)
     if results.costs:
-        _print_table(console, COSTS_SAID, results.cost_table(), results.of.is_number)
+        print_table(console, COSTS_SAID, results.cost_table(), results.of.is_number)
     if cost.ratio is not None:
         busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
     console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
 
 
-def _print_table(
+def print_table(
     console: "Console", title: str, given: tuple[list[str], list[list[str]]], is_number: Callable[[str], bool]
 ) -> None:
+    """Print a table that is never cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

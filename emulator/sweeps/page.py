@@ -14,6 +14,7 @@ from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
 from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
+from emulator.sweeps.fairness import gains_csv, more_tables
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import COSTS_SAID, SweepResults
 from emulator.sweeps.results import Table as TextTable
@@ -25,7 +26,7 @@ PAGE = "index.html"
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    For runs on the virtual clock, also write time.png and time.svg.
+    For runs on the virtual clock, also write time.png and time.svg; with runs of devices that train alone, gains.csv.
 
     Raises:
         OutputError: the files cannot be written.
@@ -33,13 +34,21 @@ def write_results(results: SweepResults, out: Path) -> None:
     figure, panels = figure_of(results), curves_of(results)
     try:
         (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
-        (out / "table.md").write_text(results.markdown(), encoding="utf-8")
+        (out / "table.md").write_text(markdown_of(results), encoding="utf-8")
+        if gains := gains_csv(results):
+            (out / "gains.csv").write_text(gains, encoding="utf-8", newline="")
         figure.write(out, "figure")
         if panels:
             write_panels(panels, results.of.metric, out, "time")
     except OSError as error:
         raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
     write_page(out / PAGE, render_page(results, figure))
+
+
+def markdown_of(results: SweepResults) -> str:
+    """Return all tables as Markdown."""
+    more = "".join(f"\n{title}:\n\n{results.as_markdown(table)}" for title, table in more_tables(results))
+    return results.markdown() + more
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
@@ -100,7 +109,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         ),
         figure=_figure(figure),
         table=_table(results, "Mean ± sample standard deviation over seeds", results.table()),
-        differences=Markup(f"{_differences(results)}{_costs(results)}"),
+        differences=Markup(f"{_differences(results)}{_more(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
     )
@@ -128,6 +137,14 @@ def _differences(results: SweepResults) -> Markup:
     return Markup(f"<section><h2>Differences</h2>{_table(results, caption, results.differences())}</section>")
 
 
+def _more(results: SweepResults) -> Markup:
+    caption = "Over the seeds that are done"
+    parts = (
+        f"<section><h2>{title}</h2>{_table(results, caption, given)}</section>" for title, given in more_tables(results)
+    )
+    return Markup("".join(parts))
+
+
 def _costs(results: SweepResults) -> Markup:
     if not results.costs:
         return Markup("")
@@ -148,12 +165,13 @@ def _run_table(results: SweepResults) -> Markup:
     report.
     """
     sweep = results.sweep
-    by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
-    for run in sweep.runs:
-        by_place[run.place].append(run)
+    runs = {(run.place, run.seed): run for run in sweep.runs}
     rows = [
-        [place.cell, *(choice for _, choice in place.setting), *(_link(results, run) for run in runs)]
-        for place, runs in by_place.items()
+        [
+            *(place.cell, *(choice for _, choice in place.setting)),
+            *(_link(results, runs.get((place, seed))) for seed in sweep.seeds),
+        ]
+        for place in sweep.places
     ]
     head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
     return table(
@@ -161,9 +179,9 @@ def _run_table(results: SweepResults) -> Markup:
     )
 
 
-def _link(results: SweepResults, run: SweepRun) -> Markup:
-    record = results.records.get((run.place, run.seed))
-    if record is None:
+def _link(results: SweepResults, run: SweepRun | None) -> Markup:
+    record = results.records.get((run.place, run.seed)) if run is not None else None
+    if run is None or record is None:
         return html(NO_VALUE)
     href = quote(f"{run.path.as_posix()}/report.html")
     return Markup(f'<a href="{href}">{html(measured(record.summary.mean, record.headline))}</a>')

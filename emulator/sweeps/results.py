@@ -50,6 +50,11 @@ class SweepResults:
         return (*self._there(self.of.results), *tasks)
 
     @cached_property
+    def fairness(self) -> tuple[str, ...]:
+        """Return the names of the measures of fairness over devices, if any run has them."""
+        return self._there(self.of.fairness)
+
+    @cached_property
     def costs(self) -> tuple[str, ...]:
         """Return the names of the costs in bytes, if any run has them."""
         return self._there(COSTS)
@@ -77,13 +82,13 @@ class SweepResults:
 
     def table(self) -> Table:
         """Return a table with a row per place: mean ± standard deviation of each measure, shares in percent."""
-        return self._table_of(self.measures)
+        return self.table_of(self.measures)
 
     def cost_table(self) -> Table:
         """Return a table with a row per place: mean ± standard deviation of the bytes that devices have sent and
         received.
         """
-        return self._table_of(self.costs)
+        return self.table_of(self.costs)
 
     def differences(self) -> Table:
         """Return a table with a row per place except the baseline's: paired differences, and the number of better
@@ -115,14 +120,14 @@ class SweepResults:
 
     def markdown(self) -> str:
         """Return both tables as Markdown."""
-        text = self._markdown(self.table())
+        text = self.as_markdown(self.table())
         if self.sweep.baseline is not None:
-            text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{self._markdown(self.differences())}"
-        return text + (f"\n{COSTS_SAID}:\n\n{self._markdown(self.cost_table())}" if self.costs else "")
+            text += f"\nMinus {self.sweep.baseline}, seed by seed:\n\n{self.as_markdown(self.differences())}"
+        return text + (f"\n{COSTS_SAID}:\n\n{self.as_markdown(self.cost_table())}" if self.costs else "")
 
     @property
     def _measured(self) -> tuple[str, ...]:
-        return (*self.measures, *self.costs)
+        return (*self.measures, *self.fairness, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the measures that any run has."""
@@ -130,7 +135,8 @@ class SweepResults:
             name for name in names if any(self.of.named(name).of(run) is not None for run in self.records.values())
         )
 
-    def _table_of(self, names: Sequence[str]) -> Table:
+    def table_of(self, names: Sequence[str]) -> Table:
+        """Return a table with a row per place and a column per measure."""
         rows = [
             [*_where(place), str(self._count(place)), *(self._said(self.spread(place, name), name) for name in names)]
             for place in self.sweep.places
@@ -160,8 +166,9 @@ class SweepResults:
             return NO_VALUE
         return f"{self._said(difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"
 
-    def _markdown(self, given: Table) -> str:
-        return _markdown(*given, self.of.is_number)
+    def as_markdown(self, given: Table) -> str:
+        """Return a table of these results as Markdown."""
+        return as_markdown(*given, self.of.is_number)
 
     def _head(self) -> list[str]:
         return ["cell", *self.sweep.axes]
@@ -174,6 +181,7 @@ def _where(place: Place) -> list[str]:
     return [place.cell, *(choice for _, choice in place.setting)]
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], is_number: Callable[[str], bool]) -> str:
+def as_markdown(head: Sequence[str], rows: Sequence[Sequence[str]], is_number: Callable[[str], bool]) -> str:
+    """Return a table as Markdown."""
     rule = ["---:" if is_number(name) else "---" for name in head]
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))

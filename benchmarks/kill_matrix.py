@@ -33,7 +33,8 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.commands.main import EXIT_INTERRUPTED, execute
+from emulator.commands.main import execute
+from fedstrata.errors import EXIT_INTERRUPTED
 
 # two chunks of model and update on the wire, so that there is a middle to be killed in
 EXPERIMENT = """

@@ -45,7 +45,7 @@ def measure(devices: int, examples: int) -> tuple[float, float, float, float]:
     """Return CPU seconds of the plan, MiB of the answers, the plan's peak beyond them, and the index."""
     given = answers_of(devices, examples)
     facts = Facts(device_count=devices, seed=SEED, input_shape=(1, 28, 28), num_classes=CLASSES)
-    method = LabelMeans.of({"name": "label_means", "clusters": GROUPS}, facts)
+    method = LabelMeans(LabelMeans.Options(name="label_means", clusters=GROUPS), facts)
     candidates = [Candidate(device_index=index, num_examples=examples) for index in given]
     answers = Answers(candidates, {LABELS: given})
     start = time.process_time()

@@ -3,9 +3,9 @@ issues.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
@@ -17,7 +17,37 @@ from fedstrata.trust.names import NAMED, ROLES, Name, device_names
 if TYPE_CHECKING:
     from emulator.cluster.certificates import ReleaseCertificates
 
+    Place: TypeAlias = "Folder | ReleaseCertificates"
+
 AUTHORITY, DEVICES = "authority", "devices"
+
+
+class Folder:
+    """Hold the certificates in a folder and below it, and perhaps their authority."""
+
+    def __init__(self, folder: Path, of: "ReleaseCertificates | None" = None) -> None:
+        """Set `of` if the authority is a release's. Then certificates by others may be in the folder, too."""
+        self.command = "fedstrata certs renew"
+        self.renewal = self.command if of is None else of.command
+        self._folder = folder
+        self._domain = None if of is None else of.domain
+
+    def __str__(self) -> str:
+        return str(self._folder / AUTHORITY)
+
+    def existing_authority(self) -> Authority:
+        return Authority.load(self._folder / AUTHORITY)
+
+    def keep(self, authority: Authority) -> None:
+        authority.replace_in(self._folder / AUTHORITY)
+
+    def holders(self) -> list[Issued]:
+        if self._domain is None:
+            return show(self._folder)
+        return [one for one in map(Issued.read, _places(self._folder)) if one.peer.domain == self._domain]
+
+    def give(self, place: str, files: Mapping[str, bytes]) -> None:
+        write_private(Path(place), files)
 
 
 def init(folder: Path, run: str) -> Path:
@@ -38,7 +68,7 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
         CertificateError: there is no authority, the name is not allowed, or it has a certificate already.
     """
     names = names_of(role, ids)
-    authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
+    authority = _places_of(folder, release)[0].existing_authority()
     place = folder / (names[0].id or role)
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
@@ -70,41 +100,6 @@ def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
     return _certificates_of(release).revoke(names_of(role, ids))
 
 
-def _authority_of(release: Release) -> Authority:
-    return _certificates_of(release).existing_authority()
-
-
-def renew_pods(release: Release) -> list[str]:
-    """Renew the certificates of a release's pods. Return the names of their Secrets. Raises CertificateError."""
-    return _certificates_of(release).renew()
-
-
-def renew_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Renew like `renew_authority`, for a release on Kubernetes and a folder. Yield the holders."""
-    certificates = _certificates_of(release)
-    boards = _issued_by_release(folder, certificates.domain)
-    yield from certificates.renew_authority()
-    yield from _names(_told_to_trust(certificates.existing_authority(), boards))
-
-
-def drop_authority_of_release(release: Release, folder: Path) -> Iterator[str]:
-    """Drop like `drop_authority`, for a release on Kubernetes and a folder. Yield the holders."""
-    certificates = _certificates_of(release)
-    boards = _issued_by_release(folder, certificates.domain)
-    _check_issued(certificates.existing_authority(), boards)
-    yield from certificates.drop_authority_before()
-    yield from _names(_told_to_trust(certificates.existing_authority(), boards))
-
-
-def _issued_by_release(folder: Path, domain: str) -> list[Issued]:
-    """Return the release's certificates in a folder and below it; none if the folder is missing."""
-    return [one for one in map(Issued.read, _places(folder)) if one.peer.domain == domain]
-
-
-def _names(told: Iterator[Issued]) -> Iterator[str]:
-    return (str(one.folder) for one in told)
-
-
 def _certificates_of(release: Release) -> "ReleaseCertificates":
     from emulator.cluster.certificates import ReleaseCertificates
     from emulator.cluster.kubernetes import InstalledRelease
@@ -125,22 +120,24 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     return [Name(role, *ids)]
 
 
-def renew(folder: Path, days: int, release: Release | None = None) -> Iterator[Issued]:
-    """Renew all certificates in a folder, each with a new key. Yield each when it is made.
+def renew(folder: Path, days: int, release: Release | None = None, *, of_pods: bool = False) -> Iterator[Issued]:
+    """Renew all certificates in a folder, or of a release's pods, each with a new key. Yield each when it is made.
 
     The authority, in the folder or of a release on Kubernetes, has issued them before.
 
     Raises:
         CertificateError: there is no authority or no certificate, or one belongs to another run. All stay unchanged.
     """
-    authority = Authority.load(folder / AUTHORITY) if release is None else _authority_of(release)
-    for old in _issued_for(authority, folder):
-        authority.issue(old.peer.names, old.folder, days=days)
-        yield Issued.read(old.folder)
+    keeper, *_ = _places_of(folder, release)
+    authority = keeper.existing_authority()
+    for place, old in _holders([keeper if of_pods else Folder(folder)], authority):
+        files = authority.issued(old.peer.names, days=days)
+        place.give(old.place, files)
+        yield Issued.parse(files[CERT], old.place)
 
 
-def renew_authority(folder: Path) -> Iterator[Issued]:
-    """Make another authority, and let all holders of the folder's certificates trust both. Yield the holders.
+def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
+    """Make another authority, and let all holders of certificates trust both. Yield the holders.
 
     Certificates stay signed by the old authority until `renew` replaces them.
 
@@ -148,54 +145,56 @@ def renew_authority(folder: Path) -> Iterator[Issued]:
         CertificateError: there is no authority or no certificate, or an even older authority is still trusted. Nothing
             is changed.
     """
-    authority = Authority.load(folder / AUTHORITY)
-    holders, successor = _issued_for(authority, folder), authority.succeeded()
-    successor.replace_in(folder / AUTHORITY)
-    yield from _told_to_trust(successor, holders)
+    places = _places_of(folder, release)
+    authority = places[0].existing_authority()
+    holders = _holders(places, authority)
+    yield from _trusted(places[0], authority.succeeded(), holders)
 
 
-def drop_authority(folder: Path) -> Iterator[Issued]:
+def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
     """End the trust of all holders in the old authority. Yield each holder that receives the new list.
 
     Raises:
-        CertificateError: there is no old authority, or it still vouches for a certificate in the folder. Nothing is
-            changed.
+        CertificateError: there is no old authority, or it still vouches for a certificate. Nothing is changed.
     """
-    authority = Authority.load(folder / AUTHORITY)
+    places = _places_of(folder, release)
+    keeper, authority = places[0], places[0].existing_authority()
     if not authority.before:
-        raise CertificateError(
-            f"{folder / AUTHORITY} has one authority; fedstrata certs renew --authority new makes a second one"
-        )
-    holders = _issued_for(authority, folder)
-    _check_issued(authority, holders)
-    authority.alone().replace_in(folder / AUTHORITY)
-    yield from _told_to_trust(authority.alone(), holders)
-
-
-def _check_issued(authority: Authority, holders: Sequence[Issued]) -> None:
-    """Refuse certificates that are not signed by an authority's own key. Raises CertificateError."""
-    for one in holders:
-        if authority.before and not authority.has_issued(one.certificate):
+        raise CertificateError(f"{keeper} has one authority; {keeper.command} --authority new makes a second one")
+    holders = _holders(places, authority)
+    for place, one in holders:
+        if not authority.has_issued(one.certificate):
             raise CertificateError(
-                f"{one.folder} still has a certificate by the old authority; run fedstrata certs renew first"
+                f"{one.place} still has a certificate by the old authority; run {place.renewal} first"
             )
+    yield from _trusted(keeper, authority.alone(), holders)
 
 
-def _told_to_trust(authority: Authority, holders: Sequence[Issued]) -> Iterator[Issued]:
-    for one in holders:
-        write_private(one.folder, {CA: authority.trusted()})
+def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
+    """Replace the authority, and let all holders trust the new one. Yield each."""
+    keeper.keep(authority)
+    for place, one in holders:
+        place.give(one.place, {CA: authority.trusted()})
         yield one
 
 
-def _issued_for(authority: Authority, folder: Path) -> list[Issued]:
-    """Return the certificates in a folder. Raises CertificateError if there are none, or one belongs to another run."""
-    found = show(folder)
-    for one in found:
+def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Place, Issued]]":
+    """Return the certificates of some places. Raises CertificateError if one belongs to another run."""
+    found = [(place, one) for place in places for one in place.holders()]
+    for _, one in found:
         if one.peer.domain != authority.domain:
             raise CertificateError(
-                f"{one.folder} is of run {one.peer.domain!r}, and the authority of {authority.domain!r}"
+                f"{one.place} is of run {one.peer.domain!r}, and the authority of {authority.domain!r}"
             )
     return found
+
+
+def _places_of(folder: Path, release: Release | None) -> "list[Place]":
+    """Return the places of certificates by an authority. The first has the authority."""
+    if release is None:
+        return [Folder(folder)]
+    certificates = _certificates_of(release)
+    return [certificates, Folder(folder, certificates)]
 
 
 def show(folder: Path) -> list[Issued]:

@@ -76,7 +76,7 @@ def run(
 
 def load(folder: str | PathLike[str]) -> "Record":
     """Open the record in a folder. Raises DataError if the folder has no record or a damaged one."""
-    return Record(_record=load_record(Path(folder)))
+    return _record_of(load_record(Path(folder)))
 
 
 def sweep(
@@ -115,37 +115,19 @@ def sweep(
 class Record:
     """Hold the result of a run: its facts, tables and models."""
 
+    folder: Path
+    """Folder of the record."""
+    name: str
+    """Name of the experiment."""
+    run_id: str
+    """Name of the experiment and the first twelve digits of its SHA-256."""
+    seed: int
+    """Seed of the experiment."""
+    status: Literal["completed", "failed"]
+    """Outcome of the run: `completed`, or `failed` without a result."""
+    reason: str | None
+    """Reason for which the run failed; None if it did not fail."""
     _record: RunRecord
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the record."""
-        return self._record.folder
-
-    @property
-    def name(self) -> str:
-        """Name of the experiment."""
-        return self._record.name
-
-    @property
-    def run_id(self) -> str:
-        """Name of the experiment and the first twelve digits of its SHA-256."""
-        return self._record.summary.run_id
-
-    @property
-    def seed(self) -> int:
-        """Seed of the experiment."""
-        return self._record.summary.seed
-
-    @property
-    def status(self) -> Literal["completed", "failed"]:
-        """Outcome of the run: `completed`, or `failed` without a result."""
-        return self._record.summary.status
-
-    @property
-    def reason(self) -> str | None:
-        """Reason for which the run failed; None if it did not fail."""
-        return self._record.summary.reason
 
     @property
     def accuracy(self) -> float:
@@ -305,7 +287,7 @@ class SweepRecord:
         """Return the record of one run. `setting` is the choice of each axis. Raises KeyError for an unknown run."""
         for (place, number), record in self._results.records.items():
             if (place.cell, number, dict(place.setting)) == (cell, seed, dict(setting or {})):
-                return Record(_record=record)
+                return _record_of(record)
         raise KeyError(f"no run of cell {cell!r}, seed {seed}, setting {dict(setting or {})}")
 
     def __repr__(self) -> str:
@@ -313,7 +295,17 @@ class SweepRecord:
 
     def _repr_html_(self) -> str:
         """Return the table, for a notebook."""
-        return html_table(*self._results.table())
+        from emulator.sweeps import tables
+
+        return html_table(*tables.means(self._results))
+
+
+def _record_of(record: RunRecord) -> Record:
+    summary = record.summary
+    return Record(
+        folder=record.folder, name=record.name, run_id=summary.run_id, seed=summary.seed, status=summary.status,
+        reason=summary.reason, _record=record,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

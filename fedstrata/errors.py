@@ -5,8 +5,7 @@ one and ends with `.exit_code`. The exit codes are documented in docs/reference/
 """
 
 from collections.abc import Mapping
-
-import grpc
+from typing import Literal
 
 EXIT_OK = 0
 EXIT_USAGE = 2  # bad arguments or a bad experiment file
@@ -28,20 +27,26 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command.",
 }
 
+# The names that gRPC gives its status codes. Names, so that errors load without gRPC.
+Status = Literal[
+    "ABORTED", "ALREADY_EXISTS", "DATA_LOSS", "FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND",
+    "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE",
+]  # fmt: skip
+
 
 class FedstrataError(Exception):
     """Base class of all errors that Fedstrata raises on purpose. Each has a message of one line, a gRPC status and an
     exit code.
     """
 
-    status: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    status: Status = "INTERNAL"
     exit_code: int = EXIT_RUN_FAILED
 
 
 class ExperimentError(FedstrataError):
     """The experiment file says something that is not allowed."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     exit_code = EXIT_USAGE
 
 
@@ -52,14 +57,14 @@ class PluginError(ExperimentError):
 class MissingPackageError(FedstrataError):
     """A package that only some users need is not installed here."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     exit_code = EXIT_USAGE
 
 
 class DataError(FedstrataError):
     """A data set is missing, damaged or smaller than required."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     exit_code = EXIT_DATA
 
 
@@ -72,39 +77,39 @@ class OutputError(FedstrataError):
 class CertificateError(FedstrataError):
     """A certificate or key is missing or damaged, the two do not belong together, or a name is not allowed."""
 
-    status = grpc.StatusCode.UNAUTHENTICATED
+    status = "UNAUTHENTICATED"
     exit_code = EXIT_USAGE
 
 
 class NotAllowedError(FedstrataError):
     """The caller's certificate does not allow the call."""
 
-    status = grpc.StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
     exit_code = EXIT_USAGE
 
 
 class OutdatedError(FedstrataError):
     """The caller's certificate has expired since its connection began. A newer certificate is accepted."""
 
-    status = grpc.StatusCode.UNAUTHENTICATED
+    status = "UNAUTHENTICATED"
 
 
 class RosterError(FedstrataError):
     """The device does not mask its update for this roster, and waits for another roster."""
 
-    status = grpc.StatusCode.UNAUTHENTICATED
+    status = "UNAUTHENTICATED"
 
 
 class TooManyCallsError(FedstrataError):
     """One identity has made more calls than its share. The same call succeeds later."""
 
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    status = "RESOURCE_EXHAUSTED"
 
 
 class AddressError(FedstrataError):
     """An address cannot be bound, or a peer does not answer."""
 
-    status = grpc.StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     exit_code = EXIT_NETWORK
 
 
@@ -125,90 +130,90 @@ class ParentAwayError(AddressError):
 class NotServedError(FedstrataError):
     """This LPS does not serve the cluster now: ask the GPS for the LPS that serves it."""
 
-    status = grpc.StatusCode.NOT_FOUND
+    status: Status = "NOT_FOUND"
 
 
 class NotMemberError(NotServedError):
     """The caller, by its certificate, does not belong to the cluster: ask the GPS for the assignment."""
 
-    status = grpc.StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
 
 
 class NotReadyError(FedstrataError):
     """The parent is still starting. The same call succeeds later."""
 
-    status = grpc.StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
 
 
 class ResourceError(FedstrataError):
     """This machine allows a process fewer resources than it needs."""
 
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    status = "RESOURCE_EXHAUSTED"
 
 
 class StateError(FedstrataError):
     """A state file is truncated or altered, or belongs to another run."""
 
-    status = grpc.StatusCode.DATA_LOSS
+    status = "DATA_LOSS"
 
 
 class WrongRunError(FedstrataError):
     """The call comes from another run, or from a process with another experiment file."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     exit_code = EXIT_USAGE
 
 
 class UnknownChildError(FedstrataError):
     """This parent does not know the device or LPS."""
 
-    status = grpc.StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
 
 
 class DuplicateDeviceError(FedstrataError):
     """A second process claims a device id that is in use."""
 
-    status = grpc.StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     exit_code = EXIT_USAGE
 
 
 class PayloadError(FedstrataError):
     """Tensors differ from their declaration in name, dtype, shape or size, or a value is not finite."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
 
 
 class OffsetError(FedstrataError):
     """A chunk does not continue at the receiver's position: ask for the position and resume there."""
 
-    status = grpc.StatusCode.OUT_OF_RANGE
+    status = "OUT_OF_RANGE"
 
 
 class SupersededError(FedstrataError):
     """The sender of a stream has opened a newer stream for the same payload."""
 
-    status = grpc.StatusCode.ABORTED
+    status = "ABORTED"
 
 
 class StalledError(FedstrataError):
     """Too little of an upload has arrived within the time allowed."""
 
-    status = grpc.StatusCode.ABORTED
+    status = "ABORTED"
 
 
 class ExcludedError(FedstrataError):
     """The child was refused for the rest of the run."""
 
-    status = grpc.StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
 
 
 class RunStoppedError(FedstrataError):
     """The run has ended without a result."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
 
 
 class NoUpdatesError(FedstrataError):
     """A mean was requested before any update was added."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"

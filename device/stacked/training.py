@@ -1,7 +1,7 @@
 """Training of many devices at once, with dense networks as batched matrix products with a leading device axis."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -37,19 +37,21 @@ class Stacked:
         """
         self._most_devices = most_devices
         self._alone = OneByOne()
-        self._has_said_why_not = False
+        self._reasons_said: set[str] = set()
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """Return the results of training, in the order of the jobs."""
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            is_whole = job.targets is None and job.only is None
-            if _is_computed_here(job) and is_whole and job.training.optimiser.is_plain:
+            reason = _why_alone(job)
+            if reason is None:
                 alike[_alike(job)].append(place)
-            else:
-                self._say_why_not(job)
-                (results[place],) = self._alone.train([job])
+                continue
+            if reason not in self._reasons_said:
+                self._reasons_said.add(reason)
+                log.info("devices_train_one_by_one", reason=reason)
+            (results[place],) = self._alone.train([job])
         for places in alike.values():
             first = jobs[places[0]]
             most_bytes = STACK_BYTES if first.correct is None else CORRECTED_STACK_BYTES
@@ -62,7 +64,7 @@ class Stacked:
         results: dict[int, Evaluation] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
-            if _is_computed_here(job):
+            if _why_not_stacked(job, [job.examples]) is None:
                 alike[(job.model.dense, job.examples.scale)].append(place)
             else:
                 (results[place],) = self._alone.evaluate([job])
@@ -76,21 +78,27 @@ class Stacked:
         most = self._most_devices or max(1, most_bytes // device_bytes)
         return (places[start : start + most] for start in range(0, len(places), most))
 
-    def _say_why_not(self, job: TrainingJob) -> None:
-        if self._has_said_why_not or (_is_computed_here(job) and job.training.optimiser.is_plain):
-            return
-        self._has_said_why_not = True
-        reason = "the optimiser is not plain SGD" if _is_computed_here(job) else "the task is another"
-        if not job.model.dense:
-            reason = "the model is not a plain dense network"
-        log.info("devices_train_one_by_one", reason=reason)
+
+def _why_alone(job: TrainingJob) -> str | None:
+    """Return why a device trains by itself; None if this module can train it with others."""
+    reason = _why_not_stacked(job, [job.examples, job.held_out])
+    if reason is not None:
+        return reason
+    if not job.training.optimiser.is_plain:
+        return "the optimiser is not plain SGD"
+    if job.targets is not None:
+        return "the method gives targets in place of labels"
+    return None if job.only is None else "the method trains a part of the tensors"
 
 
-def _is_computed_here(job: TrainingJob | EvaluationJob) -> bool:
-    """Return whether this module can compute the job: a dense network with the loss of `Classification` itself."""
-    examples = [job.examples, job.held_out] if isinstance(job, TrainingJob) else [job.examples]
+def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Examples | None]) -> str | None:
+    """Return why this module cannot compute a job; None for a dense network with the loss of `Classification`."""
+    if not job.model.dense:
+        return "the model is not a plain dense network"
+    if type(job.task) is not Classification:
+        return "the task is another"
     is_drawn = any(part is not None and part.is_drawn for part in examples)
-    return bool(job.model.dense) and type(job.task) is Classification and not is_drawn
+    return "inputs are read anew in each step" if is_drawn else None
 
 
 def batch_rows(job: TrainingJob) -> int:

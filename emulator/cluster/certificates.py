@@ -29,9 +29,14 @@ class ReleaseCertificates:
     """Issue the certificates of a release's pods. Existing certificates that still fit are kept."""
 
     def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
+        self.command = f"fedstrata certs renew --release {release.name}"
+        self.renewal = f"{self.command} --pods"
         self._release = release
         self._secrets = secrets
         self._new: list[str] = []
+
+    def __str__(self) -> str:
+        return f"release {self._release.name}"
 
     def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
         """Make sure that each holder has a valid certificate, without deleting any. Return the holders of new ones.
@@ -48,52 +53,32 @@ class ReleaseCertificates:
             self._write(self.secret(who), _as_secret(authority.issued(holders[who])))
         return lacking
 
-    def renew(self) -> list[str]:
-        """Renew all certificates of the release's pods by its authority. Return the names of their Secrets.
-
-        Raises:
-            CertificateError: there is no authority or no certificate, or one cannot be read. All stay unchanged.
-        """
-        authority, holders = self.existing_authority(), self._issued()
-        for name, issued in holders.items():
-            self._secrets.write(name, _as_secret(authority.issued(issued.peer.names)))
-        return list(holders)
-
-    def renew_authority(self) -> list[str]:
-        """Make another authority, and let all pods trust both. Return the names of their Secrets.
-
-        Raises:
-            CertificateError: an even older authority is still trusted, or an error of `renew`. Nothing is changed.
-        """
-        before, holders = self.existing_authority(), self._issued()
-        return self._told_to_trust(before.succeeded(), holders)
-
-    def drop_authority_before(self) -> list[str]:
-        """End the trust of all pods in the old authority. Return the names of their Secrets.
-
-        Raises:
-            CertificateError: there is no old authority, or it still vouches for a certificate. Nothing is changed.
-        """
-        authority, holders = self.existing_authority(), self._issued()
-        if not authority.before:
-            raise CertificateError(
-                f"release {self._release.name} has one authority; fedstrata certs renew --release "
-                f"{self._release.name} --authority new makes a second one"
-            )
-        if still := next((name for name, one in holders.items() if not authority.has_issued(one.certificate)), None):
-            raise CertificateError(
-                f"Secret {still} still has a certificate by the old authority; first run fedstrata certs renew "
-                f"--release {self._release.name} --pods"
-            )
-        return self._told_to_trust(authority.alone(), holders)
-
-    def _told_to_trust(self, authority: Authority, holders: Iterable[str]) -> list[str]:
-        """Replace the old authority, and give the new one to all holders as trusted."""
+    def keep(self, authority: Authority) -> None:
+        """Replace the authority of the release. Its pods that trust the new one are not replaced."""
         first = self.fingerprint().encode()
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
-        for name in holders:
-            self._secrets.write(name, {**(self._secrets.read(name) or {}), "ca.crt": authority.trusted()})
-        return list(holders)
+
+    def holders(self) -> list[Issued]:
+        """Return the certificates of the release's pods. Raises CertificateError if there are none, or for a damaged
+        one.
+        """
+        others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
+        found = [self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)]
+        if not found:
+            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
+        return found
+
+    def _holder(self, name: str) -> Issued:
+        try:
+            return Issued.parse((self._secrets.read(name) or {}).get("tls.crt", b""), name)
+        except (CertificateError, ValueError):
+            raise CertificateError(
+                f"Secret {name} holds no certificate of this release; fedstrata up makes a new one"
+            ) from None
+
+    def give(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Replace some files of a holder, by the name of its Secret."""
+        self._secrets.write(name, {**(self._secrets.read(name) or {}), **_as_secret(files)})
 
     def revoke(self, names: Iterable[Name]) -> str:
         """Revoke all certificates of some names. Return the name of the Secret with the list.
@@ -110,23 +95,6 @@ class ReleaseCertificates:
             raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
         self._secrets.write(name, revoked.with_also(names).files())
         return name
-
-    def _issued(self) -> dict[str, Issued]:
-        """Return the certificates of the release's pods by Secret. Raises CertificateError."""
-        others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
-        found = {name: self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)}
-        if not found:
-            raise CertificateError(f"namespace {self._release.namespace} has no certificate of {self._release.name}")
-        return found
-
-    def _holder(self, name: str) -> Issued:
-        with _folder_of(self._secrets.read(name) or {}, FILES, name) as folder:
-            try:
-                return Issued.read(folder)
-            except CertificateError:
-                raise CertificateError(
-                    f"Secret {name} holds no certificate of this release; fedstrata up makes a new one"
-                ) from None
 
     def _write(self, name: str, data: Mapping[str, bytes]) -> None:
         if self._secrets.write(name, data):
@@ -286,7 +254,7 @@ def _folder_of(found: Mapping[str, bytes], files: Mapping[str, str], name: str) 
 
 
 def _as_secret(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {key: files[file] for key, file in FILES.items()}
+    return {key: files[file] for key, file in FILES.items() if file in files}
 
 
 def _authority_secret(authority: Authority) -> dict[str, bytes]:

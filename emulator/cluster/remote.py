@@ -34,7 +34,7 @@ from emulator.local.faults import refuse_faults
 from emulator.results.output import new_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
-from emulator.runs.progress import Display, Quiet
+from emulator.runs.progress import Display
 from emulator.shipped.share import CHART
 from fedstrata.datasets import load_dataset
 from fedstrata.errors import (
@@ -235,7 +235,7 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
             GPS trusts. The message begins with `unknown`, which says what the caller cannot know then.
     """
     try:
-        return status(release, Quiet(), once=True)
+        return status(release, Display(), once=True)
     except (AccountError, CertificateError, HandshakeError) as error:
         raise type(error)(f"{unknown}: {error}") from None
     except (AddressError, RunStoppedError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.commands.kubernetes import Context, Kubeconfig, Namespace
+from emulator.commands.options import Place, with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +45,7 @@ def init(
 
 
 @certs.command()
+@with_groups
 def issue(
     *,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
@@ -54,17 +55,16 @@ def issue(
     folder: Folder = CERTS,
     days: Days = CERTIFICATE_DAYS,
     release: OfRelease = None,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    place: Place,
 ) -> None:
     """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
     from emulator.certs import issue as make
 
-    print(make(folder, role, names or [], days, _place(release, namespace, context, kubeconfig)))
+    print(make(folder, role, names or [], days, _release(release, place)))
 
 
 @certs.command()
+@with_groups
 def renew(
     *,
     folder: Folder = CERTS,
@@ -80,29 +80,23 @@ def renew(
         bool,
         typer.Option("--pods", help="Renew the certificates of the release's pods, in their Secrets, not a folder's."),
     ] = False,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    place: Place,
 ) -> None:
     """Issue all certificates of a folder anew, with new keys; running processes take them without a restart."""
     from emulator import certs as work
     from fedstrata.errors import CertificateError
 
-    place = _place(release, namespace, context, kubeconfig)
-    if pods and (place is None or authority is not None):
+    where = _release(release, place)
+    if pods and (where is None or authority is not None):
         raise CertificateError("--pods needs --release NAME, and goes without --authority")
-    if pods and place is not None:
-        _print_lines(work.renew_pods(place))
-    elif authority is None:
-        _print(work.renew(folder, days, place))
-    elif place is not None:
-        change = work.renew_authority_of_release if authority is Change.new else work.drop_authority_of_release
-        _print_lines(change(place, folder))
+    if authority is None:
+        _print(work.renew(folder, days, where, of_pods=pods))
     else:
-        _print(work.renew_authority(folder) if authority is Change.new else work.drop_authority(folder))
+        _print((work.renew_authority if authority is Change.new else work.drop_authority)(folder, where))
 
 
 @certs.command()
+@with_groups
 def revoke(
     *,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
@@ -119,14 +113,12 @@ def revoke(
             metavar="NAME", help="Revoke certificates of this Helm release; a Secret brings the list to all its pods."
         ),
     ] = None,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    place: Place,
 ) -> None:
     """Revoke all certificates of a name, in a list beside each certificate; running processes take the list."""
     from emulator import certs as work
 
-    where = _place(release, namespace, context, kubeconfig)
+    where = _release(release, place)
     if where is not None:
         print(work.revoke_of_release(where, role, names or []))
     else:
@@ -145,12 +137,8 @@ def show(
     _print(found(folder))
 
 
-def _place(release: str | None, namespace: str, context: str | None, kubeconfig: Path | None) -> "Release | None":
-    from emulator.cluster.release import Release
-
-    if release is None:
-        return None
-    return Release(name=release, namespace=namespace, context=context, kubeconfig=kubeconfig)
+def _release(name: str | None, place: Place) -> "Release | None":
+    return None if name is None else place.release(name)
 
 
 def _print_lines(told: "Iterable[object]") -> None:
@@ -161,4 +149,4 @@ def _print_lines(told: "Iterable[object]") -> None:
 def _print(certificates: "Iterable[Issued]") -> None:
     for one in certificates:
         left = "expired" if one.days_left < 0 else f"{one.days_left} days left"
-        print(f"{one.folder}: {one.peer} of {one.peer.domain}, until {one.until:%Y-%m-%d}, {left}")
+        print(f"{one.place}: {one.peer} of {one.peer.domain}, until {one.until:%Y-%m-%d}, {left}")

@@ -9,19 +9,18 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from emulator.commands import bench_device, certs, export, kubernetes, package, reproduce, retime, sweep
+from emulator.commands.options import Changes, Output, with_groups
 from emulator.commands.package import EXPERIMENT
+from fedstrata.errors import EXIT_INTERRUPTED, EXIT_USAGE, FedstrataError
+from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
 
-if TYPE_CHECKING:
-    from fedstrata.experiment import Experiment
-
 EXIT_FAULT = 1  # a fault of Fedstrata's own
-EXIT_INTERRUPTED = 130  # as fedstrata.errors has it, whose import can wait; Typer gives it too
 UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
@@ -30,12 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one key, e.g. training.global_rounds=3. Repeatable."),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")]
 
 
 def _print_version(is_asked: bool) -> None:
@@ -54,6 +47,7 @@ def _options(
 
 
 @app.command()
+@with_groups
 def run(
     *,
     experiment: Annotated[Path | None, EXPERIMENT] = None,
@@ -68,8 +62,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the interrupted or failed run in this folder.")
     ] = None,
-    overrides: Overrides = None,
-    seed: Seed = None,
+    changes: Changes,
     device_processes: Annotated[
         int | None, typer.Option(min=1, help="Share the devices among so many processes.", show_default="one per core")
     ] = None,
@@ -79,28 +72,18 @@ def run(
     has_tls: Annotated[
         bool, typer.Option("--tls/--no-tls", help="Let the processes speak TLS to each other, or not.")
     ] = True,
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line; the last is the summary.")
-    ] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
+    output: Output,
 ) -> None:
     """Run an experiment on this machine."""
     from emulator.runs.run import RunRequest
     from emulator.runs.run import run as run_request
 
-    folder = _folder_of(experiment, out, resume, is_changed=bool(overrides) or seed is not None)
-    loaded = None if experiment is None else _loaded(experiment, overrides, seed)
+    folder = _folder_of(experiment, out, resume, is_changed=bool(changes.overrides) or changes.seed is not None)
+    loaded = None if experiment is None else changes.load(experiment)
     request = RunRequest(
         experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page, has_tls=has_tls
     )
-    run_request(request, is_json=is_json, is_quiet=is_quiet)
-
-
-def _loaded(experiment: Path, overrides: list[str] | None, seed: int | None) -> "Experiment":
-    from emulator.shipped.examples import find_experiment
-    from fedstrata.experiment_file import load_experiment
-
-    return load_experiment(find_experiment(experiment), overrides or (), seed)
+    run_request(request, is_json=output.is_json, is_quiet=output.is_quiet)
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
@@ -125,10 +108,11 @@ def _unused_folder(name: str) -> Path:
 
 
 @app.command()
+@with_groups
 def check(
+    *,
     experiment: Annotated[Path, EXPERIMENT],
-    overrides: Overrides = None,
-    seed: Seed = None,
+    changes: Changes,
     is_tried: Annotated[
         bool, typer.Option("--try", help="Try the model and the task, and train two steps twice.")
     ] = False,
@@ -138,7 +122,7 @@ def check(
 
     from emulator.estimates.check import check as check_experiment
 
-    loaded = _loaded(experiment, overrides, seed)
+    loaded = changes.load(experiment)
     check_experiment(loaded, Console(highlight=False))
     if is_tried:
         from device.repeat import try_experiment
@@ -225,7 +209,6 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _told_error(error: Exception) -> int:
-    from fedstrata.errors import EXIT_USAGE, FedstrataError
     from fedstrata.process.quoting import printable
 
     if isinstance(error, FedstrataError):
@@ -268,8 +251,7 @@ def main() -> None:
     # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print_whatever_comes()
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    look_also_in([Path.cwd()])
     ended: list[int] = []
     atexit.register(_end_with, ended)  # the first to be registered is the last to be called
     code = execute(sys.argv[1:])

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from emulator.commands.options import Output, with_groups
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,6 +23,7 @@ def _complete_table(incomplete: str) -> list[str]:
 JOBS = typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
 
 
+@with_groups
 def reproduce(
     *,
     name: Annotated[
@@ -44,10 +47,7 @@ def reproduce(
     ] = Path("runs/reproduced"),
     jobs: Annotated[int | None, JOBS] = None,
     has_times: Annotated[bool, typer.Option("--times/--no-times", help="Say in the page how long runs took.")] = True,
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line; the last is of the table.")
-    ] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
+    output: Output,
 ) -> None:
     """Run a published table, and compare each value with the paper's; continue a stopped one."""
     from rich.console import Console
@@ -65,12 +65,13 @@ def reproduce(
     request = ReproduceRequest(
         name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs, has_times=has_times
     )
-    outcome = do_reproduce(request, make_display(console, is_json=is_json, is_quiet=is_quiet))
-    _tell(outcome, request.out / name, console, is_json=is_json)
+    outcome = do_reproduce(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+    _tell(outcome, request.out / name, console, is_json=output.is_json)
     if outcome.failure is not None:
         raise outcome.failure
 
 
+@with_groups
 def verify(
     *,
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a sweep or table, or a tar of it.")],
@@ -79,10 +80,7 @@ def verify(
         int | None, typer.Option(min=0, metavar="S", help="Draw by this seed.", show_default="a new one")
     ] = None,
     jobs: Annotated[int | None, JOBS] = None,
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line; the last is the verdict.")
-    ] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
+    output: Output,
 ) -> None:
     """Check somebody's results: tables against records, and some runs against their replay, to the bit."""
     import secrets
@@ -96,9 +94,9 @@ def verify(
     console = Console(highlight=False)
     drawn_by = secrets.randbelow(1 << 31) if seed is None else seed
     with opened(bundle) as found:
-        display = make_display(console, is_json=is_json, is_quiet=is_quiet)
+        display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
         verdict = do_verify(found, cells=cells, seed=drawn_by, display=display, jobs=jobs)
-    _tell_verdict(verdict, drawn_by, console, is_json=is_json)
+    _tell_verdict(verdict, drawn_by, console, is_json=output.is_json)
     if verdict.failure is not None:
         raise verdict.failure
 
@@ -143,7 +141,7 @@ def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json:
         })  # fmt: skip
         return
     right = {"seeds", "theirs", "ours", "difference"}
-    print_table(console, table.about.title, comparison_rows(table, results), right.__contains__)
+    print_table(console, right.__contains__, table.about.title, comparison_rows(table, results))
     console.print(f"page    {folder.parent / PAGE}\ntables  {folder / 'index.html'}", soft_wrap=True, markup=False)
 
 

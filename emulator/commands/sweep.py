@@ -1,10 +1,13 @@
 """The command for many runs: sweep."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from emulator.commands.options import Output, with_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from emulator.sweeps.sweep import SweepOutcome
 
 
+@with_groups
 def sweep(
     *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file, as docs/sweep.md describes it.")],
@@ -25,10 +29,7 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
     ] = None,
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line; the last is of the sweep.")
-    ] = False,
-    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
+    output: Output,
 ) -> None:
     """Run an experiment in many cells, settings and seeds, and make one table; continue a stopped sweep."""
     from rich.console import Console
@@ -40,8 +41,8 @@ def sweep(
 
     console = Console(highlight=False)
     request = SweepRequest(sweep=load_sweep(file), out=out, jobs=jobs)
-    outcome = do_sweep(request, make_display(console, is_json=is_json, is_quiet=is_quiet))
-    _tell(outcome, out, console, is_json=is_json)
+    outcome = do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+    _tell(outcome, out, console, is_json=output.is_json)
     if outcome.failure is not None:
         raise outcome.failure
 
@@ -50,8 +51,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     """Print the result."""
     from emulator.console.units import counted, human_seconds
     from emulator.runs.progress import print_json
-    from emulator.sweeps.fairness import more_tables
-    from emulator.sweeps.results import COSTS_SAID
+    from emulator.sweeps import tables
 
     cost, results = outcome.cost, outcome.results
     if is_json:
@@ -61,15 +61,10 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
             "cores": cost.cores,
         })  # fmt: skip
         return
-    print_table(console, "Mean ± sample standard deviation over seeds", results.table(), results.of.is_number)
-    if results.sweep.baseline is not None:
-        print_table(
-            console, f"Minus {results.sweep.baseline}, seed by seed", results.differences(), results.of.is_number
-        )
-    for title, given in more_tables(results):
-        print_table(console, title, given, results.of.is_number)
-    if results.costs:
-        print_table(console, COSTS_SAID, results.cost_table(), results.of.is_number)
+    show = partial(print_table, console, results.of.is_number)
+    show("Mean ± sample standard deviation over seeds", tables.means(results))
+    for title, given in tables.titled(results):
+        show(title, given)
     if cost.ratio is not None:
         busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
@@ -77,7 +72,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
 
 
 def print_table(
-    console: "Console", title: str, given: tuple[list[str], list[list[str]]], is_number: Callable[[str], bool]
+    console: "Console", is_number: Callable[[str], bool], title: str, given: tuple[list[str], list[list[str]]]
 ) -> None:
     """Print a table that is never cut."""
     from rich.box import SIMPLE_HEAD

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from emulator.console.units import NO_VALUE, human_seconds
 from emulator.reproduce.table import PublishedTable, Value
 from emulator.results.comparison import Form, Spread
-from emulator.sweeps.fairness import more_tables
+from emulator.sweeps import tables
 from emulator.sweeps.file import Place
-from emulator.sweeps.results import SweepResults, as_markdown
+from emulator.sweeps.results import SweepResults
 from fedstrata.record.summary import Summary
 
 WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
@@ -73,7 +73,7 @@ def comparison_rows(table: PublishedTable, results: SweepResults) -> tuple[list[
     digits = table.about.decimals
     rows = [
         [
-            each.place.cell, *(choice for _, choice in each.place.setting), str(each.seeds), _said(each.theirs, digits),
+            *each.place.words, str(each.seeds), _said(each.theirs, digits),
             _said(each.ours, digits), _signed(each.difference, digits), each.verdict,
         ]
         for each in compared(table, results)
@@ -103,15 +103,20 @@ def section(
         f"## {about.title}\n\n{about.paper}. {about.source}.\n",
         f"```\nfedstrata reproduce {table.name}\n```\n",
         f"{_counts(compared(table, results))} The measure is `{results.of.named(about.measure).column}`.\n",
-        as_markdown(head, rows, right.__contains__),
+        tables.as_markdown((head, rows), right.__contains__),
         *_list("What differs", about.differs),
         *_list("Remarks", about.remarks),
-        *(f"**{title}**\n\n{results.as_markdown(found)}" for title, found in more_tables(results)),
-        f"**Runs**\n\n{as_markdown(*_runs(results, has_times=has_times), 'wall time'.__eq__)}",
+        *(f"**{title}**\n\n{tables.as_markdown(found, results.of.is_number)}" for title, found in _fairness(results)),
+        f"**Runs**\n\n{tables.as_markdown(_runs(results, has_times=has_times), 'wall time'.__eq__)}",
         *_list("Read in", about.read),
         "Made with " + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
     ]
-    return "\n".join(parts)
+    return "\n".join([f"<!-- results of {table.name} -->\n", *parts, "<!-- end of results -->\n"])
+
+
+def _fairness(results: SweepResults) -> list[tuple[str, tables.Table]]:
+    wanted = (tables.FAIRNESS_SAID, tables.WORTH_SAID)
+    return [(title, given) for title, given in tables.titled(results) if title in wanted]
 
 
 def _counts(cells: list[Compared]) -> str:
@@ -130,7 +135,7 @@ def _runs(results: SweepResults, *, has_times: bool) -> tuple[list[str], list[li
     """Return a row per run with the digest of its models."""
     rows = [
         [
-            run.place.cell, *(choice for _, choice in run.place.setting), str(run.seed),
+            *run.place.words, str(run.seed),
             *([human_seconds(record.summary.total_seconds)] if has_times else []),
             f"`{models_digest(record.summary)[:DIGEST_SHOWN]}`",
         ]

@@ -16,10 +16,10 @@ from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
 from emulator.sweeps.file import Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
-from emulator.sweeps.page import markdown_of
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import SweepRequest, sweep
+from emulator.sweeps.tables import markdown
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
 from fedstrata.tensors import values_digest
 
@@ -107,7 +107,7 @@ def _wrong_tables(bundle: Bundle) -> Iterator[str]:
         yield from _wrong_published(table)
         yield from _missing_lines(bundle.folder / PAGE, _lines(comparison_rows(table, results)[1]))
     yield from _wrong_csv(bundle.folder / "table.csv", results)
-    yield from _missing_lines(bundle.folder / "table.md", markdown_of(results).splitlines())
+    yield from _missing_lines(bundle.folder / "table.md", markdown(results).splitlines())
 
 
 def _published(bundle: Bundle) -> PublishedTable | None:

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,22 +24,6 @@ from fedstrata.v1 import gps_service_pb2 as pb
 CLUSTERS_SHOWN = 20
 RESTARTS_SHOWN = 5
 WAITS_SHOWN = 5
-
-
-class Display(Protocol):
-    """Define the display of a run during the run."""
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Enter a block in which the display may draw."""
-
-    def show(self, status: pb.RunStatus) -> None:
-        """Show a status."""
-
-    def restarted(self, restart: Restart) -> None:
-        """Show that a process died and is started again."""
-
-    def page(self, url: str) -> None:
-        """Show the address of the live page."""
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
@@ -67,26 +51,27 @@ def mean_of(status: pb.RunStatus) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-class Quiet:
-    """Show nothing."""
+class Display:
+    """Show a run during the run. This class shows nothing, and its subclasses show more."""
 
     def open(self) -> AbstractContextManager[Any]:
+        """Enter a block in which the display may draw."""
         return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
-        """Show nothing."""
+        """Show a status."""
 
     def restarted(self, restart: Restart) -> None:
-        """Show nothing."""
+        """Show that a process died and is started again."""
 
     def page(self, url: str) -> None:
-        """Show only the address, on standard error, because the user asked for it. Standard output has only the
-        result.
+        """Show the address of the live page, on standard error, because the user asked for it. Standard output has only
+        the result.
         """
         print(page_line(url), file=sys.stderr, flush=True)
 
 
-class JsonLines(Quiet):
+class JsonLines(Display):
     """Print one JSON object per line and event."""
 
     def show(self, status: pb.RunStatus) -> None:
@@ -99,7 +84,7 @@ class JsonLines(Quiet):
         print_json({"event": "page", "url": url})
 
 
-class LogLines(Quiet):
+class LogLines(Display):
     """Print a line for each phase and each global round, without a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -132,7 +117,7 @@ def can_draw_over(console: Console) -> bool:
     return console.is_terminal and console.file.isatty()
 
 
-class LiveTables:
+class LiveTables(Display):
     """Draw phase, rounds, clusters and bytes repeatedly at one place of a terminal."""
 
     def __init__(self, console: Console) -> None:

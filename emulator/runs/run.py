@@ -14,7 +14,7 @@ from emulator.local.local import LocalBackend
 from emulator.results.output import check_unused, run_folder
 from emulator.runs.client import RunClient
 from emulator.runs.follow import Outcome, follow
-from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, Quiet, can_draw_over, print_json
+from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines, can_draw_over, print_json
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import loopback
 from fedstrata.process.descriptors import raise_limit
@@ -119,7 +119,7 @@ def make_display(*, is_json: bool, is_quiet: bool) -> Display:
     """Return the display that the user requested, or that the terminal allows."""
     console = _console()
     if is_quiet:
-        return Quiet()
+        return Display()
     if is_json:
         return JsonLines()
     return LiveTables(console) if can_draw_over(console) else LogLines(console)

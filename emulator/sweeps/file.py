@@ -81,6 +81,11 @@ class Place:
         """Return the setting as `axis=choice` texts."""
         return tuple(f"{axis}={choice}" for axis, choice in self.setting)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the cell, and the choice of each axis."""
+        return (self.cell, *(choice for _, choice in self.setting))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:

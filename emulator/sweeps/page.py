@@ -14,10 +14,9 @@ from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
 from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
-from emulator.sweeps.fairness import gains_csv, more_tables
+from emulator.sweeps import tables, worth
 from emulator.sweeps.file import Place, SweepRun
-from emulator.sweeps.results import COSTS_SAID, SweepResults
-from emulator.sweeps.results import Table as TextTable
+from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
 PAGE = "index.html"
@@ -26,7 +25,7 @@ PAGE = "index.html"
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    For runs on the virtual clock, also write time.png and time.svg; with runs of devices that train alone, gains.csv.
+    For runs on the virtual clock, also write time.png and time.svg.
 
     Raises:
         OutputError: the files cannot be written.
@@ -34,8 +33,8 @@ def write_results(results: SweepResults, out: Path) -> None:
     figure, panels = figure_of(results), curves_of(results)
     try:
         (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
-        (out / "table.md").write_text(markdown_of(results), encoding="utf-8")
-        if gains := gains_csv(results):
+        (out / "table.md").write_text(tables.markdown(results), encoding="utf-8")
+        if gains := worth.gains_csv(results):
             (out / "gains.csv").write_text(gains, encoding="utf-8", newline="")
         figure.write(out, "figure")
         if panels:
@@ -43,12 +42,6 @@ def write_results(results: SweepResults, out: Path) -> None:
     except OSError as error:
         raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
     write_page(out / PAGE, render_page(results, figure))
-
-
-def markdown_of(results: SweepResults) -> str:
-    """Return all tables as Markdown."""
-    more = "".join(f"\n{title}:\n\n{results.as_markdown(table)}" for title, table in more_tables(results))
-    return results.markdown() + more
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
@@ -108,8 +101,8 @@ def render_page(results: SweepResults, figure: Columns) -> str:
             + (f", {missing} not" if missing else "")
         ),
         figure=_figure(figure),
-        table=_table(results, "Mean ± sample standard deviation over seeds", results.table()),
-        differences=Markup(f"{_differences(results)}{_more(results)}{_costs(results)}"),
+        table=_table(results, "Mean ± sample standard deviation over seeds", tables.means(results)),
+        differences=Markup(f"{_differences(results)}{_fairness(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
     )
@@ -134,15 +127,15 @@ def _differences(results: SweepResults) -> Markup:
     if results.sweep.baseline is None:
         return Markup("")
     caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is better"
-    return Markup(f"<section><h2>Differences</h2>{_table(results, caption, results.differences())}</section>")
+    return Markup(f"<section><h2>Differences</h2>{_table(results, caption, tables.differences(results))}</section>")
 
 
-def _more(results: SweepResults) -> Markup:
+def _fairness(results: SweepResults) -> Markup:
+    gained = worth.table(results)
+    found = [(tables.FAIRNESS_SAID, tables.fairness(results))] if results.fairness else []
+    found += [(tables.WORTH_SAID, gained)] if gained else []
     caption = "Over the seeds that are done"
-    parts = (
-        f"<section><h2>{title}</h2>{_table(results, caption, given)}</section>" for title, given in more_tables(results)
-    )
-    return Markup("".join(parts))
+    return Markup("".join(f"<section><h2>{t}</h2>{_table(results, caption, given)}</section>" for t, given in found))
 
 
 def _costs(results: SweepResults) -> Markup:
@@ -151,10 +144,10 @@ def _costs(results: SweepResults) -> Markup:
     caption = (
         "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
     )
-    return Markup(f"<section><h2>{COSTS_SAID}</h2>{_table(results, caption, results.cost_table())}</section>")
+    return Markup(f"<section><h2>{tables.COSTS_SAID}</h2>{_table(results, caption, tables.costs(results))}</section>")
 
 
-def _table(results: SweepResults, caption: str, given: TextTable) -> Markup:
+def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:
     head, rows = given
     numeric = "".join("1" if results.of.is_number(name) else "." for name in head)
     return table(caption, head, rows, numeric)
@@ -167,13 +160,9 @@ def _run_table(results: SweepResults) -> Markup:
     sweep = results.sweep
     runs = {(run.place, run.seed): run for run in sweep.runs}
     rows = [
-        [
-            *(place.cell, *(choice for _, choice in place.setting)),
-            *(_link(results, runs.get((place, seed))) for seed in sweep.seeds),
-        ]
-        for place in sweep.places
+        [*place.words, *(_link(results, runs.get((place, seed))) for seed in sweep.seeds)] for place in sweep.places
     ]
-    head = ["cell", *sweep.axes, *(f"seed {seed}" for seed in sweep.seeds)]
+    head = [*results.head, *(f"seed {seed}" for seed in sweep.seeds)]
     return table(
         f"Mean {results.of.metric.name} of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds)
     )

@@ -11,7 +11,7 @@ from emulator.console.interrupts import run_interruptibly
 from emulator.local.local import usable_cores
 from emulator.local.processes import Restart
 from emulator.results.output import run_folder
-from emulator.runs.progress import Quiet
+from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
 from emulator.sweeps.file import Sweep, SweepRun
@@ -154,7 +154,7 @@ class _Work:
         return outcome.failure
 
 
-class _OneOfMany(Quiet):
+class _OneOfMany(Display):
     """Show a run of a sweep in the sweep's display."""
 
     def __init__(self, run: SweepRun, display: SweepDisplay) -> None:

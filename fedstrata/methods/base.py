@@ -17,7 +17,7 @@ devices, and pulls devices with little data back harder:
 ...         trained = await work.train(received, correct=Pull(mu), beside=(received,))
 ...         return Outcome.of(trained)
 ...
->>> method = Careful.of({"name": "careful", "mu": 0.5}, Facts(device_count=3))
+>>> method = Careful(Careful.Options(name="careful", mu=0.5), Facts(device_count=3))
 >>> method.plan(Moment.BEFORE, Answers([Candidate(device_index=index) for index in range(3)]), None).clusters
 ((0, 1, 2),)
 """
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -297,11 +297,6 @@ class Method:
         self.options = options
         self.facts = facts
         self.check()
-
-    @classmethod
-    def of(cls, section: Mapping[str, Any], facts: Facts) -> Self:
-        """Return the method with its section of the experiment file. Raises ValidationError for an unknown key."""
-        return cls(cls.Options.model_validate(section), facts)
 
     def check(self) -> None:
         """Raise ExperimentError if the options do not fit the facts."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import ClassVar
 
 from fedstrata.clock.exchanged import Exchanged
-from fedstrata.errors import ExcludedError, RunStoppedError, UnknownChildError
+from fedstrata.errors import ExcludedError, PayloadError, RunStoppedError, UnknownChildError
 from fedstrata.experiment import TierDeadline
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief, quoted
@@ -49,6 +49,21 @@ class Child:
     began: Upload | None = None  # the upload whose bytes stand before `offset`
     has_switched: bool = False  # to another update half-way, which it may do once a round
     is_asked_again: bool = False  # its report was voided, and its new deadline has not passed
+
+    @property
+    def has_part(self) -> bool:
+        """Return whether a part of its update may be in the sum. The first chunk may be on its way there."""
+        return self.offset > 0 or self.upload is not None
+
+    def switch(self, name: str) -> None:
+        """Note that the child continues with another update. Raises PayloadError the second time in a round."""
+        if self.has_switched:
+            raise PayloadError(f"{name} continues another update than it began for the second time in a round")
+        self.has_switched = True
+
+    def begin_anew(self) -> None:
+        """Forget what the child has sent in this round."""
+        self.offset, self.squares, self.upload, self.began = 0, 0.0, None, None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, PayloadError, SupersededError
+from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds.children import NO_LEAST, Child, Children, ChildState, Enough, Notes, RoundResult, Upload
 from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
@@ -35,9 +35,7 @@ class Intake(Children):
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """Set the parts of the intake. `sums` is None if it comes later, or if nothing is summed. For `enough`, see
-        `Children`.
-        """
+        """Set the parts. `sums` is None if it comes later, or if nothing is summed. For `enough`, see `Children`."""
         super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
@@ -89,9 +87,7 @@ class Intake(Children):
             OffsetError: always, so that the child begins anew.
             PayloadError: the second time in a round.
         """
-        if child.has_switched:
-            raise PayloadError(f"{child_id} continues another update than it began for the second time in a round")
-        child.has_switched = True
+        child.switch(child_id)
         self.void()
         raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
 
@@ -161,7 +157,7 @@ class Intake(Children):
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
-        had_part = child.offset > 0 or child.upload is not None  # its first chunk may be on its way
+        had_part = child.has_part
         child.upload = None
         self._move(child, ChildState.EXCLUDED)
         if had_part or self._enough.is_void_without_any:
@@ -184,7 +180,7 @@ class Intake(Children):
     def restart(self, child_id: str) -> None:
         """Forget a child's incomplete upload and its stream. A complete update stays."""
         child = self._children.get(child_id)
-        if child is not None and child.state is ChildState.AWAITED and (child.offset or child.upload is not None):
+        if child is not None and child.state is ChildState.AWAITED and child.has_part:
             self.void()
 
     def void(self) -> None:
@@ -194,7 +190,7 @@ class Intake(Children):
         self.voided += 1
         self.reported.clear()
         for child in self._children.values():
-            child.offset, child.squares, child.upload, child.began = 0, 0.0, None, None
+            child.begin_anew()
             if child.state is ChildState.ACCEPTED:
                 child.is_asked_again = True
                 self._move(child, ChildState.AWAITED)

@@ -66,7 +66,7 @@ _REFUSALS = (
     NotServedError, NotMemberError, NotAllowedError,
 )  # fmt: skip
 _BY_NAME: dict[str, type[FedstrataError]] = {error.__name__: error for error in _REFUSALS}
-_BY_STATUS: dict[grpc.StatusCode, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
+_BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in reversed(_REFUSALS)}
 
 
 def open_channel(
@@ -121,7 +121,7 @@ def _error_name(error: grpc.aio.AioRpcError) -> str | None:
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
     """Return the domain error with which a parent answered, with its reason."""
-    kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code(), AddressError)
+    kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code().name, AddressError)
     return kind(brief(error.details() or error.code().name))
 
 

@@ -175,8 +175,10 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
         tell = log.debug if is_told else log.warning
         # Its traceback holds the message that it is about, and an abort takes until its reply has gone.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        tell("call_refused", method=method, reason=reason, status=error.status.name)
-        await context.abort(error.status, reason, trailing_metadata=((ERROR_KEY, type(error).__name__),))
+        tell("call_refused", method=method, reason=reason, status=error.status)
+        await context.abort(
+            grpc.StatusCode[error.status], reason, trailing_metadata=((ERROR_KEY, type(error).__name__),)
+        )
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError | grpc.RpcError):
         raise error
     log.exception("call_failed", method=method)

@@ -134,7 +134,7 @@ class Authority:
 class Issued:
     """Hold an issued certificate."""
 
-    folder: Path
+    place: str  # a folder, or the name of a Secret
     peer: Peer
     until: datetime
     certificate: x509.Certificate
@@ -144,13 +144,20 @@ class Issued:
         """Return the certificate in a folder, valid or not. Raises CertificateError if it is not one of ours."""
         path = folder / CERT
         try:
-            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            return cls.parse(path.read_bytes(), str(folder))
         except OSError as error:
             raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
         except ValueError:
             raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
+
+    @classmethod
+    def parse(cls, pem: bytes, place: str) -> Self:
+        """Return the certificate in PEM. Raises ValueError if it is damaged, CertificateError if it is not one of
+        ours.
+        """
+        certificate = x509.load_pem_x509_certificate(pem)
         peer, until = Peer.of_uris(uris(certificate)), certificate.not_valid_after_utc
-        return cls(folder=folder, peer=peer, until=until, certificate=certificate)
+        return cls(place=place, peer=peer, until=until, certificate=certificate)
 
     @property
     def days_left(self) -> int:

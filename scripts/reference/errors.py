@@ -23,7 +23,7 @@ def page() -> str:
     ]
     kinds.sort(key=lambda kind: (kind.exit_code, kind.__name__))
     codes = [[str(code_), cell(text)] for code_, text in errors.EXIT_CODES.items()]
-    rows = [[code(kind.__name__), str(kind.exit_code), kind.status.name, cell(_about(kind))] for kind in kinds]
+    rows = [[code(kind.__name__), str(kind.exit_code), kind.status, cell(_about(kind))] for kind in kinds]
     return (
         TOP
         + "\n## Exit codes\n"

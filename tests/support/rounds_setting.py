@@ -239,7 +239,7 @@ async def answered() -> AsyncIterator[None]:
     try:
         yield
     except FedstrataError as error:
-        raise grpc.aio.AioRpcError(error.status, Metadata(), Metadata(), str(error)) from None
+        raise grpc.aio.AioRpcError(grpc.StatusCode[error.status], Metadata(), Metadata(), str(error)) from None
 
 
 def cut_off() -> grpc.aio.AioRpcError:

@@ -11,6 +11,7 @@ from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.adaptive import Adaptive, compared, cosine_affinity
 from fedstrata.tensors.layout import Layout
 from tests.support.device_work import Devices
+from tests.support.methods import method_with
 
 FILE = """
 name: mixed
@@ -32,7 +33,7 @@ def experiment(*overrides: str) -> Experiment:
 
 
 def planned(vectors: list[list[float]], **options: object) -> Plan:
-    method = Adaptive.of({**NAME, **options}, Facts(device_count=len(vectors)))
+    method = method_with(Adaptive, {**NAME, **options}, Facts(device_count=len(vectors)))
     answers = {index: {"layers": np.array(vector, np.float32)} for index, vector in enumerate(vectors)}
     devices = [Candidate(device_index=index) for index in answers]
     return method.plan(Moment.BEFORE, Answers(devices, {"pretrained": answers}), None)

@@ -18,6 +18,7 @@ from fedstrata.methods import Facts, make_method
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
+from tests.support.methods import method_with
 
 TEXT = """
 name: three-models
@@ -108,7 +109,7 @@ async def test_a_table_of_the_devices_own_goes_on_where_the_model_changes(tmp_pa
             return (type(shared)(name="model", tensors=model.layout, reach=rounds.reach), diary, rounds)
 
     found = experiment("method=local")
-    method = Local.of({"name": "own:Local"}, Facts(device_count=3))
+    method = method_with(Local, {"name": "own:Local"}, Facts(device_count=3))
     host = host_of(found)
     host = DeviceProcess(**{**vars(host), "method": method, "architectures": Architectures(found, method)})
     store = PersonalStore(tmp_path, "run", "device-001")

@@ -19,7 +19,7 @@ from emulator.cluster.release import Release
 from emulator.commands.main import execute
 from emulator.console.browser import keep_page, show_page
 from emulator.runs.follow import Outcome
-from emulator.runs.progress import JsonLines, LiveTables, LogLines, Quiet
+from emulator.runs.progress import Display, JsonLines, LiveTables, LogLines
 from fedstrata.v1 import gps_service_pb2 as pb
 
 URL = "http://127.0.0.1:8080/"
@@ -44,7 +44,7 @@ def test_the_address_is_an_event_and_is_told_aside_where_only_the_result_is_want
     capsys: pytest.CaptureFixture[str], opened: list[str]
 ) -> None:
     show_page(JsonLines().page, "127.0.0.1:8080")
-    show_page(Quiet().page, "127.0.0.1:8080")
+    show_page(Display().page, "127.0.0.1:8080")
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"event": "page", "url": URL}
     assert captured.err == f"page {URL}\n"
@@ -62,7 +62,7 @@ def test_a_browser_is_opened_where_somebody_sits_before_a_screen(
         monkeypatch.delenv(name, raising=False)
     if screen is not None:
         monkeypatch.setenv("DISPLAY", screen)
-    show_page(Quiet().page, "127.0.0.1:8080")
+    show_page(Display().page, "127.0.0.1:8080")
     assert opened == ([URL] if opens else [])
 
 
@@ -72,7 +72,7 @@ def test_a_browser_that_does_not_start_harms_nothing(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(webbrowser, "open", broken)
     monkeypatch.setattr("emulator.console.browser.can_show", lambda: True)
-    show_page(Quiet().page, "127.0.0.1:8080")
+    show_page(Display().page, "127.0.0.1:8080")
 
 
 def test_the_page_is_kept_for_nobody_who_could_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_release_is_watched_with_its_page_by_way_of_the_http_port(
     monkeypatch.setattr(GpsAccess, "operator_tls", lambda _: nullcontext())
     monkeypatch.setattr(remote, "run_interruptibly", run)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
-    display: Any = SimpleNamespace(open=Quiet().open, show=told.append, page=told.append)
+    display: Any = SimpleNamespace(open=Display().open, show=told.append, page=told.append)
     remote.status(Release(name="lab", namespace="default"), display, once=False, shows_page=True)
     assert told == ["http://127.0.0.1:8/"]
 

@@ -126,20 +126,6 @@ def test_an_authority_that_names_its_key_otherwise_is_named_so_and_trusted(tmp_p
     assert issued.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier == digest
 
 
-def test_a_boards_certificate_is_renewed_by_the_authority_of_its_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authorities = {"lab": Authority.new("lab.garden")}
-    monkeypatch.setattr("emulator.certs._authority_of", lambda release: authorities[release.name])
-    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
-    place = tmp_path / "devices" / "board-1"
-    before = TlsFiles.load(place)
-    assert certs(tmp_path, "renew", "--release", "lab") == 0
-    after = TlsFiles.load(place)
-    assert (after.me, after.ca) == (before.me, before.ca)
-    assert after.key != before.key
-
-
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> ReleaseCertificates:
     """A release whose GPS and operator have certificates."""
@@ -147,6 +133,17 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ReleaseCertificates:
     certificates.make({"gps": [Name("gps")], "operator": [Name("operator")]})
     monkeypatch.setattr("emulator.certs._certificates_of", lambda _: certificates)
     return certificates
+
+
+@pytest.mark.usefixtures("release")
+def test_a_boards_certificate_is_renewed_by_the_authority_of_its_release(tmp_path: Path) -> None:
+    assert certs(tmp_path, "issue", "device", "board-1", "--release", "lab") == 0
+    place = tmp_path / "devices" / "board-1"
+    before = TlsFiles.load(place)
+    assert certs(tmp_path, "renew", "--release", "lab") == 0
+    after = TlsFiles.load(place)
+    assert (after.me, after.ca) == (before.me, before.ca)
+    assert after.key != before.key
 
 
 def test_the_authority_of_a_release_is_changed_for_its_pods_and_its_boards_together(

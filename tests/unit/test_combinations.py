@@ -13,6 +13,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import overridden, parse_experiment
 from fedstrata.methods import NAMES, Method, make_method, method_settings
 from fedstrata.methods.registry import facts_of, method_class
+from tests.support.methods import method_with
 
 ROOT = Path(__file__).parents[2]
 BASE = """
@@ -191,7 +192,10 @@ def test_all_that_methods_refuse_is_tried_here() -> None:
     facts = facts_of(parse_experiment(TASKS))
     methods = [method_class(name) for name in NAMES]
     options = {"ifca": {"clusters": 2}, "scores": {"normalised": False}}
-    made = [kind.of({"name": name, **options.get(name, {})}, facts) for name, kind in zip(NAMES, methods, strict=True)]
+    made = [
+        method_with(kind, {"name": name, **options.get(name, {})}, facts)
+        for name, kind in zip(NAMES, methods, strict=True)
+    ]
     assert {(method.options.name, feature) for method in made for feature in method.refuses()} == set(OWN)
 
 

@@ -11,6 +11,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Answers, Candidate, Facts, Moment, Plan
 from fedstrata.methods.fedclust import LAST, FedClust, distances_of
 from tests.support.device_work import Devices
+from tests.support.methods import method_with
 
 FILE = """
 name: last-layers
@@ -33,7 +34,7 @@ def answers_of(vectors: list[list[float]], devices: int) -> Answers:
 
 
 def made(count: int, **options: object) -> FedClust:
-    method = FedClust.of({"name": "fedclust", **options}, Facts(device_count=count))
+    method = method_with(FedClust, {"name": "fedclust", **options}, Facts(device_count=count))
     assert isinstance(method, FedClust)
     return method
 

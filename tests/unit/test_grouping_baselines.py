@@ -14,6 +14,7 @@ from fedstrata.methods import Answers, Candidate, Facts, Method, Moment, Plan, R
 from fedstrata.methods.oracle import Oracle
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl, affinity, angle_between, leading_vectors
 from fedstrata.methods.random_clusters import RandomClusters
+from tests.support.methods import method_with
 
 HALF = 2**-0.5
 
@@ -25,7 +26,7 @@ def candidates(count: int, tasks: str = "") -> list[Candidate]:
 
 def made(kind: type[Method], devices: int = 10, groups: int | None = None, seed: int = 0, **options: Any) -> Method:
     facts = Facts(device_count=devices, seed=seed, true_groups=groups, input_shape=(4,), num_classes=2)
-    return kind.of({"name": "tried", **options}, facts)
+    return method_with(kind, {"name": "tried", **options}, facts)
 
 
 # --- random and oracle --------------------------------------------------------------------------------------

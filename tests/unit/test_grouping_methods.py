@@ -11,6 +11,7 @@ from fedstrata.errors import PayloadError, RunStoppedError
 from fedstrata.methods import Answers, Arrays, Candidate, Facts, Method, Moment, Plan
 from fedstrata.methods.clusters import closest, clusters_in_dendrogram, merge_heights
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
+from tests.support.methods import method_with
 
 Matrix = NDArray[np.float64]
 HALF = 2**-0.5
@@ -34,7 +35,7 @@ def blocks(*sizes: int, within: float = 0.9, across: float = 0.2) -> Matrix:
 
 def made(kind: type[Method], devices: int = 10, groups: int | None = None, seed: int = 0, **options: Any) -> Method:
     facts = Facts(device_count=devices, seed=seed, true_groups=groups, input_shape=(4,), num_classes=2)
-    return kind.of({"name": "tried", **options}, facts)
+    return method_with(kind, {"name": "tried", **options}, facts)
 
 
 def rows(matrix: Matrix, indexes: Sequence[int] | None = None) -> Mapping[int, Arrays]:

@@ -18,6 +18,7 @@ from gps.journal.answers import BEFORE
 from gps.plans.keepers import Gathered, Keeper
 from gps.plans.places import Places
 from tests.support.gps_parts import GpsParts
+from tests.support.methods import method_with
 
 LAYOUT = Layout.of({"base": (2,), "head": (1,)})
 TWO_LPSS = ("topology={lps: 2, devices: [[0, 1], [2, 3, 4]]}", "training.lps_rounds_per_global_round=1")
@@ -66,7 +67,7 @@ class Setting:
     def __init__(self, folder: Path, kind: type[Method] = Heads, *overrides: str) -> None:
         gps = GpsParts(folder, *TWO_LPSS, *overrides)
         gps.enrol(*range(5))
-        method = kind.of({"name": "own:method"}, Facts(device_count=5))
+        method = method_with(kind, {"name": "own:method"}, Facts(device_count=5))
         self.places = Places(gps.experiment, method, gps.roster, gps.journal)
         self.streams: Streams = streams_of(gps.experiment, method, MODEL)
         self.keeper = Keeper(gps.experiment, method, MODEL, self.streams, self.places)
@@ -252,7 +253,7 @@ def shared_keeper(folder: Path, *overrides: str) -> Keeper:
     gps = GpsParts(folder, *overrides)
     gps.enrol(*range(5))
     gps.places.make(BEFORE, Plan(clusters=((0, 1), (2, 3, 4)), rule="as given"))
-    method = Heads.of({"name": "own:method"}, Facts(device_count=5))
+    method = method_with(Heads, {"name": "own:method"}, Facts(device_count=5))
     return Keeper(gps.experiment, method, MODEL, streams_of(gps.experiment, method, MODEL), gps.places)
 
 

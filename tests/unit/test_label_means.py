@@ -33,6 +33,7 @@ from fedstrata.methods.profiles.label_means import (
 )
 from fedstrata.noise import ResearchNoise
 from fedstrata.tasks.reconstruction import Reconstruction
+from tests.support.methods import method_with
 
 Matrix = NDArray[np.float64]
 DIM, CLASSES = 6, 3
@@ -40,7 +41,7 @@ DIM, CLASSES = 6, 3
 
 def made(devices: int, privacy: PrivacySettings | None = None, **options: Any) -> LabelMeans:
     facts = Facts(device_count=devices, seed=4, input_shape=(DIM,), num_classes=CLASSES, privacy=privacy)
-    return LabelMeans.of({"name": "label_means", **options}, facts)
+    return method_with(LabelMeans, {"name": "label_means", **options}, facts)
 
 
 def points_of(seed: int, shares: list[float], centres: Matrix, count: int = 60) -> tuple[Matrix, NDArray[np.int64]]:
@@ -97,7 +98,7 @@ def test_a_task_without_labels_is_refused_by_name() -> None:
     )
     for kind in (LabelMeans, Flux):
         with pytest.raises(ExperimentError, match="the method reads labels"):
-            check_combinations(experiment, kind.of({"name": "any"}, facts))
+            check_combinations(experiment, method_with(kind, {"name": "any"}, facts))
 
 
 # --- noise ----------------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def test_many_devices_join_the_groups_of_those_drawn() -> None:
 def test_a_plan_of_four_times_the_devices_takes_the_same_memory() -> None:
     def peak(devices: int) -> int:
         facts = Facts(device_count=devices, input_shape=(64,), num_classes=10)
-        method = LabelMeans.of({"name": "label_means", "clusters": 2, "landmarks": 16}, facts)
+        method = method_with(LabelMeans, {"name": "label_means", "clusters": 2, "landmarks": 16}, facts)
         rng = np.random.default_rng(1)
         sums = rng.random((devices, 10, 66), np.float32) + 2  # ten labels with at least two examples each
         given = {index: {SUMS: each} for index, each in enumerate(sums)}

@@ -9,6 +9,7 @@ from fedstrata.methods import Answers, Candidate, Facts, Moment, make_method
 from fedstrata.methods.clusters import closest
 from fedstrata.methods.one_shot import OneShot
 from fedstrata.methods.profiles.relevance import landmarks
+from tests.support.methods import method_with
 
 MANY = """
 name: many
@@ -45,7 +46,7 @@ def test_a_device_joins_the_cluster_to_whose_landmarks_it_is_most_relevant_on_av
 
 def test_landmarks_are_clustered_and_the_others_join_them() -> None:
     options = {"name": "one_shot", "clusters": 2, "exact_up_to": 1, "landmarks": 4}
-    method = OneShot.of(options, Facts(device_count=9, input_shape=(1, 2, 2)))
+    method = method_with(OneShot, options, Facts(device_count=9, input_shape=(1, 2, 2)))
     known = list(method.relays())
     assert len(known) == 4
     one, other = known[:2], known[2:]

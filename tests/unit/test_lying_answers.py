@@ -18,6 +18,7 @@ from fedstrata.methods.one_shot import RELEVANCE, OneShot
 from fedstrata.methods.pacfl import SUBSPACE, Pacfl
 from fedstrata.methods.scores import LABELS, Scores
 from fedstrata.methods.user_centric import GRADIENT, UserCentric, capped
+from tests.support.methods import method_with
 
 LENGTH = 16  # numbers of a sketch
 
@@ -27,7 +28,7 @@ def made(kind: type[Method], devices: int, **options: Any) -> Method:
         device_count=devices, input_shape=(4,), num_classes=2, public_examples=8, public_labelled=True,
         training=TrainingSettings(lps_rounds_per_global_round=1),
     )  # fmt: skip
-    return kind.of({"name": "tried", **options}, facts)
+    return method_with(kind, {"name": "tried", **options}, facts)
 
 
 def planned(

@@ -27,6 +27,7 @@ from fedstrata.methods import (
     method_settings,
 )
 from fedstrata.models import Model, build_model
+from tests.support.methods import method_with
 
 IID = """
 name: plain
@@ -212,7 +213,7 @@ def test_a_method_sees_devices_and_answers_in_the_order_of_their_indexes() -> No
 
 
 def test_who_overrides_nothing_has_one_cluster_of_everybody() -> None:
-    method = Method.of({"name": "own"}, Facts(device_count=3))
+    method = method_with(Method, {"name": "own"}, Facts(device_count=3))
     assert method.plan(Moment.BEFORE, Answers(candidates(3)[::-1]), None).clusters == ((0, 1, 2),)
     assert method.clusters_known == 1
     assert list(method.questions()) == []
@@ -282,7 +283,7 @@ def test_an_own_method_that_is_none_is_refused_in_one_line(workdir: Path, body: 
 
 async def test_what_a_method_asks_and_does_not_answer_is_told_by_name() -> None:
     question = Question(name="age", moment=Moment.BEFORE, arrays={})
-    method = Method.of({"name": "own"}, Facts(device_count=1))
+    method = method_with(Method, {"name": "own"}, Facts(device_count=1))
     with pytest.raises(NotImplementedError, match="Method asks age and has no answer to it"):
         await method.answer(question, None, {})  # type: ignore[arg-type]
     with pytest.raises(NotImplementedError, match="Method relays age and hears nothing"):

@@ -9,6 +9,7 @@ from fedstrata.methods import Answers, Candidate, Facts, Moment
 from fedstrata.methods.clusters import outlying
 from fedstrata.methods.one_shot import PROFILE, RELEVANCE, OneShot
 from fedstrata.methods.profiles.relevance import check_profile
+from tests.support.methods import method_with
 
 Matrix = NDArray[np.float64]
 
@@ -24,7 +25,9 @@ def alike(*groups: int, within: float = 0.95, across: float = 0.6, liars: int = 
 
 
 def clusters_of(matrix: Matrix) -> tuple[tuple[tuple[int, ...], ...], str]:
-    method = OneShot.of({"name": "one_shot"}, Facts(device_count=len(matrix), input_shape=(8,), num_classes=2))
+    method = method_with(
+        OneShot, {"name": "one_shot"}, Facts(device_count=len(matrix), input_shape=(8,), num_classes=2)
+    )
     devices = [Candidate(device_index=index) for index in range(len(matrix))]
     rows = {
         index: {
@@ -73,7 +76,7 @@ def profile(rows: list[list[float]]) -> NDArray[np.float32]:
 
 def checked(vectors: NDArray[np.float32], num_examples: int) -> None:
     """As the GPS checks the profile of a device that has enrolled with so many examples of three values."""
-    method = OneShot.of({"name": "one_shot", "eigenvectors": 2}, Facts(device_count=3, input_shape=(3,)))
+    method = method_with(OneShot, {"name": "one_shot", "eigenvectors": 2}, Facts(device_count=3, input_shape=(3,)))
     question = next(each for each in method.questions() if each.name == PROFILE)
     whose = Candidate(device_index=0, num_examples=num_examples)
     method.check_answer_of(whose, question, {"eigenvectors": vectors}, ())

@@ -10,6 +10,7 @@ from fedstrata.errors import ExcludedError, PayloadError
 from fedstrata.methods import Answers, Arrays, Method, Moment, Plan, Question
 from gps.devices.roster import Device
 from tests.support.gps_parts import IDS, GpsParts
+from tests.support.methods import method_with
 
 DEADLINE = ("deadlines.enrolment.deadline_s=0.001", "deadlines.enrolment.quorum_ratio=0.4")
 PAIR = {"name": "own:TwoNumbers"}
@@ -45,7 +46,7 @@ def gps(tmp_path: Path) -> GpsParts:
 
 def asking_two_numbers(gps: GpsParts, kind: type[TwoNumbers] = TwoNumbers) -> GpsParts:
     """The same GPS with a method above."""
-    method = kind.of(PAIR, gps.method.facts)
+    method = method_with(kind, PAIR, gps.method.facts)
     gps.method = method  # type: ignore[assignment]
     gps.ask(method)  # type: ignore[arg-type]
     gps.enrolment._questions = gps.questions

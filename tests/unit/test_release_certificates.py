@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator import certs
 from emulator.cluster.certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
 from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
@@ -16,6 +17,27 @@ from tests.support.kept_secrets import Kept
 
 LAB = Release(name="lab", namespace="garden")
 GPS = {"gps": [Name("gps")], "operator": [Name("operator")]}
+PODS = ["lab-tls-gps", "lab-tls-operator"]
+
+
+@pytest.fixture
+def kept() -> Kept:
+    """The Secrets of a release whose GPS and operator have certificates."""
+    kept = Kept()
+    ReleaseCertificates(LAB, kept).make(GPS)
+    return kept
+
+
+@pytest.fixture
+def certificates(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> ReleaseCertificates:
+    """The certificates in these Secrets, which the commands change, too."""
+    certificates = ReleaseCertificates(LAB, kept)
+    monkeypatch.setattr("emulator.certs._certificates_of", lambda _: certificates)
+    return certificates
+
+
+def renewed_pods(folder: Path) -> list[str]:
+    return [one.place for one in certs.renew(folder, 365, LAB, of_pods=True)]
 
 
 def test_a_release_gets_an_authority_and_each_of_its_pods_a_certificate_by_it() -> None:
@@ -28,10 +50,7 @@ def test_a_release_gets_an_authority_and_each_of_its_pods_a_certificate_by_it() 
     assert kept["lab-tls-gps"].keys() == {"ca.crt", "tls.crt", "tls.key"}
 
 
-def test_what_fits_is_kept_and_what_does_not_is_made_anew() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_what_fits_is_kept_and_what_does_not_is_made_anew(kept: Kept, certificates: ReleaseCertificates) -> None:
     before = dict(kept)
     assert certificates.make(GPS) == []
     assert kept == before
@@ -44,10 +63,9 @@ def test_what_fits_is_kept_and_what_does_not_is_made_anew() -> None:
     assert kept["lab-tls-authority"] == before["lab-tls-authority"]
 
 
-def test_a_certificate_near_its_end_or_of_an_authority_before_is_made_anew() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_a_certificate_near_its_end_or_of_an_authority_before_is_made_anew(
+    kept: Kept, certificates: ReleaseCertificates
+) -> None:
     soon = certificates.existing_authority().issued(GPS["gps"], days=100)
     kept["lab-tls-gps"] = {"ca.crt": soon[CA], "tls.crt": soon["cert.pem"], "tls.key": soon["key.pem"]}
     assert certificates.make(GPS) == ["gps"]
@@ -76,10 +94,9 @@ def test_a_secret_of_another_make_is_refused_by_name() -> None:
             pass
 
 
-def test_an_authority_from_a_secret_issues_as_one_from_a_folder(tmp_path: Path) -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_an_authority_from_a_secret_issues_as_one_from_a_folder(
+    certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
     certificates.existing_authority().save(tmp_path)
     assert Authority.load(tmp_path).files() == certificates.existing_authority().files()
 
@@ -159,10 +176,7 @@ def test_what_is_damaged_is_told_by_the_name_of_its_secret() -> None:
     assert "/" not in f"{of_authority.value} {of_gps.value}"
 
 
-def test_the_fingerprint_is_of_the_authority() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_the_fingerprint_is_of_the_authority(kept: Kept, certificates: ReleaseCertificates) -> None:
     first = certificates.fingerprint()
     certificates.make({**GPS, "lps-0": [Name("lps", "lps-0")]})
     assert certificates.fingerprint() == first
@@ -171,28 +185,26 @@ def test_the_fingerprint_is_of_the_authority() -> None:
     assert certificates.fingerprint() != first
 
 
-def test_all_certificates_of_pods_are_renewed_by_their_authority_and_no_secret_of_others() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_all_certificates_of_pods_are_renewed_by_their_authority_and_no_secret_of_others(
+    kept: Kept, certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
     kept["lab-tls-mine"] = {"tls.crt": b"mine"}
     kept.others.add("lab-tls-mine")
     before = dict(kept)
-    assert certificates.renew() == ["lab-tls-gps", "lab-tls-operator"]
+    assert renewed_pods(tmp_path) == PODS
     changed = {name for name in kept if kept[name] != before[name]}
     assert changed == {"lab-tls-gps", "lab-tls-operator"}
     with tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps") as tls:
         assert (str(tls.me), tls.ca) == ("gps", kept["lab-tls-authority"]["tls.crt"])
 
 
-def test_where_a_pods_certificate_cannot_be_read_none_is_renewed() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_where_a_pods_certificate_cannot_be_read_none_is_renewed(
+    kept: Kept, certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
     kept["lab-tls-operator"]["tls.crt"] = b"-----BEGIN nothing"
     before = dict(kept)
     with pytest.raises(CertificateError, match="Secret lab-tls-operator holds no certificate of this release"):
-        certificates.renew()
+        renewed_pods(tmp_path)
     assert kept == before
 
 
@@ -205,66 +217,55 @@ def trusted(kept: Kept, name: str) -> int:
         return tls.ca.count(b"BEGIN")
 
 
-def test_an_authority_is_changed_in_three_steps_in_each_of_which_all_know_each_other(tmp_path: Path) -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_an_authority_is_changed_in_three_steps_in_each_of_which_all_know_each_other(
+    kept: Kept, certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
     first, fingerprint = certificates.existing_authority(), certificates.fingerprint()
-    pods = ["lab-tls-gps", "lab-tls-operator"]
 
-    assert certificates.renew_authority() == pods
-    assert [trusted(kept, name) for name in pods] == [2, 2]
+    assert [one.place for one in certs.renew_authority(tmp_path, LAB)] == PODS
+    assert [trusted(kept, name) for name in PODS] == [2, 2]
     assert certificates.existing_authority().before == (first.certificate,)
     assert certificates.make(GPS) == []  # what fits goes on
-    with pytest.raises(CertificateError, match="Secret lab-tls-gps still has a certificate by the old authority"):
-        certificates.drop_authority_before()
+    with pytest.raises(
+        CertificateError, match=r"lab-tls-gps still has a certificate by the old authority; run .* --release lab --pods"
+    ):
+        [*certs.drop_authority(tmp_path, LAB)]
 
-    assert certificates.renew() == pods
-    assert certificates.drop_authority_before() == pods
-    assert [trusted(kept, name) for name in pods] == [1, 1]
+    assert renewed_pods(tmp_path) == PODS
+    assert [one.place for one in certs.drop_authority(tmp_path, LAB)] == PODS
+    assert [trusted(kept, name) for name in PODS] == [1, 1]
     assert certificates.make(GPS) == []
     assert not certificates.existing_authority().has_issued(first.certificate)
     assert certificates.fingerprint() == fingerprint  # so that no `up` replaces pods that have taken it
-    with pytest.raises(CertificateError, match="release lab has one authority"):
-        certificates.drop_authority_before()
+    with pytest.raises(
+        CertificateError, match="release lab has one authority; fedstrata certs renew --release lab --a"
+    ):
+        [*certs.drop_authority(tmp_path, LAB)]
 
 
-def test_an_authority_that_is_made_anew_replaces_pods_though_one_before_was_changed_in_steps() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
-    certificates.renew_authority()
+def test_an_authority_that_is_made_anew_replaces_pods_though_one_before_was_changed_in_steps(
+    kept: Kept, certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
+    [*certs.renew_authority(tmp_path, LAB)]
     before = certificates.fingerprint()
     del kept["lab-tls-authority"]
     certificates.make(GPS)
     assert certificates.fingerprint() != before
 
 
-def test_while_one_before_counts_there_is_no_third() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
-    certificates.renew_authority()
-    before = dict(kept)
-    with pytest.raises(CertificateError, match="the old one is still trusted"):
-        certificates.renew_authority()
-    assert kept == before
-
-
 # --- who counts no more -------------------------------------------------------------------------------------
 
 
-def test_who_is_revoked_is_in_a_secret_that_is_no_pods_and_stays_at_the_next_up() -> None:
-    kept = Kept()
-    certificates = ReleaseCertificates(LAB, kept)
-    certificates.make(GPS)
+def test_who_is_revoked_is_in_a_secret_that_is_no_pods_and_stays_at_the_next_up(
+    kept: Kept, certificates: ReleaseCertificates, tmp_path: Path
+) -> None:
     assert certificates.revoke([Name("device", "pi-kitchen")]) == "lab-tls-revoked"
     certificates.revoke([Name("operator")])
     assert kept["lab-tls-revoked"] == {"revoked.txt": b"device/pi-kitchen\noperator\n"}
     certificates.prune(GPS)
     assert "lab-tls-revoked" in kept
-    assert certificates.renew() == ["lab-tls-gps", "lab-tls-operator"]
-    assert certificates.renew_authority() == ["lab-tls-gps", "lab-tls-operator"]
+    assert renewed_pods(tmp_path) == PODS
+    assert [one.place for one in certs.renew_authority(tmp_path, LAB)] == PODS
 
 
 @pytest.mark.parametrize("said", [b"nobody in particular\n", b"\xff\n", b"device/pi"])

@@ -19,6 +19,7 @@ from fedstrata.methods.ifca import LOSSES, Ifca
 from fedstrata.methods.sketch import sketch_of
 from fedstrata.models import build_model
 from fedstrata.tensors import Flat
+from tests.support.methods import method_with
 
 MODEL = build_model(ModelSettings(hidden=(3,)), DatasetInfo(input_shape=(4,), num_classes=2))
 LENGTH = 64
@@ -29,7 +30,7 @@ def devices(count: int, examples: Sequence[int] | None = None) -> list[Candidate
 
 
 def made(kind: type[Method], count: int = 6, seed: int = 0, **options: Any) -> Method:
-    return kind.of({"name": "tried", **options}, Facts(device_count=count, seed=seed))
+    return method_with(kind, {"name": "tried", **options}, Facts(device_count=count, seed=seed))
 
 
 # --- IFCA ---------------------------------------------------------------------------------------------------

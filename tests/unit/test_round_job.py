@@ -26,6 +26,7 @@ from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, Layout, taken
 from fedstrata.v1.answers_pb2 import Answer
+from tests.support.methods import method_with
 
 TEXT = """
 name: one-round
@@ -42,7 +43,7 @@ def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> D
     host = load(experiment, cast(Any, None), ProcessMetrics("device"), None)
     if own is None:
         return host
-    made = own.of({"name": "own:Method"}, Facts(device_count=3))
+    made = method_with(own, {"name": "own:Method"}, Facts(device_count=3))
     changed = {"method": made, "architectures": Architectures(experiment, made)}
     return DeviceProcess(**{**vars(host), **changed})
 

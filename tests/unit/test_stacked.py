@@ -186,7 +186,7 @@ def test_a_device_with_nothing_to_measure_on_reports_no_examples() -> None:
     assert without.weights.tobytes() == with_none.weights.tobytes()
 
 
-def test_convolutions_and_own_losses_train_one_by_one_which_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_why_devices_train_one_by_one_is_said_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
     info = DatasetInfo(input_shape=(8, 8), num_classes=3)
     cnn = build_model(ModelSettings(name="cnn", hidden=(5,)), info)
     training = SETTINGS["one epoch"]
@@ -198,7 +198,9 @@ def test_convolutions_and_own_losses_train_one_by_one_which_is_said_once(caplog:
     with caplog.at_level(logging.INFO):
         assert bits(trainer.train(convolutional)) == [bits([train(each)])[0] for each in convolutional]
         trainer.train(convolutional)
-    assert [record.message for record in caplog.records] == ["devices_train_one_by_one"]
+        trainer.train([job(9, 0, training, only=MODEL.trainable.names[:1])] * 2)
+        trainer.train([job(9, 0, training, targets=np.full((9, INFO.num_classes), 1 / INFO.num_classes, np.float32))])
+    assert [record.message for record in caplog.records] == ["devices_train_one_by_one"] * 3
 
 
 def test_a_batch_never_has_more_rows_than_the_device_has_examples() -> None:

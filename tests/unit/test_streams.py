@@ -31,6 +31,7 @@ from fedstrata.streams.streams import (
 )
 from fedstrata.tensors import Layout, Route
 from tests.support.gps_parts import TEXT
+from tests.support.methods import method_with
 
 MODEL = Layout.of({"fc1": (2, 2), "fc1.bias": (2,), "fc2": (3,), "own": (1,)})
 CHANNELS = (
@@ -161,7 +162,7 @@ class Fetching(Method):
 
 def own(kind: type[Method], lps_rounds: int = 1) -> Method:
     training = TrainingSettings(lps_rounds_per_global_round=lps_rounds)
-    return kind.of({"name": "own:method"}, Facts(device_count=2, training=training))
+    return method_with(kind, {"name": "own:method"}, Facts(device_count=2, training=training))
 
 
 BOTH = ((0,), (1,))

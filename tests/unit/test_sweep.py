@@ -11,6 +11,7 @@ import pytest
 from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
 from emulator.results.output import prepare_folder
+from emulator.sweeps import tables
 from emulator.sweeps.file import Place, Sweep, sweep_of
 from emulator.sweeps.folder import SWEEP, RoundStart, clear, held, records_of, standing, write_sweep
 from emulator.sweeps.page import write_results
@@ -72,18 +73,18 @@ def test_differences_are_of_the_seeds_that_both_have(results: SweepResults) -> N
 
 def test_the_tables_say_the_numbers(results: SweepResults) -> None:
     assert results.measures == (ARI, MEAN, "bags")
-    assert results.table() == (
+    assert tables.means(results) == (
         ["cell", "seeds", "ARI", "Mean %", "bags %"],
         [
             ["ours", "2", "1.00 ± 0.00", "86.0 ± 0.0", "75.0 ± 7.1"],
             ["plain", "3", "1.00 ± 0.00", "86.0 ± 0.0", "40.0 ± 26.5"],
         ],
     )
-    assert results.differences() == (
+    assert tables.differences(results) == (
         ["cell", "ARI", "Mean %", "bags %"],
         [["ours", "+0.00 ± 0.00 (0/2)", "+0.0 ± 0.0 (0/2)", "+20.0 ± 14.1 (2/2)"]],
     )
-    assert "| ours | 2 | 1.00 ± 0.00 | 86.0 ± 0.0 | 75.0 ± 7.1 |\n" in results.markdown()
+    assert "| ours | 2 | 1.00 ± 0.00 | 86.0 ± 0.0 | 75.0 ± 7.1 |\n" in tables.markdown(results)
 
 
 def test_the_csv_has_a_row_a_cell_and_measure_in_full(results: SweepResults) -> None:
@@ -104,7 +105,7 @@ def test_a_difference_is_to_the_baseline_in_the_same_setting(tmp_path: Path) -> 
         write_record(folder, seed=3, accuracy={"mean": mean}, task_accuracy=None, adjusted_rand_index=None)
     varied = sweep(vary=BATCHES)
     found = SweepResults(sweep=varied, records=records_of(tmp_path, varied))
-    head, rows = found.differences()
+    head, rows = tables.differences(found)
     assert head == ["cell", "training.batch_size", "Mean %"]
     assert rows == [["ours", "8", "+10.0 (1/1)"], ["ours", "16", "−20.0 (0/1)"]]
 

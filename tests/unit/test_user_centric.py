@@ -10,6 +10,7 @@ from fedstrata.methods import Answers, Arrays, Candidate, Facts, Moment, Plan
 from fedstrata.methods.row_groups import row_groups
 from fedstrata.methods.user_centric import UserCentric, likeness, mean_and_variance, shuffled_parts
 from tests.support.device_work import Devices
+from tests.support.methods import method_with
 
 FILE = """
 name: mixed
@@ -29,7 +30,7 @@ def experiment(*overrides: str) -> Experiment:
 
 def planned(answers: dict[int, Arrays], examples: dict[int, int], **options: object) -> Plan:
     """The plan of a method with these options, of devices that answered this and hold so many examples."""
-    method = UserCentric.of({**NAME, **options}, Facts(device_count=len(answers)))
+    method = method_with(UserCentric, {**NAME, **options}, Facts(device_count=len(answers)))
     devices = [Candidate(device_index=index, num_examples=examples[index]) for index in answers]
     return method.plan(Moment.BEFORE, Answers(devices, {"gradient": answers}), None)
 
@@ -201,7 +202,7 @@ def test_options_that_make_no_sense_are_refused(override: str, message: str) -> 
     ],
 )
 def test_an_answer_that_cannot_be_one_is_refused(given: Arrays, message: str) -> None:
-    method = UserCentric.of({**NAME, "sketch": 16}, Facts(device_count=2))
+    method = method_with(UserCentric, {**NAME, "sketch": 16}, Facts(device_count=2))
     with pytest.raises(PayloadError) as raised:
         method.check_answer(method.questions()[0], given, ())
     assert message in str(raised.value)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Weights = Mapping[str, torch.Tensor]
 
-DIMENSION = 512
 PUBLISHED = (
     "resnet18-f37072fd.pth"  # torchvision's ResNet18_Weights.IMAGENET1K_V1, https://download.pytorch.org/models/
 )

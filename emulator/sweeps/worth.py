@@ -1,4 +1,4 @@
-"""Two more tables of a sweep: how evenly its methods serve devices, and which devices lose by taking part."""
+"""The gain of devices over training alone, in a sweep with the method `local`: a table, and each device as CSV."""
 
 import csv
 import io
@@ -9,47 +9,42 @@ from emulator.results.comparison import Form
 from emulator.results.fairness import Worth, worth
 from emulator.results.record import RunRecord
 from emulator.sweeps.file import Place, SweepRun
-from emulator.sweeps.results import SweepResults, Table
+from emulator.sweeps.results import SweepResults
 
-FAIRNESS_SAID = "Fairness over devices"
-WORTH_SAID = "Gain over training alone, device by device"
 ALONE = "local"  # the method of devices that train alone
-GAINS = ("seed", "device", "gain")
+Table = tuple[list[str], list[list[str]]]  # header, rows
 Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the record of training alone
 
 
-def more_tables(results: SweepResults) -> list[tuple[str, Table]]:
-    """Return the tables that the records allow, each with its title."""
-    found = [(FAIRNESS_SAID, results.table_of(results.fairness))] if results.fairness else []
-    rows = _worth_rows(results)
-    if rows:
-        unit = Form.of(results.of.metric).unit
-        head = [f"Mean gain {unit}", f"Lowest gain {unit}", "Devices that lose %", "of devices"]
-        found.append((WORTH_SAID, (["cell", *results.sweep.axes, *head], rows)))
-    return found
+def table(results: SweepResults) -> Table | None:
+    """Return a table with a row per place that has gains; None if no run trains alone on the same data."""
+    rows = _rows(results)
+    unit = Form.of(results.of.metric).unit
+    head = [f"Mean gain {unit}", f"Lowest gain {unit}", "Devices that lose %", "of devices"]
+    return ([*results.head, *head], rows) if rows else None
 
 
 def gains_csv(results: SweepResults) -> str | None:
     """Return the gain of each device in each run as CSV; None if no run trains alone in the same setting."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["cell", *results.sweep.axes, *GAINS])
+    writer.writerow([*results.head, "seed", "device", "gain"])
     count = 0
     for run, record, alone in _pairs(results):
-        where = [run.place.cell, *(choice for _, choice in run.place.setting), run.seed]
+        where = [*run.place.words, run.seed]
         for name, gain in worth([(record, alone)]).gains.items():
             writer.writerow([*where, name.partition("/")[2], gain])
             count += 1
     return text.getvalue() if count else None
 
 
-def _worth_rows(results: SweepResults) -> list[list[str]]:
+def _rows(results: SweepResults) -> list[list[str]]:
     pairs: dict[Place, list[tuple[RunRecord, RunRecord]]] = {}
     for run, record, alone in _pairs(results):
         pairs.setdefault(run.place, []).append((record, alone))
     found = ((place, worth(pairs[place])) for place in results.sweep.places if place in pairs)
     form = Form.of(results.of.metric)
-    return [[place.cell, *(c for _, c in place.setting), *_said(each, form)] for place, each in found if each.gains]
+    return [[*place.words, *_said(each, form)] for place, each in found if each.gains]
 
 
 def _said(each: Worth, form: Form) -> list[str]:

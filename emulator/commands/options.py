@@ -1,0 +1,118 @@
+"""Groups of options that commands share: a data class with a field per option."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from emulator.cluster.release import Release
+    from fedstrata.experiment import Experiment
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for Typer, with the options of each group in place of the group."""
+    parameters = inspect.signature(command).parameters.values()
+    groups: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    options = [option for each in parameters for option in _options(each)]
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # which Typer reads
+    return run
+
+
+def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    if not is_dataclass(parameter.annotation):
+        yield parameter
+        return
+    for field in fields(parameter.annotation):
+        default = parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Hold changes of an experiment."""
+
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one key of the experiment, e.g. training.global_rounds=3. Repeatable.",
+        ),
+    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")] = None
+
+    def load(self, experiment: Path) -> "Experiment":
+        """Return the changed experiment: a file, or an example by its name."""
+        from emulator.shipped.examples import find_experiment
+        from fedstrata.experiment_file import load_experiment
+
+        return load_experiment(find_experiment(experiment), self.overrides or (), self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Hold how a release is reached."""
+
+    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")] = (
+        "default"
+    )
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Use this context of the kubeconfig.", show_default="the current one"),
+    ] = None
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Use this kubeconfig.", show_default="$KUBECONFIG, ~/.kube/config"),
+    ] = None
+
+    def release(self, name: str) -> "Release":
+        """Return the release of this name. Raises ExperimentError for a name that no release can have."""
+        from emulator.cluster.release import Release
+
+        return Release(name=name, namespace=self.namespace, context=self.context, kubeconfig=self.kubeconfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Hold what a release has besides its experiment."""
+
+    values: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Give the chart the values of this file. Repeatable."),
+    ] = None
+    value_overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set-value", metavar="KEY=VALUE", help="Change one of the chart's values. Repeatable."),
+    ] = None
+    resets_values: Annotated[bool, typer.Option("--reset-values", help="Forget the values of earlier calls.")] = False
+    code: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Upload this file of own code, which the experiment names. Repeatable."),
+    ] = None
+    chart: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Use the chart in this folder, not the project's.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Hold what a command prints."""
+
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line; the last is the summary.")
+    ] = False
+    is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False

@@ -1,0 +1,95 @@
+"""The tables of a sweep as text: means and spreads, differences to the baseline, and bytes."""
+
+from collections.abc import Callable, Sequence
+
+from emulator.console.units import NO_VALUE
+from emulator.results.comparison import Spread
+from emulator.sweeps import worth
+from emulator.sweeps.results import Difference, SweepResults
+
+COSTS_SAID = "Bytes that devices sent and received"
+FAIRNESS_SAID = "Fairness over devices"
+WORTH_SAID = "Gain over training alone, device by device"
+Table = worth.Table
+
+
+def means(results: SweepResults) -> Table:
+    """Return a table with a row per place: mean ± standard deviation of each measure, shares in percent."""
+    return _spreads(results, results.measures)
+
+
+def costs(results: SweepResults) -> Table:
+    """Return a table with a row per place: mean ± standard deviation of the bytes that devices have sent and
+    received.
+    """
+    return _spreads(results, results.costs)
+
+
+def differences(results: SweepResults) -> Table:
+    """Return a table with a row per place except the baseline's: paired differences, and the number of better
+    ones.
+    """
+    baseline, names = results.sweep.baseline, results.measures
+    rows = [
+        [*place.words, *(_difference(results, results.difference(place, name), name) for name in names)]
+        for place in results.sweep.places
+        if baseline is not None and place.cell != baseline
+    ]
+    return [*results.head, *_headings(results, names)], rows
+
+
+def fairness(results: SweepResults) -> Table:
+    """Return a table with a row per place: mean ± standard deviation of the measures of fairness over devices."""
+    return _spreads(results, results.fairness)
+
+
+def titled(results: SweepResults) -> list[tuple[str, Table]]:
+    """Return all tables that the records allow after the means, each with its title."""
+    baseline = results.sweep.baseline
+    found = [] if baseline is None else [(f"Minus {baseline}, seed by seed", differences(results))]
+    found += [(FAIRNESS_SAID, fairness(results))] if results.fairness else []
+    gained = worth.table(results)
+    found += [(WORTH_SAID, gained)] if gained else []
+    return [*found, *([(COSTS_SAID, costs(results))] if results.costs else [])]
+
+
+def markdown(results: SweepResults) -> str:
+    """Return all tables as Markdown."""
+    is_number = results.of.is_number
+    more = "".join(f"\n{title}:\n\n{as_markdown(given, is_number)}" for title, given in titled(results))
+    return as_markdown(means(results), is_number) + more
+
+
+def as_markdown(given: Table, is_number: Callable[[str], bool]) -> str:
+    """Return a table as Markdown. Columns of numbers are aligned to the right."""
+    head, rows = given
+    rule = ["---:" if is_number(name) else "---" for name in head]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))
+
+
+def _spreads(results: SweepResults, names: Sequence[str]) -> Table:
+    rows = [
+        [
+            *place.words,
+            str(sum((place, seed) in results.records for seed in results.sweep.seeds)),
+            *(_spread(results, results.spread(place, name), name) for name in names),
+        ]
+        for place in results.sweep.places
+    ]
+    return [*results.head, "seeds", *_headings(results, names)], rows
+
+
+def _headings(results: SweepResults, names: Sequence[str]) -> list[str]:
+    return [results.of.named(name).heading(name) for name in names]
+
+
+def _spread(results: SweepResults, spread: Spread, name: str, *, sign: str = "") -> str:
+    form = results.of.named(name).form
+    return NO_VALUE if spread.mean is None else form.said(spread.mean, spread.deviation, sign=sign)
+
+
+def _difference(results: SweepResults, difference: Difference | None, name: str) -> str:
+    """Return the difference in the form +9.9 ± 2.0 (6/6): better than the baseline in six of six pairs."""
+    if difference is None or not difference.spread.count:
+        return NO_VALUE
+    return f"{_spread(results, difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"

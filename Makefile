@@ -55,7 +55,7 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 
-bench: setup ## the benchmark suite beside its peers, a quarter of an hour: a table with ratios, and runs/bench.json
+bench: setup ## the benchmark suite beside its peers, half an hour: a table with ratios, and runs/bench.json
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"
 	$(BIN)/python -m benchmarks.suite --peers $(PEERS)/bin/python --json runs/bench.json --figure runs/cost.svg
 

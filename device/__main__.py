@@ -96,7 +96,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
 
 
 async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
-    """Run all devices of the process. A device that a parent refuses does not affect the others."""
+    """Run all devices of the process. If a parent refuses one device, the others continue. Return the exit code."""
 
     async def one(index: int) -> RunStoppedError | None:
         agent = DeviceAgent(host, index)
@@ -114,7 +114,7 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Run the devices until the end of the run. Return None if a stop came before."""
+    """Run the devices until the end of the run. Return None if a stop signal came before."""
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()

@@ -37,7 +37,7 @@ class DeviceAgent:
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
-        """Run a device from enrolment to the end of the run. Raises FedstrataError if a parent refuses this device."""
+        """Take part in the run from enrolment to its end. Raises FedstrataError if a parent refuses this device."""
         host = self._host
         data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
         link = GpsLink(
@@ -78,8 +78,8 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how often in a row the LPS that the GPS names has refused a TLS connection. For a while, its port may
-        belong to another process.
+        """Return how many times in a row the LPS that the GPS names has refused a TLS connection. This is normal for a
+        short time, because its port may belong to another process.
 
         Raises:
             HandshakeError: the LPS has refused each of several attempts.
@@ -106,7 +106,7 @@ class DeviceAgent:
         await self._answer_all(link, data, is_late=enrolled.is_late)
 
     async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
-        """Return the LPS that serves this device now. If the GPS has lost this device's enrolment, enrol again."""
+        """Return the LPS that serves this device now. If the GPS does not know this device, enrol again."""
         while True:
             try:
                 return await link.assignment()
@@ -115,8 +115,8 @@ class DeviceAgent:
                 await self._enroll(link, data)
 
     async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
-        """Answer the questions before training. A late device receives no relayed answers, so relayed questions are
-        left out.
+        """Answer the questions before training. A late device leaves out questions about other devices' answers, which
+        it does not receive.
         """
         method = self._host.method
         work = DeviceWork(self._host, data, self._index, made=self._made)

@@ -1,4 +1,4 @@
-"""The connections of a device process: one to the GPS and one to each LPS, for any number of devices."""
+"""The connections of a device process: one to the GPS and one to each LPS, shared by all its devices."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 
 
 class Channels:
-    """Open each connection once."""
+    """Open each connection only once."""
 
     def __init__(self, gps_address: str, meter: LinkMeter, tls: TlsFiles | None = None) -> None:
         self._meter = meter
@@ -55,8 +55,8 @@ class Channels:
         self._reached.add((lps_id, address))
 
     async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
-        """Return why no connection to an LPS succeeds; None if one may succeed, or did before. The check runs once for
-        all devices.
+        """Return why no connection to an LPS succeeds; None if one may succeed, or has succeeded before. All devices
+        share the result.
         """
         where = lps_id, address
         if where in self._reached:

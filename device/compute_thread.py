@@ -1,8 +1,8 @@
-"""The single thread of a device process for arithmetic. Jobs run in the order in which they come.
+"""The single thread for arithmetic in a device process. Jobs run in the order in which they come.
 
-Jobs that wait together go to the trainer together, which may compute them at once if the bits stay the same. A parent
-opens a round for all of its children. So the first job of a round is followed by jobs of the cluster's other devices,
-and the thread waits for them while they keep coming.
+Jobs that wait at the same time go to the trainer together, which may compute them together if this changes no bit. A
+parent opens a round for all its children at once. So the first job of a round is soon followed by jobs of other devices
+of the cluster, and the thread waits a little for them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LULL_S = 0.005  # once nobody has come for so long, those who are there begin
 
 
 class Bench:
-    """Hold queues before one thread for arithmetic."""
+    """Hold the queues of jobs for one thread."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
@@ -32,8 +32,8 @@ class Bench:
 
     @contextmanager
     def listening(self, group: str) -> Iterator[None]:
-        """Mark a block in which a device waits for a message that other devices of its group receive at about the same
-        time.
+        """Run a block in which a device waits for a message that the other devices of its group receive at about the
+        same time.
         """
         self._listening[group] += 1
         try:
@@ -69,7 +69,7 @@ class _Queue(Generic[Job, Result]):
         self._emptying: asyncio.Task[None] | None = None
 
     def add(self, job: Job, group: str) -> "asyncio.Future[Result]":
-        """Return a future of the job's result."""
+        """Return a future with the result of the job."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._groups.add(group)
@@ -86,7 +86,7 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for the other jobs of these groups. Each wait ends shortly after the last new job."""
+        """Wait for the other jobs of these groups. The wait ends shortly after the last job that comes."""
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
             if not await wait_until(self._came, self._came.is_set, LULL_S):

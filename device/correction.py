@@ -1,7 +1,8 @@
-"""The correction of a device's gradients by a method, before the optimiser uses them, such as FedProx's pull.
+"""The correction of a device's gradients by a method, before the optimiser uses them, such as the added term of
+FedProx.
 
-A correction is elementwise. So the devices of a process can train together with the bits that each would have alone. A
-correction is tested on a few numbers before its first use.
+A correction is elementwise. So devices of a process can train together with the same bits as alone. A correction is
+tested on a few numbers before it is used.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 @lru_cache(maxsize=16)
 def keeps_zeros(correct: Correct, beside: int) -> bool:
-    """Return whether a correction keeps zeros, if it gets this many vectors beside the weights.
+    """Return whether a correction with this many vectors in `beside` leaves zeros unchanged.
 
     Raises:
         PluginError: the result has another shape or type, depends on other elements or on chance, or is one of the
@@ -35,7 +36,7 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
 
 
 def _tried(correct: Correct, numbers: list[torch.Tensor]) -> torch.Tensor:
-    """Return the correction of these numbers. Raises an error if the correction changes them."""
+    """Return the correction of these numbers. Raises PluginError if the correction changes its arguments."""
     gradient, *others = (tensor.clone() for tensor in numbers)
     found = correct(gradient, *others)
     if not isinstance(found, torch.Tensor) or found.shape != gradient.shape or found.dtype != torch.float32:

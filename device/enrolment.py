@@ -1,4 +1,4 @@
-"""A device's calls to the GPS before training: enrolment, questions, assignment."""
+"""The calls of a device to the GPS before training: enrolment, questions, assignment."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -67,10 +67,10 @@ class GpsLink:
         )
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
-        """Return the result of `fold` for each other device's answer to a relayed question, by index, without keeping
-        answers.
+        """Call `fold` with each other device's answer to a relayed question. Return its results by device index.
+        Answers are not kept.
 
-        Each answer is processed alone when it arrives, so that the grouping of arrivals cannot change a bit.
+        Each answer is processed alone when it arrives, so the result does not depend on how answers arrive.
         """
         heard: dict[int, object] = {}
         backoff = Backoff()
@@ -90,7 +90,7 @@ class GpsLink:
                 await backoff.pause()
 
     async def assignment(self) -> pb.FetchAssignmentResponse:
-        """Wait for the LPS that serves this device."""
+        """Wait until the GPS names the LPS that serves this device, and return the reply."""
         while True:
             request = pb.FetchAssignmentRequest(**self._who)
             reply: pb.FetchAssignmentResponse = await ask(self._gps, "FetchAssignment", request, self._log)
@@ -104,7 +104,7 @@ async def _fold_answers(
     fold: Callable[[Arrays], Awaitable[object]],
     heard: dict[int, object],
 ) -> bool:
-    """Process one stream of answers. Return False if the parent ended it with a request to ask again."""
+    """Process one stream of answers. Return False if the parent ended it and the device must ask again."""
     header, expected, data = answers_pb2.AnswerHeader(), 0, bytearray()
     async for part in parts:
         match part.WhichOneof("part"):

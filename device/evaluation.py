@@ -1,4 +1,4 @@
-"""The measurement of weights on examples."""
+"""Measure a model on examples."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +17,7 @@ BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes th
 
 
 class Evaluation(NamedTuple):
-    """Hold sums over examples, which add up over devices."""
+    """Hold sums over examples. Sums of several devices can be added."""
 
     loss_sum: float
     sums: tuple[float, ...]  # of the task, in its order
@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationJob:
-    """Describe one measurement of weights on a device's examples. Several weights need several jobs."""
+    """Describe one measurement of weights on a device's examples. Each measurement needs its own job."""
 
     model: Model
     weights: Flat  # shape (model.layout.size,)
@@ -36,8 +36,8 @@ class EvaluationJob:
 
 @torch.no_grad()
 def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Evaluation:
-    """Return the loss and the task's sums of weights, shape (model.layout.size,), on examples. Nothing is changed or
-    drawn.
+    """Return the loss and the task's sums for weights, shape (model.layout.size,), on examples. Change nothing and draw
+    no random numbers.
     """
     tensors = named_tensors(model.layout, weights)
     loss_sum, sums = 0.0, np.zeros(len(task.sums))
@@ -52,7 +52,9 @@ def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Eva
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the outputs for inputs (n, *input_shape), shape (n, num_classes). Nothing is changed or drawn."""
+    """Return the outputs for inputs (n, *input_shape), shape (n, num_classes). Change nothing and draw no random
+    numbers.
+    """
     tensors = named_tensors(model.layout, weights)
     parts = [
         model.outputs(tensors, torch.tensor(inputs[start : start + BATCH_EXAMPLES]))
@@ -62,7 +64,7 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
 
 
 def further_inputs(examples: Examples) -> Tensors:
-    """Return the further inputs by name."""
+    """Return the further inputs of examples by name, as tensors."""
     return {name: torch.tensor(array) for name, array in examples.more.items()}
 
 

@@ -1,4 +1,4 @@
-"""The devices of a process, given by index, by name, or by a pod's ordinal."""
+"""Which devices a process hosts: given by index, by name, or by the number of its pod."""
 
 import os
 import re
@@ -26,7 +26,9 @@ def device_indexes(experiment: Experiment, devices: str | None, name: str | None
 
 
 def parse_indexes(text: str) -> list[int]:
-    """Return `0-3,7` as [0, 1, 2, 3, 7]. Raises ExperimentError for other texts."""
+    """Return the indexes in a text, for instance [0, 1, 2, 3, 7] for `0-3,7`. Raises ExperimentError for other
+    texts.
+    """
     indexes: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)

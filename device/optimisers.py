@@ -1,8 +1,8 @@
-"""The optimisers of local training, which move the tensors of one training against their gradients.
+"""The optimisers of local training. They change the tensors of a model by its gradients.
 
-Each computes the bits of its class in torch. A training makes its optimiser, which holds a state, such as velocities.
-The module uses torch's functional forms, because the classes load torch's compiler, which takes 1.5 s of CPU time per
-process.
+Each gives the same bits as its class in torch. Each training makes an optimiser of its own, which has a state, such as
+velocities. The module uses torch's functional forms, because the classes load torch's compiler, which takes 1.5 s of
+CPU time per process.
 """
 
 import math
@@ -32,10 +32,10 @@ STEPS = "steps"
 
 
 class Optimiser(Protocol):
-    """Define an optimiser, which moves the tensors of one training."""
+    """Define an optimiser, which changes the tensors of one training."""
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move each tensor against its gradient, in place, outside autograd. The gradients are overwritten."""
+        """Change each tensor in place, by its gradient, outside autograd. The gradients are overwritten."""
 
     def state(self) -> State:
         """Return a copy of the state with which a later training can begin."""
@@ -46,7 +46,7 @@ def optimiser_of(
 ) -> Optimiser:
     """Return the optimiser that an experiment's `training.optimiser` names, for these tensors in a global round.
 
-    It begins with `state`, from an earlier training. An empty state begins anew.
+    It begins with `state`, from an earlier training. If `state` is empty, it begins from zero.
     """
     settings, rate = training.optimiser, learning_rate(training, global_round)
     if isinstance(settings, SgdSettings):
@@ -55,7 +55,7 @@ def optimiser_of(
 
 
 def learning_rate(training: TrainingSettings, global_round: int) -> float:
-    """Return the learning rate of a global round, counted from 0, by the schedule."""
+    """Return the learning rate of a global round, counted from 0, according to the schedule."""
     schedule, rate = training.optimiser.schedule, training.optimiser.learning_rate
     later = global_round - schedule.warm_up_rounds
     if later < 0:
@@ -67,7 +67,9 @@ def learning_rate(training: TrainingSettings, global_round: int) -> float:
 
 
 def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
-    """Scale gradients in place, so that the L2 norm over all is at most `most`, like torch.nn.utils.clip_grad_norm_."""
+    """Scale gradients in place, so that the L2 norm of all together is at most `most`, like
+    torch.nn.utils.clip_grad_norm_.
+    """
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     share = (most / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
@@ -85,7 +87,7 @@ class _ByLeaf:
         self._parts = list(zip(leaves, velocities, strict=True))
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the tensors."""
+        """Change the tensors by their gradients."""
         for (leaf, velocity), gradient in zip(self._parts, gradients, strict=True):
             self._sgd.move(leaf, velocity, gradient)
 
@@ -95,7 +97,7 @@ class _ByLeaf:
 
 
 class Sgd:
-    """Compute the steps of torch.optim.SGD, to the bit, with less overhead. Momentum starts at zero."""
+    """Compute the steps of torch.optim.SGD with the same bits, but less overhead. Momentum starts at zero."""
 
     def __init__(self, settings: SgdSettings, rate: float) -> None:
         """Set the settings, and the learning rate of the round."""
@@ -105,11 +107,11 @@ class Sgd:
         self._is_nesterov = settings.nesterov
 
     def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """Return the velocity of a leaf; None without momentum."""
+        """Return the velocity of a tensor; None without momentum."""
         return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
-        """Move a leaf against its gradient, in place. The gradient is overwritten."""
+        """Change a tensor in place, by its gradient. The gradient is overwritten."""
         if self._weight_decay:
             gradient.add_(leaf, alpha=self._weight_decay)
         if velocity is not None:
@@ -119,7 +121,7 @@ class Sgd:
 
 
 class _ByTorch:
-    """Apply one of torch's optimisers with moments."""
+    """Apply one of the optimisers of torch that have moments."""
 
     def __init__(
         self, settings: LocalOptimiserSettings, rate: float, leaves: Sequence[torch.Tensor], state: State
@@ -133,7 +135,7 @@ class _ByTorch:
         self._options = {**own, "lr": rate, "weight_decay": settings.weight_decay, "maximize": False}
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the tensors."""
+        """Change the tensors by their gradients."""
         self._function(
             self._leaves, list(gradients), **self._vectors, state_steps=self._steps, foreach=False, **self._options
         )
@@ -145,7 +147,7 @@ class _ByTorch:
 
 
 def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tuple[str, ...], dict[str, Any]]:
-    """Return torch's function, the names of its vectors beside the leaves, and its own options."""
+    """Return torch's function for the optimiser, the names of the vectors in its state, and its options."""
     match settings:
         case LocalAdamSettings() | LocalAdamWSettings():
             beta1, beta2 = settings.betas
@@ -169,13 +171,13 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
-    """Return tensors as one vector, copied."""
+    """Return a copy of tensors as one vector."""
     vector: NDArray[np.float32] = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy()
     return vector
 
 
 def split(vector: NDArray[np.float32], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a vector as tensors with the leaves' shapes, each copied into torch's own memory."""
+    """Return a vector as tensors with the shapes of `leaves`, each copied into torch's own memory."""
     ends = np.cumsum([leaf.numel() for leaf in leaves])
     parts = np.split(vector, ends[:-1])
     return [torch.tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

@@ -1,4 +1,4 @@
-"""The speed of this machine in training a device's model, for the key `compute.per_example`."""
+"""How fast this machine trains a device's model, for the key `compute.per_example`."""
 
 import time
 from collections.abc import Callable
@@ -24,12 +24,12 @@ class Pace:
 
     @property
     def per_example_ns(self) -> int:
-        """The median of the rounds, which other work on the machine disturbs least."""
+        """The median over the rounds, on which other work of the machine has the least effect."""
         return round(median(self.seconds) * 1e9)
 
 
 def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
-    """Return the job of a device in its first LPS round, from the initial weights.
+    """Return the training job of a device in its first LPS round, which starts from the initial weights.
 
     Raises:
         FedstrataError: there is no such device, or its data or model is not available.
@@ -53,7 +53,9 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
 
 
 def measured_pace(job: TrainingJob, rounds: int, clock: Callable[[], float] = time.perf_counter) -> Pace:
-    """Train this many LPS rounds one after the other, after one more round for warm-up, which does not count."""
+    """Train this many LPS rounds one after another, and return their pace. One more round comes first and is not
+    counted.
+    """
     seconds = []
     for number in range(rounds + 1):
         began = clock()

@@ -1,4 +1,4 @@
-"""The state that a device keeps from round to round: named arrays that never leave it, sealed on its disk.
+"""The state that a device keeps from round to round: named arrays that never leave it, in files with checksums.
 
 Each LPS round has one file: a JSON header with run, device, round and the arrays' names, types and shapes, then the
 bytes.
@@ -24,10 +24,10 @@ LENGTH_BYTES = 8  # of the number that says how long the header is
 
 
 class PersonalStore:
-    """Hold one device's states by LPS round, each in a file that is either complete or absent."""
+    """Keep one device's states by LPS round, each in a file that is either complete or absent."""
 
     def __init__(self, folder: Path, run_id: str, device_id: str) -> None:
-        """Use a folder of this device, which is made when a state is saved."""
+        """Use this folder for the device. It is made when the first state is saved."""
         self._folder = folder
         self._owner = {"run_id": run_id, "device_id": device_id}
         self._log = EventLog("personal", device=device_id)
@@ -35,7 +35,7 @@ class PersonalStore:
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest complete state that is not newer than a round, and its round; None if no state is that old.
+        """Return the newest complete state that is not newer than a round, and its round; None if there is none.
 
         A file that is damaged, or belongs to another run or device, is named in the log and ignored.
         """
@@ -46,13 +46,13 @@ class PersonalStore:
         return None
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Keep a device's state after a round, and delete states of later rounds, which will be repeated.
+        """Save a device's state after a round, and delete states of later rounds, which will be repeated.
 
-        Without `durable` the file survives the death of the process, but perhaps not a crash of the machine.
+        Without `durable` the file survives if the process dies, but may be lost if the machine crashes.
 
         Raises:
-            PluginError: an array has a type that cannot be kept.
-            StateError: the disk is full or refuses. Old files are unchanged.
+            PluginError: an array has a type that cannot be saved.
+            StateError: the disk is full or refuses to write. Old files are unchanged.
         """
         data = self._packed(lps_round, arrays)
         for later in self._rounds():
@@ -70,7 +70,7 @@ class PersonalStore:
             self._path(known).unlink(missing_ok=True)
 
     def mark_born(self) -> None:
-        """Note that this device has had a state in this run. If it has none later, the state was lost for good."""
+        """Note that this device has had a state in this run. If there is no state later, it was lost."""
         if not self.was_born():
             write_sealed(self._marker, json.dumps(self._owner).encode())
 
@@ -123,8 +123,8 @@ class PersonalStore:
         return arrays
 
     def _unpacked(self, path: Path, lps_round: int, data: memoryview) -> Arrays:
-        """Return the arrays, copied. Raises StateError, with the file's name, unless it is this device's state of this
-        round.
+        """Return copies of the arrays. Raises StateError, which names the file, unless it has this device's state of
+        this round.
         """
         start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
         header, described = _header(path, bytes(data[LENGTH_BYTES:start]))
@@ -153,13 +153,15 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
 
 
 class KeptInMemory:
-    """Hold one device's states by LPS round in memory, without a folder. They end with the process."""
+    """Keep one device's states by LPS round in memory, for a device without a folder. They are lost when the process
+    ends.
+    """
 
     def __init__(self) -> None:
         self._states: dict[int, Arrays] = {}
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest state that is not newer than a round, and its round; None if no state is that old."""
+        """Return the newest state that is not newer than a round, and its round; None if there is none."""
         known = max((number for number in self._states if number <= lps_round), default=None)
         return None if known is None else (known, self._states[known])
 
@@ -174,8 +176,8 @@ class KeptInMemory:
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 
     def mark_born(self) -> None:
-        """Do nothing: the next process has no state of this one."""
+        """Do nothing, because a new process has no access to this one's states."""
 
     def was_born(self) -> bool:
-        """Return False: no state of this device outlives its process."""
+        """Return False, because no state of this device survives its process."""
         return False

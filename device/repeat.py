@@ -1,4 +1,6 @@
-"""A trial of an experiment before its run: its models and task, its smallest batch, and two steps of a device twice."""
+"""A test of an experiment before its run: its models and task, its smallest batch, and two training steps of a device,
+done twice.
+"""
 
 from dataclasses import replace
 
@@ -20,11 +22,11 @@ STEPS = 2
 
 
 def try_experiment(experiment: Experiment) -> None:
-    """Make the checks of a device before it is ready, train one epoch with a batch of one example if the run has such
-    a batch, and train two steps twice.
+    """Check models and task as a device does. If the run has a batch with a single example, train on such a batch. Then
+    train two steps twice.
 
     Raises:
-        FedstrataError: a model or the task is not usable, or a training cannot be repeated.
+        FedstrataError: a model or the task is not usable, or a training gives different results when it is repeated.
     """
     training_job(experiment, 0)  # refuses data that lie elsewhere, and sets the threads
     dataset, size = load_dataset(experiment.data), experiment.training.batch_size
@@ -38,10 +40,10 @@ def try_experiment(experiment: Experiment) -> None:
 
 
 def train_twice(experiment: Experiment) -> None:
-    """Train two steps of the first device twice, with separately made models, and with another training in between.
+    """Train two steps of the first device twice, with two copies of the model, and with another training in between.
 
     Raises:
-        PluginError: the results differ; the message names the tensors.
+        PluginError: the results differ. The message names the tensors.
     """
     first = _trained(experiment)
     _trained(experiment, lps_round=1)

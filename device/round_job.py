@@ -1,4 +1,4 @@
-"""One LPS round at a device, stage by stage: an answer if there is a question, local work, the update."""
+"""One LPS round of a device, in stages: an answer if there is a question, local work, the update."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ OPTIMISER = "optimiser "  # before the stream and the name of each array of an o
 
 
 class Kept:
-    """Hold a device's own state at the start of an LPS round, and its state for the next round."""
+    """Hold the state that a device keeps: at the start of an LPS round, and for the next round."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class Kept:
 
     @property
     def personal(self) -> Arrays:
-        """Return the state that the method has kept."""
+        """Return the personal state of the method."""
         return {
             name: array for name, array in self.arrays.items() if name != OWN_LAYERS and not name.startswith(OPTIMISER)
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the optimiser's state of each stream of trainings; none if the device has another model now."""
+        """Return the optimiser's state for each stream of trainings; empty if the device now has another model."""
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
             if name.startswith(OPTIMISER) and self._kept_of is self._architecture:
@@ -63,7 +63,9 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the tensors that never leave this device, kept or initial; None if there are none."""
+        """Return the values of the tensors that never leave this device, from the last round or initial; None if there
+        are none.
+        """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
             return None
@@ -80,12 +82,14 @@ class Kept:
         return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
-        """Return the layout of the kept own layers. If layers can be withdrawn, it is the layout of the whole model."""
+        """Return the layout of these tensors. If layers can be withdrawn during the run, it is the layout of the whole
+        model.
+        """
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own
 
     async def keep(self, outcome: Outcome, optimisers: Mapping[int, Mapping[str, np.ndarray]]) -> None:
-        """Keep the state for the next round, before anything of this round leaves the device."""
+        """Save the state for the next round, before anything of this round is sent."""
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
             raise PluginError(
@@ -158,19 +162,19 @@ class RoundJob:
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _base(self) -> Flat:
-        """Return the weights to which the update is relative."""
+        """Return the weights from which the update is subtracted."""
         return self._travelling[self.work.own_place]
 
     # --- stages -------------------------------------------------------------------------------
 
     async def begin(self) -> answers_pb2.Answer | Update:
-        """Return the first message to send: an answer, or the update."""
+        """Return the first message to send: an answer or, if there is no question, the update."""
         if self._asks(Moment.RECEIVED):
             return await self._answer()
         return await self._train()
 
     async def go_on(self, cluster: int) -> Update:
-        """Return the update after the round continues, with the device in this cluster."""
+        """Continue the round after the answer, in this cluster, and return the update."""
         is_one = len(self._travelling) == 1
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
         self._began_ns = self._host.clock.now_ns() - self._answering_ns
@@ -216,7 +220,7 @@ class RoundJob:
         return answer
 
     def _difference(self, outcome: Outcome) -> Flat:
-        """Return the update: trained minus received values of the travelling tensors."""
+        """Return the update: trained minus received values of the tensors that are sent."""
         streams = self._kept.streams
         whole = streams.with_tables(outcome.weights, outcome.tables)
         difference: Flat = taken(whole, streams.whole.slices_of(streams.travelling)) - self._base()
@@ -239,14 +243,16 @@ class RoundJob:
         )
 
     async def _trained_from(self) -> bytes:
-        """Return the digest of the start of this round's training; empty if updates are not masked."""
+        """Return the digest of all values that this round's training starts from; an empty one if updates are not
+        masked.
+        """
         if self._host.proofs is None:
             return b""
         of_whom = (self._client.identity.home_id, self.work.cluster)
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """Return an update as it may leave the device: shortened and noised, if updates are private."""
+        """Return an update as it is sent. If updates are private, it is shortened and has noise."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update
@@ -263,7 +269,7 @@ class RoundJob:
     # --- the end ------------------------------------------------------------------------------
 
     async def measured(self) -> pb.Evaluation:
-        """Return the device's measurement of the final model, and of its own if it has one."""
+        """Return the device's measurement of the final model and, if it has one, of its own model."""
         used, received = await self._host.method.measure(self.work)
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
         if evaluation is None:
@@ -274,7 +280,9 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """Return the GPS's arrays for all devices, which came with a model. Raises PayloadError for undeclared arrays."""
+    """Return the arrays that the GPS sends to all devices with a model. Raises PayloadError for arrays that the method
+    has not declared.
+    """
     if received.told is None:
         return {}
     return dict(arrays_of(Question(name=TOLD, moment=Moment.BEFORE, arrays=method.tells()), received.told))

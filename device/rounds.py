@@ -1,6 +1,4 @@
-"""A device's LPS rounds at the LPS that serves it. If this LPS is silent and the GPS names another, the device
-changes.
-"""
+"""The LPS rounds of a device. If its LPS is silent and the GPS names another LPS, the device continues there."""
 
 import asyncio
 import hashlib
@@ -37,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Served:
-    """Hold the LPS that serves a device, and a call that checks whether it still does."""
+    """Hold the LPS that serves a device, and a call that asks the GPS whether it still does."""
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]
@@ -45,8 +43,8 @@ class Served:
     backoff: Backoff
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of an exchange. Raises ParentAwayError if the LPS is silent and another LPS serves the
-        device now.
+        """Return the result of an exchange with the LPS. Raises ParentAwayError if the LPS is silent and the GPS names
+        another LPS.
         """
         hearing = asyncio.ensure_future(exchange)
         try:
@@ -61,7 +59,7 @@ class Served:
             hearing.cancel()
 
     async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
-        """Return the assignment from the GPS; None if the LPS answers first, as it may while the GPS is absent."""
+        """Return the assignment from the GPS; None if the LPS answers first. The GPS may be absent at this time."""
         asking = asyncio.ensure_future(self.ask())
         try:
             await asyncio.wait({hearing, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +69,7 @@ class Served:
 
 
 class DeviceRounds:
-    """Take part in the LPS rounds of one device, and keep what an LPS may request again."""
+    """Run the LPS rounds of one device, and keep the messages that the LPS may ask for again."""
 
     def __init__(
         self,
@@ -100,7 +98,9 @@ class DeviceRounds:
         return self._job is not None
 
     async def take_part(self, served: Served, data: DeviceData) -> None:
-        """Take part until the run is over. Raises FedstrataError if the LPS refuses this device, or is absent."""
+        """Take part in rounds until the run is over. Raises FedstrataError if the LPS refuses this device, or is
+        absent.
+        """
         lps = self._host.channels.lps(served.by.lps_id, served.by.lps_address)
         session = ParentStream(lps.Attend)
         try:
@@ -144,16 +144,16 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
-        """Return the newest model of a cluster in this process, if this device has received one.
+        """Return the newest model of a cluster that this process has, if this device has received a model.
 
-        Otherwise its messages would depend on which device of the process called first.
+        With the condition, the device's messages do not depend on which device of the process called first.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 
     async def _exchange(
         self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
     ) -> Offered:
-        """Send the next message, if there is one, and wait for the next reply."""
+        """Send the next message, if there is one, and wait for the reply."""
         if isinstance(goes_up, Update):
             if self._masks is not None:
                 goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
@@ -163,14 +163,14 @@ class DeviceRounds:
         return await client.fetch(*self._sent_of)
 
     def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
-        """Keep a sent message, because an LPS may request it again."""
+        """Keep a message that was sent, because the LPS may ask for it again."""
         if isinstance(goes_up, Update):
             self._sent = goes_up
         elif goes_up is not None and self._job is not None:
             self._answered = self._job.received.round, goes_up
 
     def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
-        """Return this device's message in a round. Raises PayloadError if it sent none."""
+        """Return this device's message in a round. Raises PayloadError if it has sent none."""
         self._log.info("sent_again", round=lps_round)
         if self._sent is not None and self._sent.round == lps_round:
             return self._sent
@@ -192,11 +192,11 @@ class DeviceRounds:
 
     @property
     def _sent_of(self) -> tuple[int, bytes]:
-        """Return the round and the digest of the model to which the last update is relative."""
+        """Return the round and the digest of the model from which the last update was computed."""
         return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
-        """Send the last received model to an LPS that has taken the cluster over, or lost its state."""
+        """Send the last received model to an LPS that has adopted the cluster, or that has lost its state."""
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
         digest = await self._host.bench.compute(lambda: _sha256(chunks()))
@@ -262,8 +262,8 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """Return the required form of a model from an LPS: one model, or the streams of all clusters or of the named
-    clusters.
+    """Return the required form of a model from an LPS: one model, or the streams of all clusters or of the clusters in
+    the header.
     """
     streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:

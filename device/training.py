@@ -1,11 +1,11 @@
-"""Local training: the work of a device between its received model and its update.
+"""Local training: what a device does between the received model and its update.
 
-A result is a function of its job, to the bit. Batches come from an addressed generator. Arithmetic runs on one thread
-(`limit_threads`). Torch makes every tensor, so that its alignment is always the same; the rounding of a matrix product
-may depend on the alignment.
+The result depends only on the job, to the bit. The random order of batches depends on seed, device and round.
+Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same,
+because the rounding of a matrix product may depend on the alignment.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -26,13 +26,15 @@ from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
+Batch = tuple[torch.Tensor, Tensors, torch.Tensor]  # inputs, further inputs by name, targets
+Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
 DROPOUT = 0x64726F70  # tells these draws from those of the batches
 SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does not grow with a device's data
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
-    """Describe one device's local training in one LPS round. Both kinds of round count from 0."""
+    """Describe one device's local training in one LPS round. LPS rounds and global rounds begin at 0."""
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
@@ -71,30 +73,30 @@ class TrainingJob:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The names of the tensors that the optimiser moves, in the layout's order."""
+        """The names of the tensors that the optimiser changes, in the layout's order."""
         return tuple(name for name in self.model.trainable.names if self.only is None or name in self.only)
 
     @property
     def fixed_statistics(self) -> tuple[str, ...]:
-        """The names of the statistics that keep their values."""
+        """The names of the statistics that keep their values in this training."""
         return tuple(name for name in self.model.statistics if self.only is not None and name not in self.only)
 
     @property
     def steps(self) -> int:
-        """The number of local steps: as set, or whole epochs with a smaller last batch."""
-        if self.epochs is None and self.training.local_steps is not None:
-            return self.training.local_steps
-        return (self.epochs or self.training.local_epochs or 1) * -(-len(self.examples) // self.training.batch_size)
+        """The number of local steps: as configured, or as whole epochs need, where the last batch may be smaller."""
+        if self.epochs is None:
+            return self.training.steps(len(self.examples))
+        return self.epochs * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all steps. Repeated examples count each time."""
+        """The number of examples in all steps, with repetitions."""
         return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalResult:
-    """Hold the result of training: the new weights, shape (size,), and the mean loss of the examples used."""
+    """Hold the result of training: the new weights, shape (size,), and the mean loss over the examples used."""
 
     weights: Flat
     train_loss: float  # the task's, before each step, without what a method adds to it
@@ -104,7 +106,9 @@ class LocalResult:
 
 
 class Trainer(Protocol):
-    """Define a trainer of one process's devices. Its grouping of devices changes no bit of any result."""
+    """Define a trainer of one process's devices. It may train devices together only if this changes no bit of a
+    result.
+    """
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
         """Return the results of the jobs, in their order."""
@@ -126,19 +130,16 @@ class OneByOne:
 
 
 def train(job: TrainingJob) -> LocalResult:
-    """Minimise the task's loss of each batch, plus what the method adds, by the optimiser."""
+    """Minimise the task's loss batch by batch by the optimiser, with the terms that the method adds. Return the
+    result.
+    """
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
     leaves = [weights[name].requires_grad_() for name in job.leaves]
-    descent = _Descent(job, leaves)
+    descent, outputs = Descent(job, leaves), outputs_in_training(job)
     loss_sum, seen = 0.0, 0
-    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
-    outputs = job.model.outputs_in_training(np.random.default_rng(address))
-    for inputs, more, targets in _batches(job):
-        try:
-            loss = job.task.mean_loss(outputs(weights, inputs, **more), targets)
-        except PluginError as error:
-            raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
+    for batch in batches(job):
+        loss, (_, _, targets) = mean_loss(job, outputs, weights, batch), batch
         descent.step(torch.autograd.grad(loss, leaves))
         loss_sum += loss.item() * len(targets)
         seen += len(targets)
@@ -154,8 +155,23 @@ def train(job: TrainingJob) -> LocalResult:
     )
 
 
+def outputs_in_training(job: TrainingJob) -> Outputs:
+    """Return the function that computes outputs in a local step. What it draws has the address of the training."""
+    address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
+    return job.model.outputs_in_training(np.random.default_rng(address))
+
+
+def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch) -> torch.Tensor:
+    """Return the task's mean loss of a batch."""
+    inputs, more, targets = batch
+    try:
+        return job.task.mean_loss(outputs(weights, inputs, **more), targets)
+    except PluginError as error:
+        raise PluginError(f"{_of_lone_example(job) if len(inputs) == 1 else ''}{error}") from error
+
+
 def _of_lone_example(job: TrainingJob) -> str:
-    """Return the fault of a batch of one example, which batch normalisation cannot train on."""
+    """Return the text of the error about a batch with a single example, on which batch normalisation cannot train."""
     number, size = len(job.examples), job.training.batch_size
     if number == 1:
         return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give it more: "
@@ -165,7 +181,7 @@ def _of_lone_example(job: TrainingJob) -> str:
     )
 
 
-class _Descent:
+class Descent:
     """Hold the descent of one device: gradients are corrected, if the job has a correction, then used."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
@@ -207,7 +223,7 @@ def limit_threads() -> None:
 
 
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the orders in which a device goes through its examples, epoch after epoch without end."""
+    """Yield the orders in which a device uses its examples, one per epoch, without end."""
     address = [job.seed, job.device_index, job.lps_round]
     rng = np.random.default_rng([*address, job.stream] if job.stream else address)
     while True:
@@ -215,21 +231,21 @@ def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the examples of each batch, step after step."""
+    """Yield the indexes of the examples of each batch, step by step."""
     size = job.training.batch_size
     cut = (order[start : start + size] for order in epoch_orders(job) for start in range(0, len(order), size))
     return islice(cut, job.steps)
 
 
-def _batches(job: TrainingJob) -> Iterator[tuple[torch.Tensor, Tensors, torch.Tensor]]:
+def batches(job: TrainingJob) -> Iterator[Batch]:
     """Yield inputs, further inputs by name, and targets of each step. Examples are gathered for several batches at
     once.
     """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.stream]
-    batches = -(-len(job.examples) // job.training.batch_size)
+    an_epoch = -(-len(job.examples) // job.training.batch_size)
     while slab := list(islice(orders, SLAB_BATCHES)):
-        epochs = np.repeat(np.arange(done, done + len(slab)) // batches, [len(order) for order in slab])
+        epochs = np.repeat(np.arange(done, done + len(slab)) // an_epoch, [len(order) for order in slab])
         examples, at = job.examples.drawn(np.concatenate(slab), address, epochs), 0
         done += len(slab)
         for order in slab:

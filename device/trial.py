@@ -1,4 +1,4 @@
-"""A test of a model and a task on a few examples before a device is ready, with one line if it fails."""
+"""A test of a model and a task on a few examples, before a device is ready. If it fails, the error has one line."""
 
 import random
 
@@ -18,7 +18,7 @@ EXAMPLES = 3
 
 
 def try_all(experiment: Experiment, architectures: Architectures, dataset: Dataset, task: Task) -> None:
-    """Try each model of the experiment, and the task with it.
+    """Try each model of the experiment with the task.
 
     Raises:
         FedstrataError: as `try_out` and `try_task` do.
@@ -30,7 +30,7 @@ def try_all(experiment: Experiment, architectures: Architectures, dataset: Datas
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
-    """Refuse a user's own model if its outputs have a wrong shape, or differ for the same weights and inputs.
+    """Refuse a model if its outputs have a wrong shape, or differ for equal weights and inputs.
 
     Raises:
         PluginError: the model is refused, or fails. ExperimentError: a built-in model does not accept the data's
@@ -68,7 +68,7 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
 
 @torch.no_grad()
 def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
-    """Refuse a task if its loss or its sums cannot be computed for the data.
+    """Refuse a task with a loss or sums that cannot be computed for the data.
 
     Raises:
         PluginError: the user's own task fails, or returns other values than losses and sums. DataError: targets or a
@@ -100,7 +100,7 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Refuse data with inputs that a built-in model does not accept."""
+    """Refuse data with inputs of a kind that a built-in model does not accept."""
     found = [f"a further input {name}" for name in examples.more]
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:
@@ -117,13 +117,13 @@ def _outputs(model: Model, weights: Tensors, examples: Examples, *, measures: bo
 
 
 def _global_generators() -> object:
-    """Return the states of the global generators, which have no address."""
+    """Return the states of the global random generators of Python, NumPy and torch."""
     state = np.random.get_state(legacy=False)["state"]
     return random.getstate(), state["key"].tobytes(), state["pos"]
 
 
 def _advice(found: object, wanted: tuple[int, ...]) -> str:
-    """Return the change for outputs that lack the last axis of length 1."""
+    """Return advice for outputs that lack the last axis, of length 1; otherwise an empty text."""
     lacks_axis = isinstance(found, torch.Tensor) and wanted[1:] == (1,) and found.shape == wanted[:1]
     return "; add .unsqueeze(1) to the outputs" if lacks_axis else ""
 

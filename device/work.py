@@ -1,4 +1,4 @@
-"""A device's work for its method: data, models, training and measurement."""
+"""What a device does for its method: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from device.channels import Channels
 from device.compute_thread import Bench
-from device.evaluation import Evaluation, EvaluationJob, outputs
-from device.optimisers import learning_rate
+from device.evaluation import EvaluationJob, outputs
 from device.personal import KeptInMemory, PersonalStore
+from device.steps import LocalSteps, trained_of
 from device.training import TrainingJob
 from fedstrata.clock.device_side import DeviceClock
 from fedstrata.datasets import Dataset, Examples
@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceProcess:
-    """Hold the objects that all devices of one process share."""
+    """Hold the objects that all devices of one process use."""
 
     experiment: Experiment
     dataset: Dataset
@@ -65,12 +65,14 @@ class DeviceProcess:
 
     @property
     def model(self) -> Model:
-        """The model of the experiment. Some devices may have other models."""
+        """The model of the section `model`. Some devices may have other models."""
         return self.architectures.main.model
 
     @property
     def streams(self) -> Streams:
-        """The streams that travel, the same for all devices, and the own tensors of the experiment's model."""
+        """The streams of the run, which are the same for all devices, and the tensors of the experiment's model that
+        stay on devices.
+        """
         return self.architectures.main.streams
 
     @cached_property
@@ -80,7 +82,7 @@ class DeviceProcess:
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """The noise on updates; None without noise."""
+        """The noise that updates get; None without noise."""
         return budget_of(self.experiment)
 
     @property
@@ -106,8 +108,8 @@ class DeviceProcess:
 
 
 def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
-    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or the noise cannot
-    be sealed.
+    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or if the noise
+    needs a `--state` folder.
     """
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
@@ -124,8 +126,8 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
 async def answered(
     method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
 ) -> answers_pb2.Answer:
-    """Return a device's answer to a question. Raises PluginError if own code fails, or its answer does not fit the
-    question.
+    """Return a device's answer to a question. Raises PluginError if own code fails, or returns an answer that the
+    question does not allow.
     """
     with own_code_of(method, f"answer {question.name}"):
         arrays = await method.answer(question, work, heard)
@@ -134,7 +136,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold the data with which a device begins an LPS round; by default, those before training."""
+    """Hold the data with which a device begins an LPS round. The defaults are those before training."""
 
     lps_round: int = -1
     global_round: int = 0
@@ -185,16 +187,17 @@ class DeviceWork:
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
         self._optimisers = begins.optimisers
-        self.optimisers: dict[int, Arrays] = dict(begins.optimisers)  # to keep for the next round
+        self._after: dict[int, Arrays] = {}  # the optimiser's state after each stream of trainings
         self._tables = begins.tables
-        self.trained_examples = 0  # how many examples all its training has gone through
+        self._counted = 0  # examples of trainings, and of own arithmetic
+        self._steps: list[LocalSteps] = []  # trainings with steps that the method takes
 
     def go_on(self, cluster: int) -> None:
-        """Continue in a cluster, by the plan of this round."""
+        """Continue in this cluster, which the plan of the round gives."""
         self.cluster = cluster
 
     def note_training(self, weights: Flat, update: Flat) -> None:
-        """Give an answer access to the results of training: the weights, and the update."""
+        """Make the results of training, the weights and the update, available to an answer."""
         self.trained, self.update = weights, update
 
     @property
@@ -211,8 +214,19 @@ class DeviceWork:
 
     @property
     def own_place(self) -> int:
-        """The place of the device's own cluster among the received models."""
+        """The position of the device's own cluster among the received models."""
         return self.offered.index(self.cluster) if len(self.received) > 1 else 0
+
+    @property
+    def trained_examples(self) -> int:
+        """The number of examples in all training so far."""
+        return self._counted + sum(steps.examples for steps in self._steps)
+
+    @property
+    def optimisers(self) -> dict[int, Arrays]:
+        """The state of the optimiser of each stream of trainings, to keep for the next round."""
+        taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
+        return {**self._optimisers, **self._after, **taken}
 
     async def train(
         self,
@@ -227,49 +241,56 @@ class DeviceWork:
         only: Sequence[str] | None = None,
     ) -> Trained:
         """Train from some weights on the device's examples, or on others, like `fedstrata.methods.Work`."""
-        training = self._host.experiment.training
-        is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
-        job = TrainingJob(
-            model=self.model,
-            start=start,
+        job = self._job(
+            start,
             examples=self.examples if on is None else on,
-            training=training,
-            seed=self.seed,
-            device_index=self.device_index,
-            lps_round=max(0, self.lps_round),
-            global_round=self.global_round,
-            held_out=self.held_out if is_measured else None,
             correct=correct,
             beside=beside,
             stream=stream,
             epochs=epochs,
             targets=targets,
             only=None if only is None else tuple(only),
-            optimiser_state=self._optimisers.get(stream, {}),
-            task=self._host.task,
         )
-        self.trained_examples += job.trained_examples
+        self._counted += job.trained_examples
         result = await self._host.bench.train(job, self._group)
         if result.optimiser_state:
-            self.optimisers[stream] = result.optimiser_state
-        measured = _measurement(result.evaluation) if result.evaluation is not None else None
-        return Trained(
-            weights=result.weights,
-            train_loss=result.train_loss,
-            measured=measured,
-            steps=result.steps,
-            learning_rate=learning_rate(training, self.global_round),
+            self._after[stream] = result.optimiser_state
+        return trained_of(result, job)
+
+    def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
+        """Return a training with steps that the method takes itself, like `fedstrata.methods.Work`."""
+        steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
+        self._steps.append(steps)
+        return steps
+
+    def _job(self, start: Flat, *, stream: int, **rest: Any) -> TrainingJob:
+        """Return a training in this round. `rest` has the fields of the job that this class does not know."""
+        training = self._host.experiment.training
+        is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
+        return TrainingJob(
+            model=self.model,
+            start=start,
+            training=training,
+            seed=self.seed,
+            device_index=self.device_index,
+            lps_round=max(0, self.lps_round),
+            global_round=self.global_round,
+            held_out=self.held_out if is_measured else None,
+            stream=stream,
+            optimiser_state=self._optimisers.get(stream, {}),
+            task=self._host.task,
+            **rest,
         )
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
         """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
-        return _measurement(await self._host.bench.evaluate(job, self._group))
+        return Measurement(**(await self._host.bench.evaluate(job, self._group))._asdict())
 
     @cached_property
     def noise(self) -> Noise:
-        """The source of noise on the device's releases. Raises ExperimentError without noise."""
+        """The source of noise for the values that a device sends. Raises ExperimentError without noise."""
         experiment = self._host.experiment
         return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 
@@ -283,26 +304,22 @@ class DeviceWork:
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of a computation, done in turn, like `fedstrata.methods.Work`."""
+        """Return the result of a computation. Devices compute one after another, as `fedstrata.methods.Work` says."""
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
-        self.trained_examples += trained_examples
+        self._counted += trained_examples
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of a computation, done at its first request."""
+        """Return the result of a computation, which is done when it is first requested."""
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
         return made
 
 
-def _measurement(evaluation: Evaluation) -> Measurement:
-    return Measurement(**evaluation._asdict())
-
-
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return all tensors, from the received ones and the device's own."""
+    """Return a vector with all tensors: the received ones and the device's own."""
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)
@@ -312,7 +329,7 @@ def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
 
 
 def put_into(whole: Flat, places: Sequence[slice], values: Flat) -> None:
-    """Write values into stretches of a vector, one after the other."""
+    """Write values into ranges of a vector, one after another."""
     start = 0
     for place in places:
         whole[place] = values[start : start + place.stop - place.start]

@@ -17,8 +17,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of the Python interface. The import happens at the first use, and services never use these names
-    (docs/decisions/python-interface.md).
+    """Return `run`, `load`, `sweep` or a record class of the Python interface. These are imported from the emulator at
+    the first use (docs/decisions/python-interface.md).
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -101,7 +101,7 @@ class RosterError(FedstrataError):
 
 
 class TooManyCallsError(FedstrataError):
-    """One identity has made more calls than its share. The same call succeeds later."""
+    """One identity has made more calls than its limit allows. The same call succeeds later."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -124,7 +124,7 @@ class HandshakeError(AddressError):
 
 
 class ParentAwayError(AddressError):
-    """The parent has not answered for a while. Perhaps its address has changed."""
+    """The parent has not answered for some time. Its address may have changed."""
 
 
 class NotServedError(FedstrataError):

@@ -1,4 +1,4 @@
-"""The experiment file: one YAML file with all settings that decide a run.
+"""The experiment file: one YAML file with all settings that define a run.
 
 `load_experiment` reads the file, fills in defaults and checks all of it. `experiment_schema` describes the file to
 editors.
@@ -97,7 +97,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
 
 
 def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a document with the full path and the SHA-256 of each file of weights. Paths are relative to `folder`.
+    """Return a document in which each file of weights has its full path and its SHA-256. Paths are relative to
+    `folder`.
 
     Raises:
         ExperimentError: a file cannot be read.
@@ -119,10 +120,10 @@ def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """Return the `--set` that causes the error, or an empty text if the file does.
+    """Return the `--set` that causes the error, or an empty text if the file itself causes it.
 
-    This is the override of the key with which the message begins. Else it is each override without which the error
-    disappears, or all overrides if the file alone is valid.
+    This is the override of the key with which the message begins. If there is none, it is each override without which
+    the error disappears, or all overrides if the file alone is valid.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
@@ -213,7 +214,7 @@ def experiment_schema() -> dict[str, Any]:
 def _named(
     what: str, options: Mapping[str, type[Settings]], default: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the schema of a section that names a method or a task, with the options of each name."""
+    """Return the schema of a section that names a method or a task. It has the options of each name."""
     short = {"enum": list(options), "description": f"A {what} with its defaults."}
     own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
     own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}
@@ -222,7 +223,7 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section with this name. In the section of the default, the name may be left out."""
+    """Return the schema of a section with this name. For the default name, the section may leave out the name."""
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))
     found["title"] = name

@@ -1,10 +1,10 @@
-"""Gaussian noise for differential privacy: where its keys come from, its numbers, and its rounding to integers.
+"""Gaussian noise for differential privacy: the keys, the random numbers, and the rounding to integers.
 
-A key makes a stream of numbers (SHAKE-256). For research, a key is a hash of the seed, the noise's owner and the round.
-So a run can be repeated, and a person with the experiment file can remove the noise. For protection, a key comes from a
-secret that the system's entropy has drawn and that never leaves its owner's folder. The secret and the hash of each
-round's release are on disk before the release. So a process that dies and repeats a round adds the same noise to the
-same values, and releases nothing else. Restarts cannot average the noise out.
+A key determines a stream of numbers (SHAKE-256). For research, a key is a hash of the seed, the sender's name and the
+round. So a run can be repeated, but everybody with the experiment file can compute and remove the noise. For
+protection, a key comes from a random secret that never leaves its owner's folder. The owner writes the secret, and the
+hash of the values to be released, to disk before each release. So a process that dies and repeats a round adds the same
+noise to the same values, and releases nothing else. Nobody can average the noise of several restarts.
 """
 
 import hashlib
@@ -30,26 +30,26 @@ FAR = 35.0  # deviations from which on a normal tail is taken by its series, whi
 
 
 class Noise(Protocol):
-    """The source of the noise of one device or LPS."""
+    """Make the keys of the noise of one device or LPS."""
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Return the key for the release of a round, or of -1 before training. `released` holds its bytes before the
-        noise.
+        """Return the key for the release of a round, or of -1 before training. `released` has the bytes of the values
+        without noise.
 
         Raises:
-            RunStoppedError: other values were released in this round, and ε covers one release only.
+            RunStoppedError: other values were released in this round, and ε covers only one release.
             StateError: the disk refuses to write, or the kept file is damaged.
         """
 
 
 class ResearchNoise:
-    """Make noise that is a function of the experiment."""
+    """Make noise that everybody can compute from the experiment file."""
 
     def __init__(self, seed: int, owner: str) -> None:
         self._address = f"fedstrata noise for research\0{seed}\0{owner}\0"
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Return the key for the seed, the owner and the round; the released values do not change it."""
+        """Return the key for the seed, the owner and the round. It does not depend on the released values."""
         return hashlib.sha256(f"{self._address}{lps_round}".encode()).digest()
 
 
@@ -57,7 +57,7 @@ class SealedNoise:
     """Make noise from a secret. The secret, and the hash of each release, are on disk before the first release."""
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:
-        """Use the file `path` of the owner, which is made with the first key."""
+        """Use the owner's file `path`, which is written with the first key."""
         self._path = path
         self._owner = {"run_id": run_id, "owner": owner}
         self._kept: tuple[bytes, dict[str, str]] | None = None
@@ -119,8 +119,8 @@ def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
 
 
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
-    """Return δ of one release with Gaussian noise. Its deviation is this multiple of the sensitivity (Balle & Wang
-    2018, Theorem 8).
+    """Return δ of one release with Gaussian noise, for ε. The noise's deviation is `noise_multiplier` times the
+    sensitivity (Balle & Wang 2018, Theorem 8).
     """
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     if half + shift < FAR:
@@ -129,7 +129,7 @@ def delta_of(noise_multiplier: float, epsilon: float) -> float:
 
 
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
-    """Return the least noise, as a multiple of the sensitivity, that makes one Gaussian release (ε, δ)-private.
+    """Return the smallest noise that makes one Gaussian release (ε, δ)-private, as a multiple of the sensitivity.
 
     The result is exact for all ε. The formula √(2 ln(1.25/δ)) / ε holds only for ε below 1.
     """
@@ -137,8 +137,8 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
-    """Return ε of one release with Gaussian noise, at this δ, rounded up. The noise's deviation is this multiple of the
-    sensitivity.
+    """Return ε of one release with Gaussian noise at this δ, rounded up. The noise's deviation is `noise_multiplier`
+    times the sensitivity.
     """
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
@@ -146,7 +146,9 @@ def epsilon_of(noise_multiplier: float, delta: float) -> float:
 
 
 def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
-    """Return the least number that is enough, by doubling and halving, rounded up by at most the share `within`."""
+    """Return the smallest number for which `is_enough` is true, found by doubling and halving, and rounded up by at
+    most the share `within`.
+    """
     low, high = above, 1.0
     while not is_enough(high):
         low, high = high, 2 * high
@@ -157,8 +159,8 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 
 def _log_far_phi(x: float) -> float:
-    """Return the logarithm of the standard normal distribution function at −x. x is at least `FAR`, because the
-    function itself underflows for large x.
+    """Return the logarithm of the standard normal distribution function at −x. x is at least `FAR`, because for large x
+    the function itself is rounded to 0.
     """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 

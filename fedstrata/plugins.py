@@ -1,5 +1,5 @@
-"""Own code by reference: `module:function` for a data set, a model or a feature map, `module:Class` for a method or a
-task.
+"""Load own code by its name: `module:function` for a data set, a model or a feature map, `module:Class` for a method or
+a task.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def look_also_in(folders: Iterable[Path]) -> None:
-    """Let own code be in these folders, too, as in the current directory."""
+    """Also look for own code in these folders, as in the current directory."""
     sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
 
 
@@ -48,7 +48,7 @@ def describe(error: BaseException) -> str:
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return an error about a method's failure, with the line of the method's file."""
+    """Return an error that says what a method's own code failed to do, with the line of the method's file."""
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
@@ -57,7 +57,9 @@ def failed(method: Any, doing: str, error: Exception) -> PluginError:
 
 @contextmanager
 def own_code_of(method: Any, doing: str) -> Iterator[None]:
-    """Raise PluginError if a method of own code fails in the block. A method of Fedstrata raises its own error."""
+    """Run a block that calls a method. If own code of the method fails, raise PluginError; errors of Fedstrata's
+    methods are not changed.
+    """
     try:
         yield
     except FedstrataError:

@@ -62,7 +62,9 @@ def make_backend(name: str, log: EventLog) -> Backend:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Conduct the run and serve its record until a stop. Return None if the stop came before the end of the run."""
+    """Run the GPS and serve its record until a stop signal. Return None if the signal came before the end of
+    the run.
+    """
     experiment = load_experiment(Path(options.experiment))
     tls = load_tls(options, GPS)
     metrics = ProcessMetrics("gps")
@@ -116,7 +118,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 def _import_clustering() -> None:
-    """Load the libraries for grouping while devices still compute their profiles."""
+    """Load the libraries for grouping while devices still compute their answers."""
     import_module("scipy.cluster.hierarchy")
     import_module("sklearn.cluster")
 

@@ -1,4 +1,4 @@
-"""The data of the live page. If nobody has a page open, the GPS does no work for it."""
+"""The data of the live page. If no browser has the page open, the GPS does no work for it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class LivePage:
             self._following = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
-        """Publish each state until there are no readers."""
+        """Publish each new state while there are readers."""
         try:
             while not self.feed.forget():
                 changed = self._run.news.next
@@ -64,7 +64,7 @@ class LivePage:
         await asyncio.shield(self._publishing)
 
     def _publish(self, parts: dict[str, Any]) -> None:
-        """Publish, outside the event loop, new rows, the matrix when it exists, and the other parts as JSON."""
+        """Publish, outside the event loop: new rows, the matrix if there is one, and the other parts as JSON."""
         plan, clusters = self._run.plans.first, parts["summary/clusters"]
         if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
@@ -78,7 +78,7 @@ class LivePage:
 
 
 def parts_of(run: Run) -> dict[str, Any]:
-    """Return a run's state as parts of the page's document, without rows and matrix."""
+    """Return a run's state as parts of the page's document. Rows and matrix are not included."""
     return {
         "experiment": run.experiment.to_yaml(),
         **{f"summary/{key}": value for key, value in _summary(run).items()},
@@ -87,7 +87,7 @@ def parts_of(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """Return the record's summary if it is written, else the summary that an end now would give."""
+    """Return the record's summary if it is written; otherwise the summary of the run so far."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
     result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))
@@ -95,13 +95,13 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _begun(phases: Mapping[str, float]) -> dict[str, float]:
-    """Return how many seconds each begun phase has lasted."""
+    """Return, for each phase that has begun, how many seconds it has lasted."""
     began = {"enrol": "enrolment", "relevance": "relevance", "group": "grouping", "train": "training"}
     return {key: seconds for key, seconds in wall_seconds(phases).items() if began.get(key, "enrolment") in phases}
 
 
 def _live(run: Run) -> dict[str, Any]:
-    """Return the facts that a record lacks because it is written after the run."""
+    """Return what only the live page shows, because the record is written after the run."""
     phases, training = run.journal.phases(), run.experiment.training
     left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
     return {
@@ -122,7 +122,7 @@ def seconds_left(
 ) -> float | None:
     """Return the seconds of training that remain at the pace of its global rounds; None before the first is closed.
 
-    The open round counts as half done.
+    The open round is counted as half done.
     """
     if phase != "training" or not done:
         return None

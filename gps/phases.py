@@ -1,4 +1,6 @@
-"""The phases of a run in order, from its first device to its record. A restarted GPS enters each phase again."""
+"""The phases of a run in order, from the first enrolment to the record. A restarted GPS goes through all phases
+again.
+"""
 
 import asyncio
 
@@ -18,13 +20,13 @@ EVENT_EVERY = 10  # global rounds between two notes to the operator
 
 
 class Phases:
-    """Takes a run through enrolment, relevance, grouping, training and evaluation."""
+    """Take a run through the phases enrolment, relevance, grouping, training and evaluation."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     async def conduct(self) -> None:
-        """Go through all phases, until the record is written, whether the run was completed or not."""
+        """Go through all phases until the record is written, for a run that succeeds or fails."""
         run = self._run
         if run.has_record:  # an earlier life has ended the run; this one serves its record
             run.rounds.server.finish(run.reason)
@@ -55,7 +57,7 @@ class Phases:
         run.tell()
 
     async def _phases(self) -> None:
-        """Go through the phases of a run that is completed."""
+        """Go through the phases of a run that succeeds."""
         run = self._run
         if not run.plans.is_made:
             run.enter("enrolment")
@@ -92,8 +94,8 @@ class Phases:
         run.backend.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
-        """Wait until every cluster has reported, or for the deadline of global rounds, which begins again after an
-        adoption.
+        """Wait until every cluster has reported, or until the deadline of global rounds. After an adoption the deadline
+        begins again.
         """
         run = self._run
         handovers = -1
@@ -110,7 +112,7 @@ class Phases:
             run.backend.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
-        """Return the clusters with reports that can still come."""
+        """Return the clusters without a report that can still report."""
         serving = self._run.serving
         return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
 
@@ -135,7 +137,7 @@ class Phases:
         run.places.make(BEFORE, plan)
 
     def _publish_plan(self) -> None:
-        """Tell devices, LPSs and the operator the clusters."""
+        """Inform devices, LPSs and the operator of the clusters."""
         run = self._run
         sizes = {name: len(devices) for name, devices in run.places.homes.items()}
         run.log.info("grouped", rule=run.plans.now.rule, clusters=sizes)
@@ -147,7 +149,7 @@ class Phases:
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:
-        """Note a closed global round, exclude the clusters that missed it, and return adopted clusters."""
+        """Note that a global round is closed, exclude the clusters that missed it, and give adopted clusters back."""
         run = self._run
         gathered, stage = closed.gathered, f"global round {closed.done}"
         run.metrics.round_closed(closed.seconds)

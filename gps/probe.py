@@ -34,8 +34,8 @@ def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
 
 
 async def probe(options: argparse.Namespace) -> int:
-    """Print the run's state as one JSON line. The exit code says whether the run has reached the state in the
-    options.
+    """Print the run's state as one JSON line. The exit code says whether the run has reached the state that the options
+    name.
     """
     status = pb.RunStatus()
     try:

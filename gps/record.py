@@ -1,4 +1,4 @@
-"""The run record: the result of a run, the same on a laptop and on a cluster.
+"""The run record: the result of a run, which is the same on one machine and on Kubernetes.
 
 docs/reference/record.md lists all fields.
 """
@@ -52,7 +52,7 @@ class RunResult:
 
 
 def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
-    """Write the files of the record, except the models, which exist already."""
+    """Write the files of the record. The models' files exist already."""
     _write(folder / "experiment.yaml", [result.experiment.to_yaml()])
     _write(folder / "rounds.csv", rounds_csv(timing.rows, make_task(result.experiment)))
     for name, lines in timing.tables().items():
@@ -63,7 +63,7 @@ def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
-    """Write the clusters' final models that no LPS reports; return the digest of each model's values."""
+    """Write the final models of the clusters that the GPS keeps. Return the digest of each model's values."""
     digests = {}
     for name, model in models.items():
         path = folder / "models" / f"{name}.safetensors"
@@ -80,7 +80,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def summary(result: RunResult) -> Summary:
-    """Return summary.json without the additions of a clock."""
+    """Return summary.json without the keys that a clock adds."""
     experiment = result.experiment
     task = make_task(experiment)
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()
@@ -124,7 +124,7 @@ def summary(result: RunResult) -> Summary:
 
 
 def _epsilon(result: RunResult) -> float | None:
-    """Return ε of the updates so far."""
+    """Return ε of the updates so far; None without noise on updates."""
     return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
@@ -154,7 +154,7 @@ def measured_by_metric(
 
 
 def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:
-    """Return the metrics over all examples of some devices. Their sums are rounded once."""
+    """Return the metrics over all examples of some devices. Their sums are rounded only once."""
     sums = (getattr(evaluation, of) for evaluation in evaluations)
     together = [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
     return measured(task, together, sum(evaluation.num_examples for evaluation in evaluations))
@@ -175,7 +175,7 @@ def _by_group(
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
-    """Return the agreement of the clusters with the true tasks, 1 if they are equal; None if the tasks are unknown."""
+    """Return how well the clusters agree with the true tasks, 1 if they are equal; None if the tasks are unknown."""
     if task_of is None or not clusters:
         return None
     places = {device: cluster for cluster, devices in clusters.items() for device in devices}
@@ -189,7 +189,7 @@ def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str,
 
 
 def _pairs_alike(labels: Iterable[Hashable]) -> int:
-    """Return the number of ordered pairs of different places with the same label."""
+    """Return the number of ordered pairs of different positions with the same label."""
     return sum(number * (number - 1) for number in Counter(labels).values())
 
 
@@ -213,7 +213,7 @@ def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBy
 
 
 def recorded_end(folder: Path) -> tuple[str, str] | None:
-    """Return the end of a run, as phase and reason, from its record; None without it."""
+    """Return the phase and the reason with which a run ended, from its record; None without a record."""
     path = folder / "summary.json"
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""One run at the GPS: its parts, its state, and the callers that wait for changes."""
+"""One run at the GPS: its parts, its state, and the callers that wait for a change of the state."""
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -77,7 +77,7 @@ class Run:
         self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
 
     def _open_enrolment(self) -> None:
-        """Make the parts that are needed until devices are grouped."""
+        """Make the parts that are needed before devices are grouped."""
         self.questions = Questions(
             self.method, roster=self.roster, journal=self.journal, log=self.log, on_change=self.tell_soon,
             on_late=self._place,
@@ -93,7 +93,7 @@ class Run:
         )
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
-        """Make the parts that are needed after the grouping."""
+        """Make the parts that are needed after devices are grouped."""
         self.reports = Reports(
             self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self.metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.backend.exclude,
@@ -131,16 +131,16 @@ class Run:
 
     @property
     def largest_payload_bytes(self) -> int:
-        """The largest size of a call: an LPS's final model, or a device's answer."""
+        """The size of the largest payload that the GPS receives: an LPS's final model, or a device's answer."""
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """Wake the observers soon after a device's message. Messages within a moment wake them only once."""
+        """Wake all waiting calls and observers soon. Several messages within a moment wake them only once."""
         if self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
     def tell(self) -> None:
-        """Wake every held call and every observer, so that they look for news."""
+        """Wake all waiting calls and observers, so that they look at the state again."""
         self.changes.tell()
         self._show()
 
@@ -172,7 +172,7 @@ class Run:
         self.tell()
 
     def end(self) -> None:
-        """End the run: ask devices and LPSs for nothing more."""
+        """End the run: devices and LPSs get no more work."""
         self.is_over = True
 
     def note_record(self) -> None:
@@ -180,15 +180,15 @@ class Run:
         self.has_record = True
 
     def _refuse_lps(self, home_id: str, reason: str) -> None:
-        """Continue without an LPS that has sent an impossible value. Its clusters are treated like those of an absent
-        LPS.
+        """Continue without an LPS that has sent an impossible value. Its clusters are treated as if the LPS were
+        absent.
         """
         self.serving.presence.refuse(self.serving.lps_of(home_id))
         self.backend.exclude(home_id, f"global round {self.rounds.global_round + 1}", f"refused: {reason}")
         self.tell()
 
     def _place(self, device: Device) -> None:
-        """Put a late device into the cluster that fits its answers."""
+        """Put a late device into the cluster that the method chooses by its answers."""
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))
@@ -203,7 +203,9 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """Return the global round from which a late device takes part: a newcomer's own round, unless it has begun."""
+        """Return the global round from which a late device takes part: a newcomer's configured round, or the next one
+        if that has begun.
+        """
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1
 
@@ -216,7 +218,7 @@ class Run:
             self._newcomers_are_in = True
 
     def has_news(self, known_version: int) -> bool:
-        """Return whether there is news for an LPS that knows this version of the plan."""
+        """Return whether the plan has changed since the version that an LPS knows."""
         is_told = self.plans.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.places.version != known_version)
 

@@ -1,4 +1,4 @@
-"""GpsService and RunService translate between messages and the run."""
+"""GpsService and RunService: they translate between messages and the run."""
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -65,7 +65,7 @@ class GpsServicer(GpsServiceServicer):
             yield part
 
     async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
-        """Return the address of a device's LPS, when the LPS is known and present."""
+        """Return the address of a device's LPS, as soon as the LPS is known and present."""
         run = self._run
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
@@ -82,7 +82,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
-        """Return an LPS's clusters after the grouping, and again after each change."""
+        """Return an LPS's clusters, as soon as devices are grouped and whenever the clusters change."""
         run = self._run
         self._check(request.run_id)
         answered = run.reports.call_began()
@@ -219,7 +219,7 @@ class GpsServicer(GpsServiceServicer):
 
 
 async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
-    """Refuse an answer or an announcement in a stream of aggregates. Raises PayloadError."""
+    """Refuse an answer or an announcement in a stream of aggregates, which has no questions. Raises PayloadError."""
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("updates are not announced here; send them")
     raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")

@@ -1,4 +1,4 @@
-"""The content of a run's record, at its end and before."""
+"""The content of a run's record, after the run and during it."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from gps.run import Run
 
 
 def standing(run: Run) -> RunResult:
-    """Return the content of the record if the run ended now, without the matrix, which can be large."""
+    """Return the content of the record as if the run ended now, without the relevance matrix, which can be large."""
     reports = run.reports.all()
     reported = {name: report.model_sha256 for name, report in reports.items()}
     return RunResult(
@@ -37,7 +37,7 @@ def standing(run: Run) -> RunResult:
 
 
 def result_of(run: Run) -> tuple[RunResult, Timing]:
-    """Return the full content of the record. The caller makes sure that nothing changes meanwhile."""
+    """Return the whole content of the record. Nothing may change while it is collected."""
     ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
     result = replace(
         standing(run),

@@ -1,4 +1,4 @@
-"""A run's state for the experimenter."""
+"""The state of a run, for the experimenter."""
 
 import time
 from collections.abc import Mapping
@@ -55,7 +55,9 @@ def _metric(metric: Metric) -> pb.Metric:
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:
-    """Return the seconds that a run has taken, from the beginnings of its phases, up to its end."""
+    """Return how many seconds a run has taken up to now or up to its end. `phases` has the time at which each phase
+    began.
+    """
     began = min(phases.values(), default=0.0)
     over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]
     return max(0.0, min(over, default=time.time()) - began) if phases else 0.0

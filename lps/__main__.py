@@ -50,7 +50,9 @@ def options_of_process() -> Arguments:
 
 
 def lps_id(options: argparse.Namespace) -> str:
-    """Return the given id, or the id by the pod's ordinal. Raises ExperimentError if there is neither."""
+    """Return the id in the options, or the id that follows from the pod's number. Raises ExperimentError if there is
+    neither.
+    """
     if options.lps_id:
         return str(options.lps_id)
     ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))
@@ -66,7 +68,7 @@ def number_of(name: str) -> int:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Serve until a stop. Return None if the stop came before the end of the run."""
+    """Serve devices until the end of the run. Return None if a stop signal came before."""
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("lps")
     name = lps_id(options)

@@ -66,9 +66,9 @@ class LpsAgent:
 
     @property
     def has_its_models(self) -> bool:
-        """Return whether a round of each cluster is open here. Until then, perhaps only devices hold the models.
+        """Return whether a round of each cluster is open here. Before that, possibly only devices have the models.
 
-        Also True before the grouping, and after the run.
+        The result is also True before devices are grouped, and after the run.
         """
         return self._clusters.are_open(may_have_begun=self._may_have_begun)
 
@@ -89,13 +89,13 @@ class LpsAgent:
         await self._clusters.serve(is_shut_out)
 
     def _recall_link_bytes(self) -> None:
-        """Continue the counts from before a restart. Each report has all counts of the LPS up to that time."""
+        """Continue the byte counts from before a restart. Each report has all counts of the LPS up to its time."""
         for report in newest_reports(self._state / self._experiment.run_id):
             self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a device belongs to the cluster in its claim. The device may call before this LPS knows its
-        clusters.
+        """Return whether a device belongs to the cluster that its message names. The device may call before this LPS
+        knows its clusters.
         """
         return await self._clusters.belongs(claim, self.held_s)
 

@@ -1,4 +1,4 @@
-"""The clusters that the GPS assigns to a local parameter server (LPS), and their changes."""
+"""The clusters that the GPS assigns to a local parameter server (LPS), and how they change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,7 +20,7 @@ Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer 
 
 @dataclass
 class _Service:
-    """Hold one cluster that this LPS serves in one term."""
+    """Hold one cluster that this LPS serves, in one term."""
 
     session: Session
     job: "asyncio.Task[None] | None" = None
@@ -32,7 +32,7 @@ class _Service:
 
 
 class Clusters:
-    """Hold the sessions of an LPS, and the object that answers the devices of each session."""
+    """Hold the sessions of an LPS, and the object that answers each session's devices."""
 
     def __init__(
         self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
@@ -51,16 +51,16 @@ class Clusters:
     def are_open(self, *, may_have_begun: bool) -> bool:
         """Return whether a round of each cluster is open here, or the run is over.
 
-        `may_have_begun` says that the GPS may have assigned clusters that this LPS does not know yet.
+        `may_have_begun` means that the GPS may have assigned clusters of which this LPS does not know yet.
         """
         is_known = self.are_known.is_set() or not may_have_begun
         return self._is_over or (is_known and all(service.is_open for service in self._services.values()))
 
     async def belongs(self, claim: Claim, held_s: float) -> bool:
-        """Return whether a device belongs to the cluster in its claim. Wait for a limited time until the cluster is
-        known.
+        """Return whether a device belongs to the cluster that its message names. If the cluster is not known yet, wait
+        for a limited time.
 
-        Also True if this LPS does not have the cluster: the servicer has an error of its own for this case.
+        The result is also True if this LPS does not have the cluster, because the servicer then raises a better error.
         """
         return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 
@@ -73,10 +73,10 @@ class Clusters:
     async def serve(self, is_shut_out: Callable[[str], bool]) -> None:
         """Serve the clusters that the GPS assigns to this LPS until the run is over.
 
-        `is_shut_out` returns whether a device cannot come because its certificate is not valid.
+        `is_shut_out` returns whether a device cannot call because its certificate is not valid.
 
         Raises:
-            NotAllowedError: the GPS refuses this LPS. Its devices are sent to the GPS.
+            NotAllowedError: the GPS refuses this LPS. Its devices then ask the GPS for another LPS.
         """
         waits = Waits(self.faces, is_shut_out)
 
@@ -95,7 +95,7 @@ class Clusters:
             self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
-        """Tell devices and the GPS that this LPS cannot continue, and the reason."""
+        """Inform devices and the GPS that this LPS cannot continue, with the reason."""
         if isinstance(error, NotAllowedError):
             for name in list(self._services):
                 self._drop(name)
@@ -124,7 +124,7 @@ class Clusters:
                 self.are_known.set()
 
     def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
-        """Drop clusters that left this LPS or have to begin again, update the members of the rest, and begin new
+        """Stop clusters that left this LPS or that must begin again, update the members of the others, and begin new
         clusters.
         """
         given = {cluster.home_id: cluster for cluster in clusters}
@@ -159,7 +159,7 @@ class Clusters:
             session.close()
 
     def _drop(self, name: str) -> None:
-        """Stop serving a cluster, and tell its devices to ask the GPS."""
+        """Stop serving a cluster. Its devices then ask the GPS which LPS serves them."""
         service = self._services.pop(name)
         face = self.faces.pop(name, None)
         if face is not None:
@@ -168,7 +168,7 @@ class Clusters:
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
     def _leave_out(self, name: str) -> None:
-        """Tell the devices of a cluster that came too late that the run was completed without them."""
+        """Inform the devices of a cluster that the run has ended without them, because they came too late."""
         service, face = self._services[name], self.faces.get(name)
         service.session.server.finish()
         self.faces[name] = service.session.server
@@ -179,8 +179,8 @@ class Clusters:
 
 
 async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
-    """Return the GPS's present reply, which an LPS with a failed cluster may have missed: it was paused for long, or is
-    refused.
+    """Return the GPS's present reply; None if the GPS does not answer. An LPS that was paused or refused may have
+    missed it.
     """
     try:
         return await fetch(0)

@@ -1,7 +1,7 @@
-"""The models of a local parameter server (LPS): on its own disk, or received from the GPS.
+"""Where a local parameter server (LPS) has its models: on its own disk, or received from the GPS.
 
-A session runs the rounds in the same way in both cases. Its holding has the models and the sums of each LPS round, and
-the update for the global parameter server (GPS) at the end of a global round.
+A session runs the rounds in the same way in both cases. Its holding provides the models and the sums of each LPS round,
+and the update for the global parameter server (GPS) at the end of a global round.
 """
 
 from collections.abc import Callable, Mapping
@@ -93,9 +93,7 @@ class Offers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Upward:
-    """Hold the values that an LPS sends to the GPS in a global round. `read` returns its elements from a start to a
-    stop.
-    """
+    """Hold what an LPS sends to the GPS in a global round. `read(start, stop)` returns a range of its elements."""
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
@@ -103,7 +101,7 @@ class Upward:
 
 
 class Holding(Protocol):
-    """Define a store of the models that devices train in each LPS round. Its methods raise StateError for damaged or
+    """Define where the models are that devices train in each LPS round. Its methods raise StateError for damaged or
     lost files.
     """
 
@@ -116,40 +114,41 @@ class Holding(Protocol):
         """Return the required form of devices' updates in an LPS round. Raises NotReadyError if it is not known yet."""
 
     def may_recover(self) -> bool:
-        """Return whether `recover` may have to ask devices. Only the names of files decide this."""
+        """Return whether `recover` may need the devices. Only the names of files decide this."""
         return False
 
     async def recover(self, show: Callable[[Any], None]) -> None:
-        """Recover lost state from the devices. `show` is called with the handler that answers devices meanwhile.
+        """Recover lost state from the devices. `show` is called with the object that answers their calls during this
+        time.
 
         Raises:
-            StateError: the rest is not enough to continue with the same results.
+            StateError: what remains is not enough to continue with the same results.
         """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:
-        """Return the LPS round with which the session begins or continues, and the report of the rounds before."""
+        """Return the LPS round with which the session begins or continues, and the report of the earlier rounds."""
 
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return the models with which devices start now.
 
-        `is_planned` says that the plan of the global round was made before a restart of this LPS. Then devices still
-        hold models of the plan before.
+        `is_planned` means that the plan of the global round was made before a restart of this LPS. Devices then still
+        have models of the earlier plan.
         """
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
         """Return empty sums for devices' updates. `fold` adds values to a sum."""
 
     async def written(self) -> None:
-        """Wait until all offered models are on disk, if this holding keeps them there."""
+        """Wait until all offered models are on disk, for a holding that keeps them there."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
-        """Apply the sums of an LPS round. The report contains its row."""
+        """Apply the sums of an LPS round. The report has the row of this round."""
 
     async def upward(self, report: pb.ReportHeader) -> Upward:
-        """Return the values that this LPS sends up at the end of a global round."""
+        """Return what this LPS sends to the GPS at the end of a global round."""
 
     async def take(self, received: ReceivedModel, report: pb.ReportHeader) -> None:
-        """Apply the model with which a later global round starts."""
+        """Apply the model with which the next global round starts."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Return to the start of a global round that the GPS has to repeat. Return the report as it was then."""
+        """Return to the start of a global round that the GPS must repeat. Return the report as it was at that time."""

@@ -1,4 +1,4 @@
-"""The devices of one LPS: who takes part in a round, and to which streams each adds."""
+"""The devices of one LPS: which take part in a round, and to which streams their updates are added."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Members:
-    """Hold the newest list of this LPS's devices from the GPS."""
+    """Hold the newest list of this LPS's devices, which the GPS sends."""
 
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
@@ -24,10 +24,10 @@ class Members:
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
-        """Return whether the open round can continue with the GPS's newest list, if this LPS still has the devices.
+        """Return whether the open round can continue with the GPS's newest list of devices.
 
-        It cannot if the GPS has gone back by a global round and so undone a move: the round would wait for devices that
-        have moved back, and its sums contain other devices.
+        It cannot if the GPS has gone back by one global round and so undone a move: the round would wait for devices
+        that have moved back, and its sums would have other devices.
         """
         if home is None or home.term != self._term:
             return False
@@ -46,7 +46,7 @@ class Members:
         self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
-        """Take the list of devices. Each device takes part from its first global round on."""
+        """Use a new list of devices. Each device takes part from its first global round on."""
         self._members = {member.device_id: member for member in home.members}
         self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
         self.clusters = home.clusters  # how many there are, where they span LPSs
@@ -57,15 +57,15 @@ class Members:
         return set(self._members)
 
     def has(self, device_id: str) -> bool:
-        """Return whether a device belongs here."""
+        """Return whether a device belongs to this LPS."""
         return device_id in self._members
 
     def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
-        """Return the devices that are asked in a round, with their numbers of examples: all devices, unless the file
-        asks for fewer.
+        """Return the devices that are asked in a round, with their numbers of examples: all devices, or fewer with
+        `participation`.
 
         Raises:
-            RunStoppedError: at `now_ns` on the clock, all devices are gone for good.
+            RunStoppedError: at `now_ns` on the clock, all devices have left and will not return.
         """
         back = self.back_ns(global_round, now_ns)
         there = {name: count for name, count in self.in_global_round(global_round).items() if name in back}
@@ -80,7 +80,7 @@ class Members:
         """Return, by device, the time from which the device takes part in a round that begins at a given time.
 
         Raises:
-            RunStoppedError: all devices are gone for good.
+            RunStoppedError: all devices have left and will not return.
         """
         indexes = {self.index_of(name): name for name in self.in_global_round(global_round)}
         there = self._presence.there(indexes, now_ns)
@@ -96,10 +96,10 @@ class Members:
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """Return the sum of examples over the LPS rounds of a global round, as the LPS's weight.
+        """Return the LPS's weight: the sum of examples over the LPS rounds of a global round.
 
-        A round without a row was gathered by an LPS that lost its files. Its weight is the examples of all asked
-        devices.
+        If a round has no row, an LPS that lost its files has run it. Its weight is then the number of examples of all
+        asked devices.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds
@@ -118,7 +118,9 @@ class Members:
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
     def began_in(self) -> dict[str, int]:
-        """Return the number of each device's cluster at the start of the open global round, by the GPS's last list."""
+        """Return the number of each device's cluster at the start of the open global round, from the last list of the
+        GPS.
+        """
         return {device_id: member.began_in for device_id, member in self._members.items()}
 
     def index_of(self, device_id: str) -> int:
@@ -131,7 +133,7 @@ class Members:
         return {device_id: member.device_index for device_id, member in self._members.items()}
 
     def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
-        """Return the streams to which the updates of these devices go."""
+        """Return, for each of these devices, the streams to which its update is added."""
         found = {}
         for device_id, examples in children.items():
             member = self._members[device_id]

@@ -1,4 +1,4 @@
-"""The notes of an LPS about its rounds for the record: rows, exclusions, counts of bytes."""
+"""What an LPS notes about its rounds for the record: rows, exclusions, byte counts."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Notes:
-    """Keep the notes that the GPS does not have yet."""
+    """Keep the notes that the GPS has not received yet."""
 
     def __init__(self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog) -> None:
         self._home_id = home_id
@@ -33,7 +33,7 @@ class Notes:
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """Return the report so far, with the row of the last round."""
+        """Return the report so far, extended by the row of the last round."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -73,8 +73,8 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report the notes that the GPS has received with an update. The rows in `rest` and later
-        exclusions stay.
+        """Delete from the report the notes that the GPS has received with an update. The rows in `rest`, and exclusions
+        since then, stay.
         """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
@@ -82,7 +82,7 @@ class Notes:
         self.complete(report)
 
     def complete(self, report: gps_pb.ReportHeader) -> None:
-        """Add the exclusions and counts of this LPS to a report."""
+        """Add the exclusions and byte counts of this LPS to a report."""
         del report.exclusions[:]
         report.exclusions.extend(self.exclusions)
         del report.link_bytes[:]
@@ -127,7 +127,7 @@ def _add(total: Any, sums: Sequence[float]) -> None:
 
 
 def _widen(row: pb.LpsRound, value: float | None) -> None:
-    """Replace a row's lowest or highest metric by a device's value, if this value is lower or higher."""
+    """If a device's value is lower or higher than the range in a row, extend the range."""
     if value is not None:
         is_first = not row.HasField("lowest")
         row.lowest = value if is_first else min(row.lowest, value)
@@ -135,7 +135,9 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows with complete evaluations, and the other rows."""
+    """Return the rows with complete evaluations, and the other rows. Rows from `before_round` on are always among the
+    others.
+    """
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]
     return done, rest

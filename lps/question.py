@@ -1,4 +1,4 @@
-"""The question that a method may ask devices in training, in the first LPS round of each global round."""
+"""The question that a method may ask in training. Devices answer it in the first LPS round of each global round."""
 
 import asyncio
 from functools import partial
@@ -16,7 +16,7 @@ from lps.report_files import read_report, write_report
 
 
 class RoundQuestion:
-    """Ask the devices of an open round, send their answers up, and wait for the GPS's plan."""
+    """Ask the devices of an open round, send their answers to the GPS, and wait for the plan."""
 
     def __init__(self, parts: SessionParts) -> None:
         questions = parts.lps.method.questions()
@@ -25,8 +25,8 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the stage in which an LPS round asks its devices; None if it asks nothing. Only the first of a global
-        round asks.
+        """Return the stage in which an LPS round asks its devices; None if it asks nothing. Only the first LPS round of
+        a global round asks.
         """
         if self._question is None or lps_round % self._parts.rounds:
             return None
@@ -50,20 +50,20 @@ class RoundQuestion:
 
 
 class LateAnswers:
-    """Keep the devices that answered too late by the run's clock: `late-000012.pb` is for global round 12."""
+    """Keep which devices have answered too late on the run's clock: `late-000012.pb` is for global round 12."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def save(self, global_round: int, late: list[pb.Flow]) -> None:
-        """Keep the late answers of a global round, before the other answers go to the GPS."""
+        """Save the late answers of a global round, before the other answers go to the GPS."""
         write_report(
             self._path(global_round), gps_pb.ReportHeader(lps_rounds=[pb.LpsRound(times=pb.RoundTimes(late=late))])
         )
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def read(self, global_round: int) -> list[pb.Flow]:
-        """Return the late answers of a global round that were found before a restart.
+        """Return the late answers of a global round that were saved before a restart.
 
         Raises:
             StateError: the file is damaged or missing. Without it, excluded devices would continue.

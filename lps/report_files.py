@@ -1,6 +1,4 @@
-"""Reports in sealed files: what the GPS does not have yet from a local parameter server (LPS), and its complete
-report.
-"""
+"""Reports in sealed files: what a local parameter server (LPS) has not sent to the GPS yet, and its complete report."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +20,7 @@ class FinalReport:
         self._log = log
 
     def save(self, report: pb.ReportHeader) -> None:
-        """Keep the complete report, before devices learn that the run is over."""
+        """Save the complete report, before devices learn that the run is over."""
         write_report(self._path, report)
 
     def read(self) -> pb.ReportHeader | None:
@@ -31,7 +29,9 @@ class FinalReport:
 
 
 class RoundReports:
-    """Hold the files `round-000012.pb` of an LPS that keeps no models: the report at the start of global round 12."""
+    """Hold the files `round-000012.pb` of an LPS that keeps no models. This one has the report at the start of global
+    round 12.
+    """
 
     def __init__(self, folder: Path, log: EventLog) -> None:
         self._folder = folder
@@ -39,12 +39,12 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Keep the report at the start of a global round, and delete reports older than the last one."""
+        """Save the report at the start of a global round, and delete reports older than the previous one."""
         write_report(self._path(global_round), report)
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def at(self, global_round: int) -> pb.ReportHeader | None:
-        """Return the complete report at the start of a global round, if there is one."""
+        """Return the report at the start of a global round; None if it is missing or damaged."""
         return report_if_whole(self._path(global_round), self._log)
 
     def _path(self, global_round: int) -> Path:
@@ -57,7 +57,7 @@ def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -
 
 
 def read_report(path: Path) -> pb.ReportHeader:
-    """Return the report in a sealed file. Raises StateError with the file's name."""
+    """Return the report in a sealed file. Raises StateError, which names the file."""
     try:
         return pb.ReportHeader.FromString(read_sealed(path))
     except DecodeError as error:

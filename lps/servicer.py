@@ -1,4 +1,4 @@
-"""LpsService: it finds the cluster of a call and passes the call to this cluster's rounds."""
+"""LpsService: it passes each call to the rounds of the cluster that the call names."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -27,8 +27,8 @@ class LpsServicer(LpsServiceServicer):
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
     ) -> None:
-        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`. A call that comes before this
-        LPS knows its clusters is held for at most `held_s` seconds.
+        """Set `uploads`, which limits the wait for an update in a stream. If a call comes before this LPS knows its
+        clusters, it waits for at most `held_s` seconds.
         """
         self._clusters = clusters
         self._are_known = are_known

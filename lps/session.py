@@ -1,4 +1,4 @@
-"""All rounds of the devices that a local parameter server (LPS) serves together, from the first round to the report."""
+"""All rounds of devices that a local parameter server (LPS) serves together, from the first round to the report."""
 
 import asyncio
 import time
@@ -71,7 +71,7 @@ class Session:
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
-        """Take the present list of devices. Tell devices that have left."""
+        """Use the present list of devices. Inform devices that have left."""
         self._parts.members.take(cluster)
         self.server.look_again()
 
@@ -183,7 +183,7 @@ class Session:
     # --- the end ------------------------------------------------------------------------------
 
     async def _measure(self, number: int) -> pb.ReportHeader:
-        """Let the devices measure the final model, tell them that the run is over, and return the complete report."""
+        """Let the devices measure the final model, inform them that the run is over, and return the complete report."""
         final = FinalReport(self._parts.folder, self._parts.log)
         known = await asyncio.to_thread(final.read)
         if known is not None:  # of an earlier life; the devices may be gone
@@ -199,7 +199,7 @@ class Session:
         return report
 
     async def _tell_the_end(self, measured: set[str]) -> None:
-        """Tell the devices that have measured the final model, for a limited time, that the run is over."""
+        """Inform the devices that have measured the final model, for a limited time, that the run is over."""
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
         tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
         if not await self.server.wait_all_told(measured, tell_s):

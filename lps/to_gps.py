@@ -1,4 +1,4 @@
-"""The link from a local parameter server (LPS) to the global one (GPS): the GPS's plans, and the LPS's messages."""
+"""The calls of a local parameter server (LPS) to the global one (GPS), and the plans that it learns from them."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
@@ -29,7 +29,7 @@ class Plans:
     """Hold the GPS's plans that an LPS knows."""
 
     def __init__(self, wait_s: float | None) -> None:
-        """Set `wait_s`, the longest wait for a plan that a model names; None waits without limit."""
+        """Set `wait_s`, how long to wait for a plan that a model's header names; None waits without limit."""
         self.version = 0
         self.told: answers_pb2.Answer | None = None  # what the GPS tells all devices, if clusters have an LPS each
         self.planned_ns = 0  # when the GPS made the newest plan of what devices answered in a global round
@@ -38,7 +38,7 @@ class Plans:
         self._planned_rounds = 0
 
     def heard(self, reply: pb.FetchClustersResponse) -> None:
-        """Take a plan that this LPS follows from now on."""
+        """Use a plan that the GPS has sent."""
         self.told = reply.told if reply.HasField("told") else None
         self.version, self._planned_rounds, self.planned_ns = reply.plan_version, reply.planned_rounds, reply.planned_ns
         self.changes.tell()
@@ -48,7 +48,7 @@ class Plans:
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
-        """Wait for the plan with which the GPS opened a round."""
+        """Wait until this LPS knows the plan with which the GPS opened a round."""
         await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
 
     async def until_planned(self, global_round: int) -> None:
@@ -76,7 +76,7 @@ class ToGps:
         return _model_of(await self._uplink.fetch(-1))
 
     async def exchange(self, update: Update) -> ReceivedModel:
-        """Send an update, repeatedly if the GPS asks for it. Return the model with which the next global round starts.
+        """Send an update, and again if the GPS asks for it. Return the model with which the next global round starts.
 
         Raises:
             RunStoppedError: the run is over.
@@ -102,7 +102,7 @@ class ToGps:
         )
 
     async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
-        """Send a session's complete report, with its model unless the GPS has it."""
+        """Send a session's complete report, and its model if the GPS does not have it."""
         who = self._uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
@@ -156,7 +156,7 @@ class GpsLink:
         return bool(reply.is_grouped)
 
     async def clusters(self, known_version: int, waits: Iterable[pb.Wait]) -> pb.FetchClustersResponse:
-        """Report the devices for which this LPS waits. Return its clusters when a plan is newer than the known
+        """Report for which devices this LPS waits. Return its clusters as soon as a plan is newer than the known
         version.
         """
         request = pb.FetchClustersRequest(
@@ -223,7 +223,7 @@ async def _bundle(
 async def _report_parts(
     report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
 ) -> AsyncIterator[pb.ReportPart]:
-    """Yield the report with all present counts of this LPS, then the model."""
+    """Yield the messages of a report with all present counts of this LPS, then of the model."""
     del report.link_bytes[:]
     report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
     yield pb.ReportPart(header=report)

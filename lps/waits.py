@@ -1,4 +1,4 @@
-"""The devices for which an LPS waits unusually long. The LPS reports them to the GPS, which tells the operator."""
+"""The devices for which an LPS waits unusually long. The LPS reports them to the GPS, which informs the operator."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,7 +17,7 @@ NAMES_MAX = 50  # of one cluster
 
 
 class Rounds(Protocol):
-    """Define a cluster's rounds: the open round, and its missing children."""
+    """Define a cluster's rounds as far as `Waits` uses them: the open round, and its missing children."""
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
@@ -26,7 +26,7 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True)
 class _Opened:
-    """Hold a cluster's open round, the time when it was first seen, and the length of the last round."""
+    """Hold a cluster's open round, when it was first seen, and how long the last round took."""
 
     number: int
     at: float
@@ -38,7 +38,7 @@ class _Opened:
 
 
 class Waits:
-    """Check the clusters' rounds at intervals."""
+    """Look at the clusters' rounds at intervals."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Waits:
         self._said: list[tuple[str, str]] = []
 
     def now(self) -> list[pb.Wait]:
-        """Return the children for which the open rounds have waited longer than usual."""
+        """Return the devices for which the open rounds have waited longer than usual."""
         waits = []
         for home_id, rounds in self._clusters.items():
             number, missing, lacks = rounds.awaited
@@ -79,7 +79,7 @@ class Waits:
         return known
 
     async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Make the LPS's call to the GPS, which carries the waits, whenever the awaited children have changed."""
+        """Call the GPS, with the waits, whenever the missing devices have changed."""
         while True:
             await Changes().wait_until(lambda: False, LOOK_S)
             waited = [(wait.name, wait.what) for wait in self.now()]

@@ -1,5 +1,7 @@
 """Flower's simulation (Ray) on the work of `benchmarks/loops.py`: each client one epoch, the mean over clients.
 
+With `--module`, on the work of `benchmarks/modules.py`.
+
     .venv-peers/bin/python benchmarks/peers/flower_train.py --work DIR --devices 100 --rounds 8 --out FILE
 
 One client a core at a time, each on one thread; no evaluation. FILE gets the seconds from round to round.
@@ -20,10 +22,16 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import modules
 from loops import network, read_work, train_one
 
 client_app, server_app = ClientApp(), ServerApp()
 _options = argparse.Namespace()
+
+
+def work_of(name: str):
+    """Return the module and the training of a name, or those of `benchmarks/loops.py` without one."""
+    return (modules.network(name), modules.train_one) if name else (network(), train_one)
 
 
 @client_app.train()
@@ -33,9 +41,9 @@ def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     client = int(context.node_config["partition-id"])
     inputs, labels = (array[client] for array in read_work(Path(str(config["work"]))))
-    model = network()
+    model, train_client = work_of(str(config["module"]))
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    loss = train_one(model, inputs, labels, client + len(labels) * int(config["server-round"]))
+    loss = train_client(model, inputs, labels, client + len(labels) * int(config["server-round"]))
     metrics = MetricRecord({"num-examples": len(labels), "train_loss": loss})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=message)
@@ -70,10 +78,10 @@ def serve(grid: Grid, context: Context) -> None:
     """All rounds; the times go to the file."""
     strategy = TimedFedAvg(_options.devices)
     torch.manual_seed(0)
-    config = ConfigRecord({"work": str(_options.work.resolve())})
+    config = ConfigRecord({"work": str(_options.work.resolve()), "module": _options.module})
     strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(network().state_dict()),
+        initial_arrays=ArrayRecord(work_of(_options.module)[0].state_dict()),
         train_config=config,
         num_rounds=_options.rounds,
     )
@@ -86,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--devices", type=int, required=True)
+    parser.add_argument("--module", choices=modules.MODULES, default="")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--out", type=Path, required=True)
     parser.parse_args(namespace=_options)

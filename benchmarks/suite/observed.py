@@ -27,9 +27,11 @@ class Observed:
     peak_mb: dict[str, float]  # VmHWM of the fattest process, by tier
 
 
-def seconds_of_a_round(experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int) -> float:
-    """Return the median time from the close of a global round to the next close, without the first round."""
-    output_of(_run(experiment, folder, settings), timeout_s=120, folder=folder)
+def seconds_of_a_round(
+    experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int, timeout_s: float
+) -> float:
+    """Return the median time from the close of a global round to the next close, without the first rounds."""
+    output_of(_run(experiment, folder, settings), timeout_s=timeout_s, folder=folder)
     return _median_of_rounds(folder, warm_up)
 
 

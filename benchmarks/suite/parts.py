@@ -18,6 +18,8 @@ HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
 # Devices, and rounds that do not count and that do, of us and of those beside us.
 TRAINING = {"ten": (10, 20, 40), "hundred": (100, 5, 10)}
+# Rounds that do not count and that do, by module of benchmarks/modules.py.
+MODULES = {"cnn": (2, 6), "transformer": (2, 6), "residual": (1, 1)}
 PART_S = 180.0  # once a part has taken that long, it is not repeated further
 # Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
 ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
@@ -82,39 +84,67 @@ def beside(part: str, measured: str, results: dict[str, list[float]], aims: dict
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Rounds of one epoch over gRPC, beside loops without a framework and Flower's simulation."""
+
+    part: str
+    measured: str
+    experiment: Path
+    devices: int
+    warm_up: int  # rounds that do not count
+    counted: int
+    loops: dict[str, tuple[str, ...]]  # the words that start each loop
+    peer_words: tuple[str, ...] = ()
+    aims: dict[str, Aim]
+    timeout_s: float = 120
+
+    def rows(self, setting: Setting) -> Iterator[Row]:
+        """Measure all in turn."""
+        folder = setting.new_folder()
+        try:
+            work = write_work(self.experiment, folder / "work")
+        except DataError as error:
+            setting.note(f"{self.experiment.stem} is left out: {error}")
+            return
+        warm_up, counted = (
+            (min(self.warm_up, 2), min(self.counted, 5)) if setting.is_quick else (self.warm_up, self.counted)
+        )
+        rounds, limit_s = warm_up + counted, self.timeout_s
+        common = ("--work", str(work), "--devices", str(self.devices), "--rounds", str(rounds))
+
+        def loop(words: tuple[str, ...]) -> Measure:
+            return lambda: median_of(output_of(python(*words, *common), timeout_s=limit_s, folder=work), warm_up)
+
+        def ours() -> float:
+            settings = [f"training.global_rounds={rounds}"]
+            return seconds_of_a_round(
+                self.experiment, setting.new_folder(), settings=settings, warm_up=warm_up, timeout_s=limit_s
+            )
+
+        measures = {"fedstrata": ours, **{name: loop(words) for name, words in self.loops.items()}}
+        if setting.peers:
+            words = (*common, *self.peer_words)
+            measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", words, warm_up, limit_s + 60)
+        results = in_turn(setting, measures, setting.repeats)
+        shutil.rmtree(work)
+        yield from beside(self.part, self.measured, results, self.aims)
+
+
 def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]:
-    """Rounds of one epoch over gRPC, beside Flower's simulation and the loops without a framework."""
-    experiment = HERE / f"{name}.yaml"
-    try:
-        work = write_work(experiment, setting.new_folder() / "work")
-    except DataError as error:
-        setting.note(f"{name} is left out: {error}")
-        return
+    """Measure rounds of the network of `benchmarks/loops.py`."""
     devices, warm_up, counted = TRAINING[name]
-    if setting.is_quick:
-        warm_up, counted = 2, 5
-    rounds = warm_up + counted
-    common = ("--work", str(work), "--devices", str(devices), "--rounds", str(rounds))
-
-    def loop(kind: str) -> Measure:
-        words = ("-m", "benchmarks.loops", *common, "--loop", kind)
-        return lambda: median_of(output_of(python(*words), timeout_s=120, folder=work), warm_up)
-
-    def ours() -> float:
-        settings = [f"training.global_rounds={rounds}"]
-        return seconds_of_a_round(experiment, setting.new_folder(), settings=settings, warm_up=warm_up)
-
-    measures = {
-        "fedstrata": ours,
-        "stacked loop": loop("stacked"),
-        "stacked loop, cached parts": loop("parts"),
-        "one-by-one loop": loop("one-by-one"),
-    }
-    if setting.peers:
-        measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", common, warm_up)
-    results = in_turn(setting, measures, setting.repeats)
-    shutil.rmtree(work)
-    yield from beside(name, f"{devices} devices × one epoch", results, aims)
+    kinds = {"stacked loop": "stacked", "stacked loop, cached parts": "parts", "one-by-one loop": "one-by-one"}
+    yield from Training(
+        part=name,
+        measured=f"{devices} devices × one epoch",
+        experiment=HERE / f"{name}.yaml",
+        devices=devices,
+        warm_up=warm_up,
+        counted=counted,
+        loops={title: ("-m", "benchmarks.loops", "--loop", kind) for title, kind in kinds.items()},
+        aims=aims,
+    ).rows(setting)
 
 
 def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, timeout_s: float = 180) -> float:
@@ -142,6 +172,26 @@ def hundred(setting: Setting) -> Iterator[Row]:
 def ten(setting: Setting) -> Iterator[Row]:
     """Ten devices."""
     return training(setting, "ten", {"Flower simulation": Aim(sense="at least", limit=8)})
+
+
+def modules(setting: Setting) -> Iterator[Row]:
+    """Ten devices that each train a PyTorch module."""
+    for name, (warm_up, counted) in MODULES.items():
+        yield from Training(
+            part="modules",
+            measured=f"10 devices × one epoch, {name}",
+            experiment=HERE / f"module_{name}.yaml",
+            devices=10,
+            warm_up=warm_up,
+            counted=counted,
+            loops={"plain loop": ("-m", "benchmarks.modules", "--module", name)},
+            peer_words=("--module", name),
+            aims={
+                "plain loop": Aim(sense="at most", limit=1.2),
+                "Flower simulation": Aim(sense="at least", limit=1),
+            },
+            timeout_s=400,
+        ).rows(setting)
 
 
 def echo(setting: Setting) -> Iterator[Row]:
@@ -259,6 +309,7 @@ ROW_PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "start": start,
     "ten": ten,
     "hundred": hundred,
+    "modules": modules,
     "echo": echo,
     "deployment": deployment,
     "fold": fold,

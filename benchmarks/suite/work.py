@@ -10,7 +10,7 @@ from fedstrata.partitions import device_data
 
 
 def write_work(experiment_file: Path, folder: Path) -> Path:
-    """inputs.npy, float32 (devices, examples, width), and labels.npy, int64 (devices, examples), in a folder."""
+    """Write inputs.npy (devices, examples, width) and labels.npy, int64 (devices, examples, …), into a new folder."""
     experiment = load_experiment(experiment_file)
     dataset = load_dataset(experiment.data)
     inputs, labels = [], []
@@ -18,7 +18,7 @@ def write_work(experiment_file: Path, folder: Path) -> Path:
         data = device_data(experiment, dataset, index).train
         examples = data.take(np.arange(len(data)))
         inputs.append(examples.inputs.reshape(len(data), -1))
-        labels.append(examples.labels.astype(np.int64))
+        labels.append(np.asarray(examples.targets, np.int64))
     folder.mkdir()
     np.save(folder / "inputs.npy", np.stack(inputs))
     np.save(folder / "labels.npy", np.stack(labels))

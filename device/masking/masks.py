@@ -1,8 +1,8 @@
-"""A device's masks: for each other device of the round, one of the two adds a mask to its update and the other
+"""The masks of a device. For each other device of the round, one of the two adds a mask to its update and the other
 subtracts it.
 
-X25519 gives two devices a secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with this
-key gives one number modulo 2⁶⁴ per weight. Updates lie on the grid of exact sums, so masks cancel to the bit
+X25519 gives two devices a common secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with
+this key gives one number modulo 2⁶⁴ per weight. Updates are integers on the grid of exact sums, so masks cancel exactly
 (docs/decisions/secure-aggregation.md).
 """
 
@@ -35,7 +35,7 @@ NONCE = bytes(16)  # and the counter before it: a key is used for one round alon
 
 
 class Masks:
-    """Hold the masks of one device, with a key for each global round in which it takes part."""
+    """Hold the masks of one device, with a new key for each global round in which it takes part."""
 
     def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
         """Draw the device's key from the system's entropy."""
@@ -68,12 +68,12 @@ class Masks:
         return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
 
     def _renew_key(self) -> None:
-        """Make a key for the next global round. The old key is forgotten when a roster has the new one."""
+        """Make a key for the next global round. The old key is deleted when a roster has the new one."""
         secret = X25519PrivateKey.generate()
         self._secrets[secret.public_key().public_bytes_raw()] = secret
 
     def take(self, roster: pb.Roster) -> None:
-        """Mask for the devices of this roster from now on.
+        """Use masks for the devices of this roster from now on.
 
         Raises:
             PayloadError: the roster cannot hide this device.
@@ -113,13 +113,13 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return an update for sending: on the grid, times its examples, masked; or with the reason why it cannot be
-        masked.
+        """Return an update as it is sent: on the grid, times its number of examples, and masked. If it cannot be
+        masked, the result has the reason.
 
         Raises:
-            PayloadError: the same masks have hidden another update. The difference of the two would reveal them.
+            PayloadError: the same masks have hidden another update. The difference of the two would reveal both.
             RosterError: the update was masked for other devices in this round, although the experiment excludes no
-                device. The two sums would reveal it.
+                device. The two sums would reveal the update.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -157,7 +157,7 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """Return the common key of this device and another device, for one round and roster."""
+        """Return the common key of this device and another, for one round and roster."""
         shared = self._shared.get(public_key)
         if shared is None:
             secret = self._secrets[self._public_key]
@@ -166,7 +166,7 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """Yield this many numbers modulo 2⁶⁴ under a key, in pieces, each with its place."""
+    """Yield this many numbers modulo 2⁶⁴ that follow from a key, in pieces, each with its position."""
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):
@@ -176,7 +176,7 @@ def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
 
 
 def as_received(update: Update) -> Flat:
-    """Return an update's values after the link's encoding, as its parent would receive them."""
+    """Return an update's values as its parent would receive them without masks, after the encoding of the link."""
     codec, at = update.codec, 0
     flat = np.empty(codec.layout.size, np.float32)
     for chunk in codec.chunks(update.read):

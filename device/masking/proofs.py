@@ -34,7 +34,7 @@ class Proofs:
         self.check = KeyCheck(run_id, tls).check
 
     def _newest(self) -> "_Own | None":
-        """Return this process's current certificate; None without certificates."""
+        """Return the current certificate of this process; None without certificates."""
         if self._own is None or (newest := self._own.tls.newest()) is self._looked_at:
             return self._own
         self._looked_at = newest

@@ -1,1 +1,1 @@
-"""Training of many devices at once, with dense networks as batched matrix products."""
+"""Training of many devices at once, for dense networks: matrix products over all devices."""

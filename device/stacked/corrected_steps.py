@@ -1,7 +1,7 @@
-"""Training steps of a stack of dense networks; a method corrects the gradients before the optimiser uses them.
+"""Training steps of a stack of dense networks in which a method corrects the gradients before the optimiser uses them.
 
-These steps pass over the weights three times more than plain steps. So the gradients of a few devices are computed,
-corrected and used before those of the next few devices, and stay in the cache.
+These steps read and write the weights three more times than plain steps. So the gradients of a few devices are
+computed, corrected and used before those of the next devices, and stay in the processor's cache.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,9 @@ class Correction:
     """Hold the correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
-        """Set the stack's jobs, which share one `correct`, one plain SGD and an equal number of vectors beside."""
+        """Set the stack's jobs. They have the same `correct`, the same plain SGD, and the same number of vectors in
+        `beside`.
+        """
         self.stack = stack
         self.correct = correct
         training = jobs[0].training
@@ -40,7 +42,7 @@ class Correction:
         self._keeps_zeros = keeps_zeros(correct, len(vectors))
 
     def take(self, part: "_Part") -> None:
-        """Correct a part's gradient, and move its weights against the result."""
+        """Correct the gradient of a part, and change its weights by the result."""
         corrected = self.correct(part.gradient, part.weights, *part.beside)
         if not self._keeps_zeros:  # what only fills a leaf up is zero, and stays so
             rows, columns = self._sides[part.number]
@@ -51,7 +53,9 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Hold some devices of one leaf. A corrected part may have one device more, which fills the vector units."""
+    """Hold some devices of one tensor. A part with corrections may have one device more, so that its size suits the
+    processor's vector units.
+    """
 
     number: int  # of the leaf
     devices: slice
@@ -81,7 +85,7 @@ class CorrectedSteps(DenseSteps):
 
 
 def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
-    """Return one leaf's devices in parts that are small enough for their gradients to stay in the cache."""
+    """Return the devices of one tensor in parts. Each part is so small that its gradients stay in the cache."""
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
     most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
@@ -104,8 +108,8 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
 
 
 def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
-    """Return leaves in the form of a stack. Equal weights of all devices are stored once, so that they stay in the
-    cache.
+    """Return tensors in the form of a stack. If all devices have equal weights, they are stored once, so that they stay
+    in the cache.
     """
     first = vectors[0].view(np.uint32)
     if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):

@@ -1,9 +1,8 @@
-"""The weights of many devices' dense networks, and their outputs, as batched matrix products.
+"""The weights of many devices' dense networks, and their outputs, computed by batched matrix products.
 
-A device's bits do not depend on the other devices in its stack, because every product of a stack has the same shapes,
-strides and alignment as in a stack of one. Widths are rounded up to 64 bytes, and a batch always has the same number of
-rows. Rows or columns that fill up are zero or have no weight. `docs/decisions/stacked-training.md` has the measurements
-behind this.
+The bits of a device do not depend on the other devices in its stack: every product has the same shapes, strides and
+alignment as with a single device. Widths are rounded up to 64 bytes, and a batch always has the same number of rows.
+Additional columns are zero, and additional rows have the weight zero (docs/decisions/stacked-training.md).
 """
 
 import math
@@ -38,7 +37,7 @@ class DenseStack:
                 leaf[...] = view
 
     def _own(self, device: int) -> Iterator[np.ndarray]:
-        """Yield one device's tensors as NumPy views, in the layout's order, without filling."""
+        """Yield one device's tensors as NumPy views, in the layout's order, without the additional columns."""
         for leaf, spec in zip(self.leaves, self._layout.tensors, strict=True):
             own = leaf[device].numpy() if len(spec.shape) == 2 else leaf[device, 0].numpy()
             yield own[tuple(slice(side) for side in spec.shape)]
@@ -59,8 +58,8 @@ class Forward:
         self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in); −∞ in columns without a
-        class.
+        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in). Columns that are no class
+        have −∞.
         """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]

@@ -1,7 +1,7 @@
-"""Training steps of a stack of dense networks: forward, backward and the optimiser, written out.
+"""Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
-The memory into which a step writes is made once. Apart from the products, the number of calls limits the speed with few
-devices, and the written memory with many.
+The memory for results is allocated once. Apart from the matrix products, the number of calls limits the speed with few
+devices, and the amount of written memory with many.
 """
 
 from abc import ABC, abstractmethod
@@ -14,11 +14,11 @@ from fedstrata.experiment import SgdSettings
 
 
 class StackedSgd:
-    """Apply torch.optim.SGD to a stack's leaves, up to the order of additions. Momentum starts at zero.
+    """Apply torch.optim.SGD to a stack's tensors, except for the order of additions. Momentum starts at zero.
 
-    A gradient g is added to a target t: t ← beta·t + alpha·g. Targets are velocities, which move the leaves, or,
-    without momentum and weight decay, the leaves themselves. Weight decay is not a beta just below 1, because float32
-    has steps of 6e-8 there and would lose it.
+    A gradient g is added to a target t: t ← beta·t + alpha·g. Targets are velocities, which then change the weights,
+    or, without momentum and weight decay, the weights themselves. Weight decay is not done by a beta just below 1:
+    float32 has steps of 6e-8 there, so a small decay would be lost.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
@@ -34,15 +34,15 @@ class StackedSgd:
             self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
-        """Move a leaf by its velocity, in place. So far the velocity contains only gradients."""
+        """Change a tensor by its velocity, in place. Before that, the velocity has only gradients."""
         if self._weight_decay:
             velocity.add_(leaf, alpha=self._weight_decay)
         leaf.add_(velocity, alpha=-self._rate)
 
 
 class DenseSteps(ABC):
-    """Make steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses use the
-    gradients.
+    """Do steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses say how gradients are
+    used.
     """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
@@ -53,7 +53,7 @@ class DenseSteps(ABC):
         self._minus_one = torch.full((active, rows, 1), -1.0)
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
-        """Move the weights against the gradient of the mean cross-entropy of a batch.
+        """Change the weights by the gradient of the mean cross-entropy of a batch.
 
         `inputs` has the shape (active, rows, in). `labels` and `shares` (each row's share in the mean) have the shape
         (active, rows, 1). The logarithm of the label's probability goes to `logs`, with the same shape.
@@ -76,11 +76,11 @@ class DenseSteps(ABC):
 
     @abstractmethod
     def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
-        """Move a layer's weights and biases. `slope` is the gradient of its outputs, and `below` its input."""
+        """Change a layer's weights and biases. `slope` is the gradient of its outputs, and `below` its input."""
 
 
 class PlainSteps(DenseSteps):
-    """Make steps with unchanged gradients. The product that computes a gradient adds it to its target."""
+    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds it to its target."""
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
         super().__init__(stack, active, rows)

@@ -1,7 +1,8 @@
-"""The examples of many devices side by side, shape (devices, rows, …). Each device's generator orders its own examples.
+"""The examples of many devices in one array, shape (devices, rows, …). Each device's random generator orders its own
+examples.
 
-All arrays of a stack have the same number of rows for each device. If a device has fewer examples left, its rows repeat
-one of them, and a mask multiplies their effect by 0, so that their content changes no bit.
+All devices have the same number of rows. If a device has fewer examples left, its rows repeat an example, and a mask
+multiplies their effect by 0, so their content changes no bit.
 """
 
 import math
@@ -35,7 +36,7 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the examples at these places, `rows` per device, of the first devices. The next call overwrites the
+        """Return the examples at these places, `rows` per device, for the first devices. The next call overwrites the
         result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
@@ -50,7 +51,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """Hold some prepared steps of a stack: the indexes of examples, their labels, and the weight of each row."""
+    """Hold several prepared steps of a stack: the indexes of examples, their labels, and the weight of each row."""
 
     orders: Sequence[Indices]  # by device, shape (its steps, rows)
     labels: torch.Tensor  # (steps, devices, rows, 1)
@@ -59,7 +60,9 @@ class Slab:
 
 
 class Batches:
-    """Give the batches of a stack's devices, step by step. `jobs` begin with the one with the most steps."""
+    """Yield the batches of a stack's devices, step by step. `jobs` are sorted so that the job with the most steps is
+    first.
+    """
 
     def __init__(self, jobs: Sequence[TrainingJob], rows: int, width: int) -> None:
         self.inputs = Inputs([job.examples for job in jobs], rows, width)
@@ -86,7 +89,7 @@ class Batches:
 
 
 class _Orders:
-    """Give one device's batches as rows of indexes, epoch after epoch, until its steps are done."""
+    """Return one device's batches as rows of indexes, epoch after epoch, until all its steps are done."""
 
     def __init__(self, job: TrainingJob, rows: int) -> None:
         self._epochs = epoch_orders(job)
@@ -106,7 +109,7 @@ class _Orders:
         return orders[:steps], counts[:steps]
 
     def _in_rows(self, order: Indices) -> tuple[Indices, Indices]:
-        """Return one epoch. Its last batch is filled up with examples of weight 0."""
+        """Return the batches of one epoch. Its last batch is completed with examples of weight 0."""
         batches = -(-len(order) // self._rows)
         filled = np.append(order, order[: batches * self._rows - len(order)]).reshape(batches, self._rows)
         counts = np.full(batches, self._rows)

@@ -1,4 +1,4 @@
-"""Training of many devices at once, with dense networks as batched matrix products with a leading device axis."""
+"""Training of many devices at once, for dense networks: batched matrix products, with the device as the first axis."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,11 +29,11 @@ log = EventLog("training")
 
 
 class Stacked:
-    """Train equal jobs together, and jobs with other models one by one."""
+    """Train jobs with equal dense networks together, and other jobs one by one."""
 
     def __init__(self, most_devices: int | None = None) -> None:
-        """Set `most_devices`, the largest stack; by default as many as fit into a core's cache. No value
-        changes a bit.
+        """Set `most_devices`, the size of the largest stack; by default, as many devices as fit into a core's cache.
+        The number changes no bit.
         """
         self._most_devices = most_devices
         self._alone = OneByOne()
@@ -102,14 +102,14 @@ def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Exampl
 
 
 def batch_rows(job: TrainingJob) -> int:
-    """Return the number of rows in every batch of a device. A smaller last batch is filled up with examples of weight
+    """Return the number of rows in every batch of a device. A smaller last batch is completed with examples of weight
     0.
     """
     return min(job.training.batch_size, len(job.examples))
 
 
 def _alike(job: TrainingJob) -> object:
-    """Return the properties in which all jobs of one stack must agree."""
+    """Return the properties that must be equal for all jobs of one stack."""
     held_out_scale = job.held_out.scale if job.held_out is not None else None
     stored = job.examples.scale, held_out_scale
     corrected = job.correct, len(job.beside)
@@ -159,7 +159,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes a step of the stack's first devices. It takes the number of these devices."""
+    """Return a function that makes a step for the first devices of a stack. It takes the number of these devices."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
@@ -204,9 +204,10 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
 
 
 def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the sums of losses (steps, devices, rows) by device: step by step, so that other devices change no bit.
+    """Return the sum of the losses (steps, devices, rows) of each device. The sum goes step by step, so that other
+    devices change no bit.
 
-    NumPy's own sum over steps adds in another order for one device than for two.
+    NumPy's own sum over steps adds in a different order for one device than for two.
     """
     total = np.zeros(losses.shape[1])
     for step in losses.sum(2, dtype=np.float64):

@@ -18,9 +18,9 @@ from fedstrata.streams.streams import asks_in_training, spans_lps
 class Feature:
     """Define a property that an experiment has or lacks.
 
-    `said` returns the key and value with which the file asks for the feature, or "" if the experiment has no such
-    feature. `without` says how to do without the feature. If `is_missing` is set, the feature is the absence of that
-    key.
+    The function `said` returns the key and value with which the experiment file asks for the feature, or "" if the
+    experiment lacks the feature. The text `without` says how to avoid the feature. If `is_missing` is set, an
+    experiment has the feature if it lacks the key.
     """
 
     said: Callable[[Experiment, Method], str]
@@ -36,7 +36,9 @@ class Refusal:
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return what is wrong, the values and what to do, or "" if the experiment lacks one of the features."""
+        """Return a message with what is wrong, the values and what to do; "" if the experiment lacks one of the two
+        features.
+        """
         one, other = (FEATURES[name] for name in self.when)
         first = one.said(experiment, method)
         second = first and other.said(experiment, method)
@@ -51,8 +53,8 @@ def _if(has: object, said: str) -> str:
 
 
 def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
-    """Return the feature that a key has another value than those of `off`. The message names a section by its key
-    alone.
+    """Return the feature of an experiment in which the value of a key is none of `off`. If the key is a section, the
+    message names only the section.
     """
     path = key.replace("-", "_").split(".")
 

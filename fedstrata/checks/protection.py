@@ -1,4 +1,6 @@
-"""Bounds of secure aggregation and noise: the devices of a round, the values of a sum, the examples of a device."""
+"""Checks of secure aggregation and noise: how many devices a round asks, which values a sum can hold, and how many
+examples a device has.
+"""
 
 import math
 from collections import Counter
@@ -19,7 +21,9 @@ from fedstrata.tensors.exact_sum import largest_value
 
 
 def check_protection(experiment: Experiment, method: Method) -> None:
-    """Refuse masks for too few or too many devices, and noise that sums cannot hold. Raises ExperimentError."""
+    """Refuse masks if a round asks too few or too many devices, and noise that is too large for the sums. Raises
+    ExperimentError.
+    """
     if experiment.secure_aggregation is not None:
         _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
         _check_not_too_many(experiment, method)
@@ -32,9 +36,9 @@ def check_protection(experiment: Experiment, method: Method) -> None:
 
 
 def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int) -> None:
-    """Refuse rounds that are certain to ask too few devices.
+    """Refuse experiments in which some round certainly asks fewer than `min_devices` devices.
 
-    If the method finds the number of clusters, the check covers the round of a single cluster.
+    If the number of clusters is unknown before the run, the check assumes a single cluster.
     """
     there = set(range(experiment.device_count)) - set(experiment.newcomer_indexes)
     sizes, of = _round_sizes(experiment, method, there, "at most")
@@ -47,9 +51,9 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
 
 
 def _check_not_too_many(experiment: Experiment, method: Method) -> None:
-    """Refuse rounds that are certain to ask too many devices.
+    """Refuse experiments in which some round certainly asks more devices than masks allow.
 
-    If the method finds the number of clusters, an LPS refuses such a round during the run.
+    If the number of clusters is unknown before the run, an LPS makes this check during the run.
     """
     if not method.clusters_known:
         return
@@ -66,7 +70,9 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Refuse moves after which an LPS asks too few devices. Moves at the same time are one change."""
+    """Refuse moves that leave an LPS with fewer than `min_devices` devices in a round. Moves at the same time are
+    checked together.
+    """
     homes = {index: home_of(experiment, index) for index in range(experiment.device_count)}
     moves = [(entry.at, entry.move) for entry in experiment.schedule if entry.move and experiment.clock != "none"]
     for at in sorted({at for at, _ in moves}):
@@ -80,11 +86,12 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return how many devices the rounds of each LPS or cluster ask, and the beginning of a message about these
+    """Return how many devices the rounds of each LPS or cluster ask, and the beginning of an error message about these
     numbers.
 
-    If there is a single cluster, an LPS can ask all of its devices. For several clusters only the mean size is known:
-    the smallest cluster has at most the floor of the mean, the largest at least the ceiling.
+    If there is one cluster, an LPS can ask all of its devices. If there are several clusters, only their mean size is
+    known: the smallest cluster has at most the mean, rounded down, and the largest at least the mean, rounded up.
+    `bound` says which of the two is used.
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

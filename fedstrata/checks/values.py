@@ -1,4 +1,6 @@
-"""Values of an experiment that contradict its other sections, such as indexes out of range or LPSs without devices."""
+"""Checks of values that contradict other sections of the experiment, such as indexes out of range or LPSs without
+devices.
+"""
 
 from fedstrata.clock.devices import Homes, Presence
 from fedstrata.clock.energy import profiles_of
@@ -134,7 +136,7 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Refuse moves at the moment at which training begins, and moves that leave an LPS without devices."""
+    """Refuse moves at the time at which training begins, and moves that leave an LPS without devices."""
     homes = Homes(experiment.schedule)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
@@ -150,14 +152,16 @@ def _check_moves(experiment: Experiment) -> None:
 
 
 def _check_leaves(experiment: Experiment) -> None:
-    """Refuse a schedule after which no device is left."""
+    """Refuse a schedule after which no device is left in the run."""
     presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")
 
 
 def _check_energy(experiment: Experiment) -> None:
-    """Refuse devices that do not exist, and devices with computing time but without a known power."""
+    """Refuse an energy section that names devices that do not exist, or that gives no power for a device with computing
+    time.
+    """
     settings = experiment.energy
     if settings is None:
         return

@@ -1,1 +1,1 @@
-"""When events happen: links, rates and schedules, on the virtual clock and on the real clock."""
+"""The times of a run: links, rates and schedules, for the virtual clock and for the real clock."""

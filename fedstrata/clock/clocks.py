@@ -1,4 +1,4 @@
-"""The clock of an experiment: none, virtual or real. Each tier gets its side of the clock here."""
+"""The clock of an experiment: none, virtual or real. A clock makes one object for each tier."""
 
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
@@ -10,7 +10,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Clock:
-    """Define the absence of a clock: nothing is held back, and no times are calculated."""
+    """Represent `clock: none`: nothing is delayed, and no times are calculated."""
 
     has_links = False  # whether links and boards take the time that the file says,
     has_timeline = False  # and whether times are worked out, not waited for
@@ -19,7 +19,7 @@ class Clock:
         self.experiment = experiment
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        """Return the side of an LPS, for a cluster or for its devices of all clusters."""
+        """Return the clock for an LPS, for one cluster or for the LPS's devices of all clusters."""
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
@@ -29,16 +29,16 @@ class Clock:
         return ChildClock()
 
     def gps(self, journal: Journal) -> GpsClock:
-        """Return the GPS's side of the clock."""
+        """Return the clock for the GPS."""
         return GpsClock(journal)
 
     def device(self) -> DeviceClock:
-        """Return the devices' side of the clock."""
+        """Return the clock for devices."""
         return DeviceClock()
 
 
 class VirtualClock(Clock):
-    """Calculate times from bytes and modelled work. Nothing waits for these times."""
+    """Calculate times from bytes and from the work that devices report. No process waits for these times."""
 
     has_links = has_timeline = True
 
@@ -56,7 +56,7 @@ class VirtualClock(Clock):
 
 
 class RealClock(Clock):
-    """Let transfers over links and the computing of boards take real time."""
+    """Delay transfers and computing, so that they take the time of the configured links and boards."""
 
     has_links = True
 

@@ -1,10 +1,10 @@
-"""The deadline of a round in virtual time: which children miss it, and until when these children are busy.
+"""The deadline of a round in virtual time: which children are late, and until when they are busy.
 
-The round asks its deadline object. The class `Deadline` itself lets no child be late. If each child has a link of its
-own, lateness depends on that child alone. If children share a link up, lateness depends on what all of them send. Then
-each child announces its update first, and no update is sent before the late children are known. A transfer on the
-shared link at the deadline is broken off, and its device is free. A device that is still receiving or computing at the
-deadline is busy until it finishes.
+A round has an object of a class in this module. With `Deadline` no child is ever late. With `OwnLinks` each child has a
+link of its own, so its lateness depends only on the child itself. With `SharedUplink` children share a link, so
+lateness depends on all transfers. Each child then announces its update first, and sends it only when the late children
+are known. A late transfer on the shared link ends at the deadline, and its device is then free. A device that still
+receives or computes at the deadline is busy until it finishes.
 
 If the round asks a question, there are two deadlines. The deadline of the answers begins with the round. The deadline
 of the updates begins when the parent knows the plan.
@@ -51,7 +51,7 @@ class Begun(Protocol):
 
 
 class Deadline:
-    """Let no child be late: the deadline of a round without calculated times. No child announces its update."""
+    """Represent a round without calculated times: no child is late, and no child announces its update."""
 
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
@@ -67,7 +67,9 @@ class Deadline:
         return False
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep a child's announcement. Raises PayloadError for work that never ends."""
+        """Keep the announcement of a child's update. Raises PayloadError if the announced work takes too long for the
+        clock.
+        """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
         """Return the children that the round waits for."""
@@ -85,11 +87,13 @@ class Deadline:
     # --- which children are late --------------------------------------------------------------
 
     def is_late(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update misses the deadline, if this follows from the update alone."""
+        """Return whether an update misses the deadline, if the header of this update alone decides it;
+        otherwise False.
+        """
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return whether an answer misses the deadline, if this follows from the answer alone."""
+        """Return whether an answer misses the deadline, if this answer alone decides it; otherwise False."""
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
@@ -97,10 +101,10 @@ class Deadline:
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out the children with late answers that this parent found before it was restarted."""
+        """Leave out the children that this parent found to have late answers before it was restarted."""
 
     def goes_on(self, goes_on_ns: int) -> None:
-        """Begin to wait for updates. The parent learned of the round's plan at `goes_on_ns`."""
+        """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the round's plan."""
 
     # --- what came of it ----------------------------------------------------------------------
 
@@ -111,9 +115,7 @@ class Deadline:
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The times and bytes of each late child, in the order of names. The round's sum has no update of these
-        children.
-        """
+        """The times and bytes of each late child, ordered by name. The round's sum has no update of these children."""
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
@@ -121,13 +123,13 @@ class Deadline:
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Set in `busy_ns`, at the end of the round, until when each child in `here` is busy. Children are given by
-        index.
+        """Set in `busy_ns`, at the end of the round, the time until which each child in `here` is busy. Children are
+        given by index.
         """
 
 
 class OwnLinks(Deadline):
-    """Decide whether a child is late when its answer or update comes. Each child has a link of its own, so the other
+    """Decide whether a child is late when its answer or update arrives. Each child has a link of its own, so other
     children do not matter.
     """
 
@@ -194,7 +196,9 @@ class OwnLinks(Deadline):
         return Exchanged.of_update(header).after(self._opened.sent_to(header.child_id))
 
     def _is_over_late(self, part: Part) -> bool:
-        """Return whether a child's part of the round ends after the deadline. Note such a child as late."""
+        """Return whether a child's part of the round ends after the deadline, and keep such a child in the list of late
+        children.
+        """
         if part.back_ns <= self._deadline_at_ns:
             return False
         self._miss(part.name, part.back_ns, part.flow)
@@ -212,8 +216,8 @@ class OwnLinks(Deadline):
         return [flow for _, flow in sorted(self._late.items())]
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Set in `busy_ns` until when each child in `here` is busy. A child that has moved to another LPS is not busy
-        here.
+        """Set in `busy_ns` the time until which each child in `here` is busy. At this LPS, a child that has moved to
+        another LPS is not busy.
         """
         not_drawn = {index: free for index, free in busy_ns.items() if index in here and index not in self._drawn}
         busy_ns.clear()
@@ -222,7 +226,9 @@ class OwnLinks(Deadline):
 
 
 class SharedUplink(OwnLinks):
-    """Decide for all children together which are late. On a shared link each arrival depends on all transfers."""
+    """Decide for all children together which of them are late, because on a shared link each arrival time depends on
+    all transfers.
+    """
 
     are_announced = is_gathering = True
 
@@ -236,7 +242,9 @@ class SharedUplink(OwnLinks):
         return child_id not in self.announced
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep a child's first announcement. Raises PayloadError for work that never ends."""
+        """Keep the first announcement of a child's update. Raises PayloadError if the announced work takes too long for
+        the clock.
+        """
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)
             self._timed.check_ends(header.child_id, updated)

@@ -1,4 +1,4 @@
-"""The clock of a device: how long its computing takes, and the work that it reports."""
+"""The clock of a device: how long computing takes, and which work the device reports."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """The work of a device since a given time: the number of examples that it has trained on, and the LPS round."""
+    """Hold the work of a device since a given time: the number of examples that it has trained on, and the LPS
+    round.
+    """
 
     began_ns: int
     device_index: int
@@ -23,9 +25,7 @@ class Done:
 
 
 class DeviceClock:
-    """Delay nothing: the clock of a device in a run without a clock. Computing takes its own time, and messages have no
-    times.
-    """
+    """Represent a device in a run without a clock. Nothing is delayed, and messages carry no times."""
 
     announces = False  # whether updates are announced before they are sent
 
@@ -42,15 +42,17 @@ class DeviceClock:
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until the modelled training for an answer before training is over."""
+        """Wait until the time for training has passed that the clock calculates for an answer before the run's
+        training.
+        """
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
-        """Wait until the modelled work for an answer in an LPS round is over. Return how long this work took."""
+        """Wait until the calculated time for an answer in an LPS round has passed. Return this time in nanoseconds."""
         return 0
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        """Wait until the modelled computing of an LPS round is over. Return the device's report of its work, if there
-        is one.
+        """Wait until the calculated time for the computing of an LPS round has passed. Return the device's report of
+        its work; None without a timeline.
 
         `answer` is the device's answer in the round.
         """
@@ -79,7 +81,7 @@ class VirtualDeviceClock(DeviceClock):
 
 
 class RealDeviceClock(VirtualDeviceClock):
-    """Wait, after the device's own computing, for the rest of the modelled time."""
+    """Wait, after the device has computed, until the calculated time has passed."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

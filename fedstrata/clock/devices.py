@@ -1,4 +1,6 @@
-"""Devices by themselves: how long they compute, when the schedule takes them away, and to which LPS they belong."""
+"""Properties of devices over time: how long they compute, when the schedule makes them leave, and to which LPS they
+belong.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -79,9 +81,11 @@ class Presence:
         return now_ns
 
     def there(self, indexes: Iterable[int], now_ns: int) -> dict[int, int]:
-        """Return the devices of a round that begins at a given time, and the time from which each is present.
+        """Return the devices that take part in a round that begins at a given time, with the time from which each is
+        present.
 
-        These are all present devices, or else the first to return. The result is empty if no device ever returns.
+        These are all present devices. If no device is present, it is the first device to return. The result is empty if
+        no device ever returns.
         """
         back = {index: at_ns for index in indexes if (at_ns := self.back_ns(index, now_ns)) is not None}
         first_ns = min(back.values(), default=now_ns)
@@ -89,7 +93,7 @@ class Presence:
 
 
 class Homes:
-    """The LPSs of the devices that the schedule moves."""
+    """The LPS of each device that the schedule moves."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._moves = sorted((entry for entry in schedule if entry.move is not None), key=lambda entry: entry.at)
@@ -115,6 +119,8 @@ class Homes:
 
 
 def devices_come_to_others(experiment: Experiment) -> bool:
-    """Return whether an LPS gets further devices in training: devices that the clock moves, or newcomers."""
+    """Return whether an LPS can get further devices during training, because the schedule moves devices or because
+    there are newcomers.
+    """
     is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
     return is_moving or experiment.newcomers is not None

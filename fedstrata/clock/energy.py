@@ -49,7 +49,7 @@ def counts_energy(experiment: Experiment) -> bool:
 
 
 class DeviceEnergy:
-    """The power of each device's radio and board, in an experiment with the section `energy`."""
+    """The power of each device's radio and board, as the section `energy` of the experiment sets them."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
@@ -57,7 +57,7 @@ class DeviceEnergy:
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
 
     def of(self, flow: pb.Flow) -> Energy:
-        """Return the energy of a device for its part of a round. Time in which the device was away uses no energy."""
+        """Return the energy of a device for its part of a round. Time in which the device was away needs no energy."""
         return self._took(
             flow.child,
             down=(flow.down_bytes, flow.down_ns - flow.away_ns),
@@ -66,7 +66,7 @@ class DeviceEnergy:
         )
 
     def carried(self, each: pb.Carried) -> Energy:
-        """Return the energy of a transfer or of computing on the real clock, for its real duration."""
+        """Return the energy of a transfer or of computing on the real clock, calculated from its real duration."""
         lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
         went = (each.bytes, lasted_ns)
         if each.direction == "compute":
@@ -76,7 +76,7 @@ class DeviceEnergy:
     def _took(
         self, index: int, *, down: tuple[int, int] = (0, 0), up: tuple[int, int] = (0, 0), compute_ns: int = 0
     ) -> Energy:
-        """Return the energy of transfers, given in bytes and nanoseconds, and of computing."""
+        """Return the energy of transfers and of computing, from bytes and nanoseconds."""
         if self._settings is None:
             return NONE
         if index not in self._known:

@@ -9,7 +9,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanged:
-    """The bytes that went between a parent and one child in a round, and the work that the child reports."""
+    """Hold the bytes that a parent and one child sent each other in a round, and the work that the child reports."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -18,7 +18,9 @@ class Exchanged:
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
-        """Return the traffic of an update: payload and header, without what depends on real time or on resumption."""
+        """Return the bytes of an update: payload and header. Fields that depend on real time or on a resumed transfer
+        are left out.
+        """
         own = pb.UpdateHeader(
             run_id=header.run_id,
             child_id=header.child_id,
@@ -36,18 +38,16 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return the traffic of an answer in a round. The sender's work reports the same traffic later, without the
-        update.
-        """
+        """Return the bytes of an answer in a round. The work of the sender's update later reports the same bytes."""
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
 
     @classmethod
     def of_flow(cls, flow: pb.Flow) -> Self:
-        """Return the traffic of an answer, from its record."""
+        """Return the bytes of an answer, as the record of its transfer (`pb.Flow`) has them."""
         said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
         return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
 
     def after(self, sent: "Exchanged") -> "Exchanged":
-        """Return this traffic up, together with the traffic down that its sender had received."""
+        """Return these bytes of an upload together with the bytes of the download that the child had received."""
         return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)

@@ -15,7 +15,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Journal(Protocol):
-    """Define the part of the GPS's journal that its clock uses."""
+    """Define which part of the GPS's journal its clock uses."""
 
     def round_times(self) -> dict[int, bytes]:
         """Return the RoundTimes messages by global round."""
@@ -31,7 +31,7 @@ class Journal(Protocol):
 
 
 class GpsClock:
-    """Delay and note nothing: the clock of a GPS in a run without a clock."""
+    """Represent a GPS in a run without a clock: nothing is delayed or kept."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -44,24 +44,26 @@ class GpsClock:
 
     @property
     def began_unix_ns(self) -> int:
-        """The time at which training began, in nanoseconds since 1970. It is 0 before training, and unless the clock is
-        real.
+        """The time at which training began, in nanoseconds since 1970. The value is 0 before training, and with any
+        clock except the real one.
         """
         return 0
 
     @property
     def knows_start(self) -> bool:
-        """Return whether the LPSs can get the time at which training began, or do not need this time."""
+        """Return whether LPSs can begin: the time at which training began is known, or this clock does not need it."""
         return True
 
     def begin(self) -> None:
         """Calculate the times before training from the answers in the journal."""
 
     def resume(self, global_round: int) -> None:
-        """Continue with the current rates of the links. Call this when the process opens its first global round."""
+        """Continue with the rates that the links have now. A GPS calls this when it opens its first global round."""
 
     def begins_ns(self, global_round: int) -> int:
-        """Return the time since training began at which a global round begins: the end of the last global round."""
+        """Return the time, since training began, at which a global round begins. This is the end of the previous global
+        round.
+        """
         before = self.closed.get(global_round - 1)
         return before.ends_ns if before is not None else 0
 
@@ -78,8 +80,8 @@ class GpsClock:
         return 0
 
     def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
-        """Return the times of the global round just closed, or what its links have carried; None if the clock notes
-        nothing.
+        """Return the times of the global round that has just been closed, or the bytes that its links have carried;
+        None if the clock keeps nothing.
         """
         return None
 
@@ -112,7 +114,7 @@ class VirtualGpsClock(GpsClock):
 
 
 class RealGpsClock(GpsClock):
-    """Hold back the traffic of LPSs and, before training, of devices."""
+    """Delay the traffic of LPSs and, before training, of devices."""
 
     def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
         super().__init__(journal)
@@ -144,7 +146,7 @@ class RealGpsClock(GpsClock):
 
 
 def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
-    """Return the questions before training by name, as the devices have answered them."""
+    """Return the questions before training by name, with the devices' answers from the journal."""
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:

@@ -1,6 +1,7 @@
-"""The links of an experiment during training: the link of each child, and its rates and latencies as the schedule says.
+"""The links of an experiment during training: the link of each child, with rates and latencies that change as the
+schedule says.
 
-A new kind of link is a setting of `fedstrata.experiment.links` that `Link.rate` turns into a rate schedule.
+To add a kind of link, add a setting to `fedstrata.experiment.links`, and turn it into a rate schedule in `Link.rate`.
 """
 
 import re
@@ -33,8 +34,8 @@ HEADER_BYTES = 4 << 10  # more than the headers of a message have
 
 @dataclass(frozen=True)
 class Link:
-    """A link over time: its settings from given times on, the first from zero on, and the times at which it carries
-    nothing.
+    """Hold a link over time: its settings, each from a given time on (the first from time 0), and the times at which it
+    carries nothing.
     """
 
     parts: tuple[tuple[int, LinkTimes], ...]
@@ -47,11 +48,11 @@ class Link:
         )
 
     def rate(self, way: int) -> AnyRate:
-        """Return the rate in a direction, `DOWN` or `UP`."""
+        """Return the rate over time in a direction, `DOWN` or `UP`."""
         return self._rates[way]
 
     def drawn(self, address: Sequence[int]) -> "Link":
-        """Return the link with its generated traces drawn."""
+        """Return the link with its generated traces replaced by drawn ones."""
         return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
 
     def at(self, now_ns: int) -> LinkTimes:
@@ -66,14 +67,14 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCapacity:
-    """The rates that all children of a parent share; None without a common limit."""
+    """The rates of a link that all children of a parent share; None for a direction without a limit."""
 
     down: AnyRate = None
     up: AnyRate = None
     is_broadcast: bool = False  # a model goes down once for all children that receive it
 
     def rate(self, way: int) -> AnyRate:
-        """Return the rate in a direction, `DOWN` or `UP`."""
+        """Return the shared rate over time in a direction, `DOWN` or `UP`."""
         return self.down if way == DOWN else self.up
 
 
@@ -103,7 +104,7 @@ class ScheduledLinks:
         return self._changed(self._links.uplink(), entries)
 
     def shared(self) -> SharedCapacity:
-        """Return the capacity that the devices of an LPS share."""
+        """Return the shared rates that the schedule and the settings give the devices of an LPS."""
         rates = self._links.shared.device_lps if self._links.shared is not None else SharedRates()
         link = self._changed(LinkTimes(down_rate=rates.down_rate, up_rate=rates.up_rate), self._about("shared"))
         return SharedCapacity(
@@ -113,7 +114,7 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield the name and the settings of every link that the schedule changes, after each change."""
+        """Yield, for every link that the schedule changes and after each change, the link's name and settings."""
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
         numbers = {number for entry in self._about("lps-gps") for number in _change(entry).lps or ()}
@@ -146,7 +147,9 @@ def _is_for(named: Sequence[int] | None, number: int) -> bool:
 
 
 def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> int:
-    """Return a transfer's latency. The draw is uniform, with the address of seed, tier, round, child and direction."""
+    """Return the latency of a transfer: the mean latency plus a uniform random change. The change depends on seed,
+    tier, round, child and direction.
+    """
     if not jitter_ns:
         return latency_ns
     draw = np.random.default_rng([address[0], JITTER, *address[1:]]).integers(-jitter_ns, jitter_ns, endpoint=True)
@@ -155,20 +158,20 @@ def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> in
 
 @dataclass
 class Line:
-    """One direction of a link, which carries one transfer after the other."""
+    """Hold one direction of a link, which carries one transfer after the other."""
 
     rate: AnyRate
     free_ns: int = 0
 
     def carry(self, now_ns: int, bits: int) -> int:
-        """Return when the last bit of a transfer leaves, if the transfer may start now."""
+        """Return the time at which the last bit of a transfer leaves, if the transfer may start at `now_ns`."""
         self.free_ns = end_of(max(now_ns, self.free_ns), bits, self.rate)
         return self.free_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class TierLinks:
-    """The links between a parent and its children, and the address of their random draws."""
+    """Hold the links between a parent and its children, and the numbers that determine their random latencies."""
 
     name: str
     seed: int
@@ -186,15 +189,16 @@ class TierLinks:
         return index
 
     def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer in a round, by the state of its link at the start."""
+        """Return the latency of a transfer in a round. The link's settings at the start of the transfer decide it."""
         link = self.link_of(index).at(start_ns)
         tier = self.asked_tier if is_answer else self.tier
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the size of the pieces of a payload: at most 10 ms of the child's own link, 2.5 ms of a shared link.
+        """Return the number of bytes per piece of a payload. A piece takes at most 10 ms on the child's own link, and
+        2.5 ms on a shared link.
 
-        Without an index, return the size of the pieces of a broadcast: at most 10 ms of the shared link.
+        Without an index, return the size of the pieces of a broadcast, which take at most 10 ms on the shared link.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS
@@ -206,7 +210,9 @@ class TierLinks:
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """Return the longest time that a payload down and one up can take if this many children use the shared link."""
+        """Return the longest time, in seconds, that one payload down and one up can take if this many children use the
+        shared link.
+        """
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
             together_ns = longest_ns(bits * max(1, children), self.shared.rate(way))
@@ -255,7 +261,8 @@ def lps_links(experiment: Experiment) -> TierLinks:
 
 
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
-    """Return how long a parent waits for the start of an upload: longer than its children wait for the answer.
+    """Return how long a parent waits for the start of an upload. The time is longer than the time for which children
+    wait for the parent's answer.
 
     If links take real time, the result includes their slowest transfer.
     """

@@ -1,4 +1,6 @@
-"""The clock of an LPS with one cluster, or with some devices of all clusters: the times of rounds in its report."""
+"""The clock of an LPS, for one cluster or for some devices of all clusters. It writes the times of rounds into the
+LPS's report.
+"""
 
 import time
 from collections.abc import Callable
@@ -32,7 +34,7 @@ class Devices(Protocol):
 
 
 class LpsClock:
-    """Delay and note nothing: the clock of an LPS in a run without a clock."""
+    """Represent an LPS in a run without a clock: nothing is delayed or kept."""
 
     kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
 
@@ -45,7 +47,7 @@ class LpsClock:
         """Return when the next LPS round begins. On the real clock, wait while all devices are away.
 
         Raises:
-            RunStoppedError: all devices are gone for good.
+            RunStoppedError: all devices have left and will not return.
         """
         return report.now_ns
 
@@ -61,21 +63,23 @@ class LpsClock:
         return 0
 
     async def plan_came(self, global_round: int) -> None:
-        """Wait until the message that the plan is made has crossed this LPS's link."""
+        """Wait until the message that the plan is made has arrived over this LPS's link."""
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
-        """Let the devices that have answered continue. The GPS made the plan of the global round at this time."""
+        """Let the devices that have answered continue. `planned_ns` is the time at which the GPS made the plan of the
+        global round.
+        """
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Write the times of the last LPS round into its row, the last row of the report. Advance the clock."""
+        """Write the times of the last LPS round into the last row of the report, and advance the clock."""
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
-        """Return the LPS's work in a global round: the time since its model arrived."""
+        """Return the LPS's work in a global round, which has the time since the model arrived at the LPS."""
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Note that the model of a global round, with this many bytes, has arrived. The first LPS round of the global
-        round begins now.
+        """Note that the model of a global round has arrived, with this many bytes. Now the first LPS round of the
+        global round begins.
         """
 
 
@@ -130,8 +134,8 @@ class VirtualLpsClock(LpsClock):
         return pb.Work(busy_ns=report.now_ns - began)
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Begin the first LPS round of a global round at the time at which the model arrives. The LPS round before ends
-        its wait for the GPS then.
+        """Begin the first LPS round of a global round when the model arrives. Until then, the last LPS round is
+        recorded as waiting for the GPS.
         """
         report.now_ns = self._uplink.arrival_ns(self._home_id, global_round, begins_ns, whole_bytes)
         if report.lps_rounds:
@@ -140,7 +144,7 @@ class VirtualLpsClock(LpsClock):
 
 
 class RealLpsClock(LpsClock):
-    """Wait as long as links and boards would take, and note what the links have carried."""
+    """Delay transfers and computing as links and boards do, and note how much the links have carried."""
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
@@ -167,7 +171,7 @@ class RealLpsClock(LpsClock):
         await until_ns(time.monotonic_ns() + told_ns - now_ns)
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Note what the links have carried in the round, and how long devices have computed."""
+        """Note how much the links have carried in the round, and how long devices have computed."""
         row, indexes = report.lps_rounds[-1], devices.indexes
         row.times.carried.extend(self.rounds.take(row.lps_round))
         for name, each in sorted(exchanged.items()):

@@ -1,7 +1,7 @@
-"""The side of the clock that the rounds between two tiers use.
+"""The functions of the clock that a round between a parent and its children calls.
 
-A parent asks whether updates state their senders' work, and when bytes have arrived. A child asks how long its calls
-may take.
+A parent asks the clock whether updates must state their senders' work, and when bytes have arrived. A child asks how
+long its calls may take.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -38,44 +38,46 @@ class Sendable(Protocol):
 
 
 class ParentClock:
-    """Hold nothing back: bytes arrive as fast as the machines carry them."""
+    """Represent a parent without delays: bytes arrive as fast as the machines carry them."""
 
     takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
 
     def __init__(self, *, wants_work: bool = False) -> None:
-        """Set whether updates state their senders' work, for a timeline."""
+        """Set `wants_work`: whether updates must state their senders' work, for a timeline."""
         self.wants_work = wants_work
 
     def now_ns(self) -> int:
-        """Return the time by which links carry; 0 if nothing is held back."""
+        """Return the current time of the links; 0 if nothing is delayed."""
         return 0
 
     def began(self, ago_ns: int) -> None:
-        """Set how long ago the time began by which rates change."""
+        """Set the start of the links' time to `ago_ns` nanoseconds before now."""
 
     def round_opened(self) -> None:
-        """Note that another round is open, so its models are sent anew."""
+        """Note that another round is open, so its models are new transfers."""
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return what links have carried in a round, and forget earlier rounds."""
+        """Return how much links have carried in a round, and forget this round and earlier rounds."""
         return []
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until the word of how a round continues has reached a child. The word was sent at `said_ns`. Raises
-        UnknownChildError.
+        """Wait until the message that says how a round continues has reached a child. The message was sent at
+        `said_ns`. Raises UnknownChildError.
         """
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
-        """Wait until a child's answers to a question, in a round or before training, have arrived."""
+        """Wait until a child's answers to a question have arrived, for a question in a round or before training."""
 
     def relay(self, child_id: str, number: int) -> Relayed:
-        """Return the object that carries answers down to a child, one after the other."""
+        """Return an object that delays answers on their way to a child, one after the other."""
         return Relayed()
 
     async def model(
         self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Send a round's model to a child, from this byte of the payload on: a header, then chunks."""
+        """Yield the messages that send a round's model to a child, from this byte of the payload on: a header, then
+        chunks.
+        """
         if offer.small_reply is not None:
             yield offer.small_reply
             reach("download", number)
@@ -90,12 +92,12 @@ class ParentClock:
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Enter a block that gives the parts of an update after its header, which has been checked."""
+        """Return a context that gives the parts of an update after the header, which has been checked."""
         return nullcontext(parts)
 
 
 class HeldBack(ParentClock):
-    """Hold models and updates back until their links would have carried them."""
+    """Delay models and updates until their links have had time to carry them."""
 
     takes_turns = False
 
@@ -129,7 +131,7 @@ class HeldBack(ParentClock):
     async def model(
         self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Send each part at the time at which the link would have delivered it."""
+        """Yield each part of a model at the time at which the link delivers it."""
         size, before = offer.whole_bytes - offset, offer.header.ByteSize()
         whole = None if offset else offer.cluster
         with self._transfers.under_way(child_id, DOWN, number, size, before, model=whole) as transfer:
@@ -157,9 +159,10 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """Yield the payload from this byte on, each piece when it has arrived. No turn is held while a piece is on its way.
+    """Yield the payload from this byte on, each piece at its arrival time. Other downloads may use the turn while a
+    piece is on its way.
 
-    If the consumer is slow, all that has arrived in the meantime is one piece.
+    If the consumer is slow, all bytes that have arrived in the meantime come as one piece.
     """
     payload_bytes = offer.codec.payload_bytes
     while offset < payload_bytes:
@@ -179,7 +182,7 @@ async def _pieces(
 
 
 class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
-    """Give each part of an update when it has arrived. The caller does nothing before the first part has arrived."""
+    """Give each part of an update at its arrival time. The caller does nothing before the first part has arrived."""
 
     def __init__(self, transfers: Transfers, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> None:
         self._parts = parts
@@ -194,7 +197,7 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
         )
 
     async def __aenter__(self) -> Self:
-        """Wait until the first part has arrived, or the header if no part follows."""
+        """Wait until the first part has arrived, or the header if the update has no other part."""
         try:
             if self._payload_bytes > 0:
                 self._first = await anext(self, None)
@@ -230,17 +233,19 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
 
 
 class ChildClock:
-    """The side of a child without a clock: calls need no extra time, and no bytes are counted."""
+    """Represent a child without a clock: calls get no extra time, and bytes are not counted."""
 
     slowest_s = 0.0  # how long the largest exchange of a round takes on the child's link
     piece_bytes = CHUNK_BYTES  # how large the pieces of a payload are
 
     def on_link_s(self, size: int) -> float:
-        """Return how long this many bytes take on the child's link."""
+        """Return the seconds that this many bytes take on the child's link."""
         return 0.0
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
-        """Return the size of a model and its header in bytes, without resumption; 0 if the clock counts no bytes."""
+        """Return the size of a model and its header in bytes, for an uninterrupted transfer; 0 if the clock counts no
+        bytes.
+        """
         return 0
 
 
@@ -255,7 +260,7 @@ class CountingChild(ChildClock):
 
 
 class PacedChild(ChildClock):
-    """Give calls the time that links take, and cut payloads into the pieces of these links."""
+    """Allow calls the additional time that links take, and cut payloads into pieces that suit these links."""
 
     def __init__(self, links: TierLinks, child_id: str, *, payload_bytes: int = 0, children: int = 1) -> None:
         """Set how many children share the link, and the size of the largest payload down and up in a round."""

@@ -1,9 +1,9 @@
 """One direction of a link that a parent's children share max-min fairly, in calculated and in real time.
 
-The arithmetic goes from whole nanoseconds and bits to whole nanoseconds and bits. Only the end of a transfer is
-rounded, up to the next whole nanosecond. The order in which transfers are given changes nothing.
+Times are whole nanoseconds, and sizes whole bits. Only the end of a transfer is rounded, up to the next whole
+nanosecond. The order in which transfers are given does not change the result.
 
-A broadcast crosses the link once for all children that ask for it. At the far end, each child's own link carries it on.
+A broadcast crosses the shared link once for all children that ask for it. Then each child's own link carries it.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold flows under way with equally fast own links. All have the same rate, and pass their marks in the order of
-    `target`.
+    """Hold the transfers under way that have equally fast own links. All have the same rate, and reach their marks in
+    the order of `target`.
     """
 
     most: int  # bits a second that their own links allow
@@ -48,7 +48,7 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time, or the level, at which the group passes its next mark."""
+        """The time, or for groups with the even share the level, at which the group reaches its next mark."""
         until = self.base + self.flows[0][0]
         if not self.is_held:
             return until
@@ -57,7 +57,7 @@ class _Group:
 
 @dataclass
 class _UnderWay:
-    """Hold a flow that is under way in a shared link."""
+    """Hold a transfer that is under way on a shared link."""
 
     group: _Group
     since: int  # what the group had been given as the flow began, or would have been
@@ -66,12 +66,12 @@ class _UnderWay:
 
     @property
     def target(self) -> int:
-        """The bits per flow that the group has received when this flow passes its next mark."""
+        """The number of bits that each transfer of the group has received when this transfer reaches its next mark."""
         return self.since + self.marks[self.passed] * BIT
 
 
 class FairLink:
-    """Share a link max-min fairly among all flows under way. The caller says when flows begin and end.
+    """Share a link max-min fairly among all transfers (flows) under way. The caller says when flows begin and end.
 
     When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Each group of flows with
     equal own rates gets this rate or, if that is less, the even share of the rest of the link. The groups with the even
@@ -150,7 +150,7 @@ class FairLink:
         return passed
 
     def _next(self) -> int | None:
-        """Return when the next mark is passed, to the fraction of a nanosecond."""
+        """Return when the next mark is reached, including the fraction of a nanosecond."""
         self._settle()
         held, sharing = self._queues[True], self._queues[False]
         times = [held[0][0]] if held and held[0][0] < NEVER else []
@@ -159,7 +159,7 @@ class FairLink:
         return min(times, default=None)
 
     def _settle(self) -> None:
-        """Give a group its own rate if this rate is at most the even share."""
+        """Give each group its own rate if this is at most the even share; otherwise the even share."""
         while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
             self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
         while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
@@ -196,11 +196,11 @@ class FairLink:
         self._queue(group)
 
     def _served(self, group: _Group) -> int:
-        """Return how many bits each flow of a group has received since the group began."""
+        """Return how many bits each flow of a group has received since the group was formed."""
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of flows with this rate. Begin a group for a new rate."""
+        """Return the group of the flows with this rate of their own link. If there is none, make it."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)
@@ -224,7 +224,7 @@ class FairLink:
             self._sharing += flows
 
     def _queue(self, group: _Group) -> None:
-        """Note when the next mark of a group is passed. Forget a group without flows."""
+        """Note when a group reaches its next mark. Remove a group without flows."""
         if group.flows:
             insort(self._queues[group.is_held], (group.due, group.most))
         else:
@@ -239,12 +239,12 @@ class FairLink:
 
 
 def _whole_ns(at: int) -> int:
-    """Return the whole nanosecond at or after a time."""
+    """Return the time, rounded up to a whole nanosecond."""
     return -((NOTHING - at) >> FRACTION)
 
 
 class ScheduledLink:
-    """Share a link fairly, if the rate of the link and the rates of its flows' own links change over time."""
+    """Share a link fairly while the rate of the link and the rates of the flows' own links change over time."""
 
     def __init__(self, capacity: AnyRate) -> None:
         self._capacity = capacity
@@ -270,11 +270,13 @@ class ScheduledLink:
         self._link.drop(number)
 
     def carried(self, number: int) -> int | None:
-        """Return how many whole bits of a flow have crossed the link; None if the flow is not under way."""
+        """Return how many whole bits of a flow have crossed the link; None if the flow has ended."""
         return self._link.carried(number) if number in self._link.under_way else None
 
     def next_ns(self) -> int | None:
-        """Return when the next mark is passed or the next rate changes; None if no flow is under way or moves."""
+        """Return when the next mark is reached or the next rate changes; None if no flow is under way, or if none
+        moves.
+        """
         if not self._link.under_way:
             return None
         times = [self._link.next_ns(), self._changes[0][0] if self._changes else None]
@@ -290,7 +292,7 @@ class ScheduledLink:
         return passed + self._link.advance(until_ns)
 
     def _change(self, at_ns: int, number: int) -> None:
-        """Apply a new rate from a given time to the link, or to a flow that is under way."""
+        """Apply a new rate, from a given time on, to the link or to a flow under way."""
         if number == WHOLE_LINK:
             rate, next_ns = rate_at(self._capacity, at_ns)
             self._link.resize(FASTEST if rate is None else rate)
@@ -307,8 +309,8 @@ class ScheduledLink:
 
 
 def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
-    """Return when each flow's last bit has left a max-min fair shared link. Without a capacity nothing limits the flows
-    together.
+    """Return when the last bit of each flow has left a max-min fair shared link. If `capacity` is None, flows do not
+    slow each other down.
     """
     if capacity is None:
         return [end_of(flow.start_ns, flow.bits, flow.rate) for flow in flows]
@@ -338,8 +340,8 @@ def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[
 
 
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
-    """Start the flows that have bits and start by a given time. Return the flows that end before the last of them
-    starts.
+    """Start the flows that have bits and that start by a given time. Return the flows that end before the last of these
+    flows starts.
     """
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
@@ -374,9 +376,9 @@ class SharedFlow:
 
 
 class SharedLink:
-    """Share a link in real time: flows continue by themselves, and the link wakes the callers that wait for a flow.
+    """Share a link in real time. Flows continue by themselves, and the link wakes the callers that wait for a flow.
 
-    Times count from `origin_ns` on, like the times of changing rates.
+    Times are relative to `origin_ns`, as the times of changing rates are.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
@@ -406,7 +408,7 @@ class SharedLink:
         return self._clock.now_ns() - self.origin_ns
 
     def _note(self, passed: Sequence[tuple[int, int]]) -> None:
-        """Tell flows which of their marks they have passed, and when."""
+        """Record in each flow which of its marks it has reached, and when."""
         for number, at_ns in passed:
             flow = self._under_way[number]
             flow.passed.append(self.origin_ns + at_ns)
@@ -434,7 +436,7 @@ class Broadcast:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the whole flow has gone over the link."""
+        """Return whether the whole payload has crossed the shared link."""
         return len(self.flow.passed) == len(self.flow.marks)
 
 
@@ -446,16 +448,16 @@ class Broadcasts:
         self._open: dict[int, Broadcast] = {}  # by the number of the model
 
     def forget(self) -> None:
-        """Forget the models of the last round. Broadcasts under way continue to their receivers."""
+        """Forget the models of the last round. Broadcasts under way still reach their receivers."""
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Return whether a child has begun to receive a model. A part that the child has lost is not sent again."""
+        """Return whether a child has begun to receive a model. A part that a child has lost is not broadcast again."""
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by
 
     def join(self, model: int, child: int, marks: Sequence[int]) -> Broadcast:
-        """Let a child receive a model. The first child begins the broadcast."""
+        """Let a child receive a model. The first child to ask starts the broadcast."""
         broadcast = self._open.get(model)
         if broadcast is None:
             flow = SharedFlow(marks)
@@ -466,7 +468,7 @@ class Broadcasts:
         return broadcast
 
     def leave(self, model: int, broadcast: Broadcast) -> None:
-        """Let a child stop receiving. A broadcast without receivers ends."""
+        """Let a child stop receiving. If a broadcast has no receiver left, it ends."""
         broadcast.listeners -= 1
         if broadcast.listeners:
             return

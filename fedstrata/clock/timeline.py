@@ -1,7 +1,7 @@
-"""The virtual clock: how long rounds take, calculated from serialised bytes and modelled work.
+"""The virtual clock: how long rounds take, calculated from bytes and from the work that devices report.
 
 An LPS calculates its devices' parts of an LPS round, and the GPS calculates the LPSs' parts of a global round. Both use
-nanoseconds since training began. Only a round's own transfers take time, not repeated transfers after a fault.
+nanoseconds since training began. Transfers that are repeated after a fault take no virtual time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ class Part:
         return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return the part of the child up to its answer."""
+        """Return the part of the child's round up to its answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -58,7 +58,9 @@ class Part:
         )
 
     def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return the part of a child that has answered, and that learns of the plan one latency after its parent."""
+        """Return the part of a child that has answered. The child learns of the plan one latency after its
+        parent does.
+        """
         return replace(
             self,
             ready_ns=goes_on_ns + latency_ns + self.compute_ns - self.answer_compute_ns,
@@ -67,13 +69,13 @@ class Part:
         )
 
     def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return this part with its end at a given time."""
+        """Return this part, ended at a given time."""
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
     @property
     def upload(self) -> Flow:
-        """The next transfer of the child."""
+        """The child's next upload, as a flow on the link."""
         return Flow(start_ns=self.ready_ns, bits=8 * self.sends_bytes, rate=self.link.rate(UP))
 
     @property
@@ -96,8 +98,8 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError for work that takes more than 73 years. The parent refuses the child that reports such
-        work.
+        """Raise PayloadError for work that takes more than 73 years. The parent refuses a child that reports
+        such work.
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
@@ -105,7 +107,7 @@ class Part:
 
 
 class Round:
-    """Calculate a round of a parent and its children in virtual time: an LPS and its devices, or the GPS and LPSs."""
+    """Calculate a round of a parent and its children in virtual time. The parent is an LPS or the GPS."""
 
     def __init__(
         self,
@@ -116,9 +118,9 @@ class Round:
         begins_ns: int,
         free: Mapping[str, int] | None = None,
     ) -> None:
-        """Begin a round. `computing_ns` returns the time of a child's work, and the share of the answer in it.
+        """Begin a round. `computing_ns` returns how long a child works, and how much of this time is for the answer.
 
-        `free` has, for each child that is absent at the start, the time from which it receives.
+        `free` has, for each child that is absent at the start, the time from which the child receives.
         """
         self.number, self.begins_ns = number, begins_ns
         self._links, self._computing_ns = links, computing_ns
@@ -128,13 +130,15 @@ class Round:
 
     def send_models(self, sent: Sent) -> Mapping[str, int]:
         """Return the time at which each child has its model, and keep these times. Call this for a round that children
-        may leave.
+        may leave before its end.
         """
         self._there = {part.name: part.had_ns for part in self._parts(sent)}
         return self._there
 
     def go_on(self, goes_on_ns: int) -> None:
-        """Let the children that have answered continue. Their parent learned of the plan at this time."""
+        """Let the children that have answered continue. `goes_on_ns` is the time at which their parent learned of the
+        plan.
+        """
         self._goes_on_ns = goes_on_ns
 
     def answered_ns(self, asked: Sent) -> int:
@@ -148,14 +152,18 @@ class Round:
         return answered_ns
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
-        """Return the part of one child with an update, over its own link alone. Raises PayloadError."""
+        """Return the part of one child with an update, calculated as if only this child used the links. Raises
+        PayloadError.
+        """
         (part,) = self._ready(self._parts({name: updated}))
         back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
         part.check_ends(back_ns)
         return part.over(back_ns)
 
     def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return the part of one child up to its answer, over its own link alone. Raises PayloadError."""
+        """Return the part of one child up to its answer, calculated as if only this child used the links. Raises
+        PayloadError.
+        """
         (part,) = self._parts({name: answered})
         (at_ns,) = self._answered([part])
         part = part.answering()
@@ -168,21 +176,24 @@ class Round:
         part.check_ends(part.ready_ns)
 
     def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
-        """Return the parts of the children that answer after a given time, out of all children that have answered."""
+        """Return the parts of the children that answer after `ends_ns`. `answered` has all children that have
+        answered.
+        """
         return list(self._late([part.answering() for part in self._parts(answered)], ends_ns, is_answer=True))
 
     def late_updates(self, updated: Sent, ends_ns: int, *, dropped: Sent) -> list[Part]:
-        """Return the parts of the children with updates after a given time, out of all children with an update.
+        """Return the parts of the children that send their updates after `ends_ns`. `updated` has all children with
+        updates.
 
-        `dropped` are the children that answered too late. Their answers were on the shared link, too.
+        `dropped` has the children with late answers, which also used the shared link.
         """
         parts = self._ready(self._parts(updated), self._parts(dropped))
         return list(self._late(parts[: len(updated)], ends_ns))
 
     def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
-        """Return the times of the round. The round ends when the last update arrives, or at a given time.
+        """Return the times of the round. The round ends when the last update arrives, or at `ends_ns` if it is given.
 
-        `dropped` are children that left the round after their traffic had slowed a shared link.
+        `dropped` has children that left the round after their transfers had slowed the shared link.
         """
         parts = self._ready(self._parts(exchanged), self._parts(dropped or {}))
         over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
@@ -195,7 +206,7 @@ class Round:
         return times_of(self.begins_ns, ends_ns, [part.flow for part in over], slowest)
 
     def _parts(self, exchanged: Sent) -> list[Part]:
-        """Return the parts of the children, by name, when the children have the round's model."""
+        """Return the parts of the children, ordered by name, at the time at which they have the round's model."""
         parts = []
         for name, each in sorted(exchanged.items()):
             index = self._links.number_of(name)
@@ -220,7 +231,7 @@ class Round:
         """Return the time at which each child has received its model, in the order of `parts`.
 
         A broadcast crosses the shared link once. It begins when the first child can receive the model. A child has its
-        model when both the broadcast and the child's own link have carried the model.
+        model when both the broadcast and the child's own link have carried it.
         """
         shared, flows = self._links.shared, []
         for part in parts:
@@ -246,7 +257,7 @@ class Round:
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
     def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
-        """Return the parts, then the dropped parts, at the moment at which their children begin to send updates."""
+        """Return the parts, then the dropped parts, at the times at which their children begin to send updates."""
         every, goes_on_ns = [*parts, *dropped], self._goes_on_ns
         if goes_on_ns is None:
             return every
@@ -265,7 +276,7 @@ class Round:
         return [end + self._up_latency_ns(part, is_answer=is_answer) for part, end in zip(parts, ends, strict=True)]
 
     def _late(self, parts: Sequence[Part], ends_ns: int, *, is_answer: bool = False) -> Iterator[Part]:
-        """Yield the parts that a deadline breaks off, with the bytes that were still to leave the shared link."""
+        """Yield the parts that a deadline ends, each with the bytes that had not yet left the shared link."""
         carried = carried_by([part.upload for part in parts], self._links.shared.up, ends_ns)
         for part, (end_ns, bits) in zip(parts, carried, strict=True):
             if end_ns is None or end_ns + self._up_latency_ns(part, is_answer=is_answer) > ends_ns:
@@ -276,7 +287,7 @@ class Round:
 
 
 class DeviceTimeline:
-    """Make the LPS rounds of an experiment."""
+    """Make LPS rounds with the links and boards of an experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.links, self._boards = device_links(experiment), Boards(experiment)
@@ -292,7 +303,7 @@ class DeviceTimeline:
 
 
 class LpsTimeline:
-    """Make the global rounds of an experiment, and calculate when models arrive at an LPS."""
+    """Make global rounds with the links of an experiment, and calculate when models arrive at an LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = lps_links(experiment)
@@ -308,8 +319,8 @@ class LpsTimeline:
         return sent_ns + self._links.latency_ns(global_round, number, DOWN, begins_ns)
 
     def bundled_ns(self, lps_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """Return when the answers of an LPS's devices arrive at the GPS. The last of them reaches the LPS at
-        `answered_ns`.
+        """Return when the answers of an LPS's devices arrive at the GPS. `answered_ns` is the time at which the LPS has
+        the last answer.
         """
         number = self._links.number_of(lps_id)
         sent_ns = end_of(answered_ns, 8 * bundle_bytes, self._links.link_of(number).rate(UP))
@@ -347,7 +358,7 @@ class Driver:
         return found
 
     def _ask(self, global_round: int, opened: Mapping[str, Round], sent: Mapping[str, Sent]) -> None:
-        """Let devices answer, and let the rounds continue when each LPS knows the plan."""
+        """Let devices answer, and continue each LPS's round when the LPS knows the plan."""
         planned_ns = max(
             self.uplinks.bundled_ns(
                 name,
@@ -366,8 +377,8 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Hold a question before training. By device, it has the bytes of the answer and the number of examples on which
-    the device trains for the answer.
+    """Hold a question before training: for each device, the bytes of its answer, and the number of examples that it
+    trains on for the answer.
     """
 
     answer_bytes: Mapping[int, int]
@@ -377,7 +388,7 @@ class Asked:
 
 @dataclass
 class _Asking:
-    """Hold a device before training: its present time, and its work so far, in the fields of pb.Flow."""
+    """Hold a device before training: its current time, and its work so far as in the fields of pb.Flow."""
 
     now_ns: int = 0
     down_bytes: int = 0
@@ -388,7 +399,7 @@ class _Asking:
     up_ns: int = 0
 
     def answer(self, computing_ns: int, examples: int, size: int, line: Line, latency_ns: int) -> None:
-        """Train on examples for an answer of this size, and send the answer."""
+        """Add the training on these examples for an answer of this size, and the upload of the answer."""
         start_ns = self.now_ns + computing_ns
         self.now_ns = line.carry(start_ns, 8 * size) + latency_ns
         self.compute_ns += computing_ns
@@ -397,7 +408,9 @@ class _Asking:
         self.up_ns += self.now_ns - start_ns
 
     def receive(self, answers: Sequence[tuple[int, int]], line: Line, latency_ns: int) -> None:
-        """Receive other devices' answers one after the other. Each is given by its time at the GPS and its bytes."""
+        """Add the download of other devices' answers, one after the other. Each is given by its time at the GPS and its
+        bytes.
+        """
         ready_ns = 0
         for at_ns, size in answers:
             ready_ns = max(ready_ns, at_ns)
@@ -441,7 +454,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
 
 
 def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
-    """Return the times of a round. A child waits whenever it does not receive, compute or send."""
+    """Return the times of a round. A child is waiting whenever it does not receive, compute or send."""
     parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,
@@ -456,7 +469,7 @@ def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: st
 
 
 def check_clock_at(now_ns: int) -> None:
-    """Raise RunStoppedError if the time, or the sum of all waits of a round, exceeds an int64."""
+    """Raise RunStoppedError if the time of a round, or the sum of all its waits, is too large for an int64."""
     if now_ns >= LAST_NS:
         raise RunStoppedError(
             "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"

@@ -1,8 +1,9 @@
-"""Transfers on the real clock: a transfer between a parent and a child arrives when their links would have carried it.
+"""Transfers on the real clock. A transfer between a parent and a child arrives when their links have had time to carry
+it.
 
-The parent delays both directions. For each piece it calculates when the child's own link and the shared link would have
-carried the piece. It waits before it writes a piece, and after it has read one. Latency is no pause: consecutive pieces
-are under way at the same time.
+The parent delays both directions. For each piece it calculates when the child's own link and the shared link have
+carried the piece. It waits before it writes a piece, and after it has read one. Several pieces can be under way at the
+same time, so latency does not reduce the rate.
 """
 
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ class Lead:
     """Estimate the median time that this machine needs to send a message. The parent begins to send each message this
     much earlier.
 
-    A slower message moves the estimate up by a step, and a faster one moves it down by a step. So a message that waited
-    long for a core has no more weight than another.
+    After a slower message the estimate rises by a fixed step, and after a faster one it falls by the step. So a single
+    very slow message changes the estimate little.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Lead:
 
 @dataclass
 class Transfer:
-    """Hold a transfer under way: its links with their times, and its results."""
+    """Hold a transfer under way: its links, its times, and its results."""
 
     clock: Clock
     start_ns: int
@@ -82,7 +83,7 @@ class Transfer:
         await self.arrived(self.bits)
 
     def come(self) -> int:
-        """Return the number of bits that have arrived by now."""
+        """Return the number of bits that have arrived so far."""
         left_ns = self.clock.now_ns() - self.latency_ns
         own = self._come_on_own_link(left_ns)
         return own if self.flow is None else min(own, self.flow.come(left_ns))
@@ -94,12 +95,12 @@ class Transfer:
         return self.bits if carried is None or self.rate is None else min(self.bits, carried)
 
     async def _left_ns(self, bits: int) -> int:
-        """Return the time at which this many bits have left the links."""
+        """Return the time at which this many bits have left both links."""
         own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 
     async def over(self) -> None:
-        """Note the results of the transfer, which has just arrived completely."""
+        """Record the results of the transfer, which has just arrived completely."""
         left_ns, now_ns = await self._left_ns(self.bits), self.clock.now_ns()
         if self.lead is not None:
             self.lead.note(now_ns - self.released_ns)
@@ -113,14 +114,16 @@ class Transfer:
 
 
 class Relayed:
-    """Carry messages to a child as fast as the machines do."""
+    """Pass messages on to a child without delay."""
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of this size has arrived. It was ready at `there_ns`, or when the relay began."""
+        """Wait until a message of this size has arrived. The message was ready at `there_ns`, or when the relay
+        began.
+        """
 
 
 class Relay(Relayed):
-    """Delay messages that follow each other on one direction of a child's own link."""
+    """Delay messages that follow each other down a child's own link."""
 
     def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
@@ -157,13 +160,13 @@ class Transfers:
         return self._clock.now_ns()
 
     def open_round(self) -> None:
-        """Forget the models of the last round: the next round sends other models."""
+        """Forget the models of the last round, because the next round sends other models."""
         if self._broadcasts is not None:
             self._broadcasts.forget()
 
     def began(self, ago_ns: int) -> None:
-        """Set the start of time for links with changing rates: `ago_ns` nanoseconds before now. Call this before the
-        first transfer on a shared link.
+        """Set the start of the links' time to `ago_ns` nanoseconds before now. Call this before the first transfer on a
+        shared link.
         """
         self._origin_ns = self._clock.now_ns() - max(0, ago_ns)
         for shared in self._shared.values():
@@ -203,7 +206,7 @@ class Transfers:
 
     @contextmanager
     def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
-        """Send a transfer over the shared link too, if there is one."""
+        """Send the transfer over the shared link as well, if there is one."""
         shared, broadcasts = self._shared.get(way), self._broadcasts
         if shared is None or not transfer.bits:
             yield
@@ -225,8 +228,8 @@ class Transfers:
 
     @staticmethod
     def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
-        """Return the bits at which a payload's pieces end. They differ between flows that begin together, so that
-        pieces do not come together.
+        """Return the bits at which a payload's pieces end. The pieces of flows that begin together end at different
+        bits, so that they do not arrive together.
         """
         step = 8 * piece_bytes
         offset = step * (place % STAGGERED) // STAGGERED

@@ -1,4 +1,6 @@
-"""Extract named files from an archive: written aside, then renamed. Paths inside the archive lead nowhere else."""
+"""Extract named files from an archive. Each file is written under another name, then renamed. Paths in the archive
+cannot lead outside the folder.
+"""
 
 import secrets
 import shutil

@@ -19,8 +19,8 @@ HELD_OUT_EVERY = 5  # the fifth, tenth, … image of each digit is a test image:
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the digits, scaled to [0, 1]. The position of an image among the images of its digit decides whether it is
-    a test.
+    """Return the digits, scaled to [0, 1]. Images are divided into training and tests by their position among the
+    images of the same digit.
     """
     table = np.loadtxt(_file(), dtype=np.uint8, delimiter=",")  # 64 pixels from 0 to 16 and the label
     images, labels = table[:, :-1], table[:, -1]

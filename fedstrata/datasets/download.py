@@ -1,4 +1,4 @@
-"""Download a published file: written aside, checked by hash, then renamed into place."""
+"""Download a published file. It is written under another name, checked by hash, then renamed."""
 
 import http.client
 import os
@@ -20,7 +20,8 @@ MAX_BYTES = 1 << 30  # no published file of ours comes near
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
-    """Download `url` to `target`, as a whole or not at all. Several processes may do this at the same time.
+    """Download `url` to `target`. The target never has only a part of the content. Several processes may do this at the
+    same time.
 
     Args:
         url: an http or https address.
@@ -68,7 +69,9 @@ def _advice(error: Exception) -> str:
 
 @contextmanager
 def _fetched(url: str, target: Path) -> Iterator[Path]:
-    """Yield a file beside the target with the content of `url`. Delete the file at the end, unless it was renamed."""
+    """Yield a temporary file next to the target, with the content of `url`. Delete the file afterwards, unless it was
+    renamed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f"partial-{secrets.token_hex(4)}-{target.name}")
     with urlopen(url, timeout=TIMEOUT_S) as reply, _removed_unless_renamed(aside):  # noqa: S310  # a constant

@@ -99,12 +99,12 @@ class Examples:
 
     @property
     def scale(self) -> int | None:
-        """The number that `stored` is divided by to give `inputs`; None if they are the same."""
+        """The number by which `stored` is divided to get `inputs`; None if the two are the same."""
         return PIXEL_SCALE if self.stored.dtype == np.uint8 else None
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether the inputs are read, and may change at random, each time that they are needed."""
+        """Return whether inputs are read each time that they are needed, possibly with random changes."""
         return isinstance(self.stored, Rows)
 
     @property
@@ -143,12 +143,14 @@ class Examples:
         return self._with_rows(self.stored[indices], indices).scaled()
 
     def part(self, indices: Indices) -> "Examples":
-        """Return a copy of the examples at these indices, in this order. Bytes stay bytes."""
+        """Return a copy of the examples at these indices, in this order. Inputs of uint8 stay uint8."""
         stored = self.stored.part(indices) if isinstance(self.stored, Rows) else self.stored[indices]
         return self._with_rows(stored, indices)
 
     def drawn(self, indices: Indices, address: Sequence[int], epochs: Indices) -> "Examples":
-        """Return examples like `take`, for training: a map-style data set draws by address, epoch and example."""
+        """Return examples like `take`, for training. The random transforms of a map-style data set depend on address,
+        epoch and example.
+        """
         if not isinstance(self.stored, Rows):
             return self.take(indices)
         addresses = [[*address, int(epoch), int(index)] for epoch, index in zip(epochs, indices, strict=True)]
@@ -163,7 +165,7 @@ class Examples:
         )
 
     def scaled(self) -> "Examples":
-        """Return the same examples, with bytes scaled to [0, 1]."""
+        """Return the same examples, with uint8 inputs scaled to [0, 1]."""
         return self.with_inputs(self.inputs) if self.scale else self
 
     def with_inputs(self, inputs: Array) -> "Examples":
@@ -177,7 +179,7 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """Hold the facts of a data set that a model needs."""
+    """Hold the facts of a data set that a model needs: shapes and the number of classes."""
 
     input_shape: tuple[int, ...]
     """Shape of one example."""
@@ -194,7 +196,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Hold a data set. Own code returns one from `load(settings)`. The data must be the same in every process."""
+    """Hold a data set. Own code returns one from `load(settings)`. Every process must get the same data."""
 
     train: Examples
     """Examples to train on."""
@@ -271,7 +273,7 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _described(examples: Examples) -> str:
-    """Return a description of the properties that examples of one data set share, besides the shape of their inputs."""
+    """Return a description of what all examples of one data set have in common, besides the shape of their inputs."""
     targets = "no targets" if examples.targets is None else f"targets of {_kind(examples.targets)}"
     more = [f"input {name} of {_kind(array)}" for name, array in sorted(examples.more.items())]
     columns = [f"column {name}" for name in sorted(examples.columns)]
@@ -294,9 +296,10 @@ def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> N
 
 
 def _check_finite(name: str, array: Array) -> None:
-    """Refuse NaN and Inf. Arrays in a file are checked when their rows are taken.
+    """Refuse NaN and Inf. Arrays in a file are checked later, when their rows are taken.
 
-    Minimum and maximum return NaN if there is one, and need no mask as large as the array.
+    The minimum and the maximum of an array are NaN if it contains NaN. Computing them needs no mask as large as the
+    array.
     """
     if array.dtype != np.float32 or not array.size or isinstance(array, np.memmap):
         return

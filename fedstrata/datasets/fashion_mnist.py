@@ -36,7 +36,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return the four files of Fashion-MNIST, which Debian and Ubuntu also have in a package."""
+    """Return the four files of Fashion-MNIST. Debian and Ubuntu also have a package with these files."""
     return Published(
         name="fashion-mnist",
         title="Fashion-MNIST",

@@ -1,8 +1,8 @@
 """A folder with the user's own tables: one for training and one for tests, or one table per device.
 
 A table is a file or a folder of files (module `tables`). `train` and `test` are the tables of a data set; `test` may be
-missing. Without `train` each table in the folder, or in its sub-folder `devices`, is a device's: a file `name.csv`, or
-a sub-folder `name` with `train` and `test` of its own. The column `device` then has the names.
+missing. Without `train`, each table in the folder, or in its sub-folder `devices`, belongs to one device. It is a file
+`name.csv`, or a sub-folder `name` with its own `train` and `test`. The column `device` then has these names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,9 @@ class Part:
 def load(settings: DataSettings) -> Dataset:
     """Return the data set of a folder.
 
-    A single array has the shape (n, *input_shape). It holds floats, whole numbers, or uint8 pixels, which are scaled
-    from 0…255 to [0, 1]. Several columns are put side by side as float32, and get the shape `data.input_shape`.
+    If the inputs are a single array, it has the shape (n, *input_shape), with floats, whole numbers, or uint8 pixels,
+    which are scaled from 0…255 to [0, 1]. Several input columns become one float32 array with the shape
+    `data.input_shape`.
 
     Raises:
         DataError: a table or column is missing, or has values that do not fit its role.
@@ -172,8 +173,8 @@ class _Roles:
         return whole[0] if is_array else np.stack(whole, axis=1)
 
     def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
-        """Return columns as float32 of shape (n, *shape) if their number fits the shape; else one column after the
-        other.
+        """Return columns as one float32 array of shape (n, *shape) if their number fits the shape. Otherwise join them
+        along axis 1.
         """
         stacked = np.stack([_floats(part, name) for name in names], axis=1)
         fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)
@@ -192,7 +193,7 @@ def _named(part: Part) -> Array:
 
 
 def _of_column(part: Part, name: str) -> Array:
-    """Return a discrete column: whole numbers as integers, anything else as text."""
+    """Return a discrete column: whole numbers as integers, other values as text."""
     column = part.table[name]
     if column.ndim != 1:
         raise DataError(f"{part.path}: {name} has shape {column.shape}, and a column has one value an example")
@@ -201,7 +202,7 @@ def _of_column(part: Part, name: str) -> Array:
 
 
 def _numbers(part: Part, name: str) -> Array:
-    """Return a column of numbers. Raises DataError, with the line, for text, NaN and Inf."""
+    """Return a column of numbers. Raises DataError, which names the line, for text, NaN and Inf."""
     array = part.table[name]
     if array.dtype.kind in "US":
         line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))

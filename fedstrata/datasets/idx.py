@@ -1,4 +1,4 @@
-"""The IDX format of the MNIST family, read strictly: the real size of a file is checked before memory is allocated.
+"""The IDX format of the MNIST family. The real size of a file is checked before memory is allocated.
 
 Format: two zero bytes, type 0x08 (unsigned byte), the number of dimensions, each dimension as a big-endian uint32, then
 the values. Files may be gzipped (`.gz`).
@@ -25,7 +25,9 @@ PIECE_BYTES = 1 << 20
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes, read-only. Raises DataError if the file is no such array."""
+    """Return the array in an IDX file of bytes, read-only. Raises DataError if the file has another format or number of
+    dimensions.
+    """
     try:
         with _open(path) as file:
             return _parse(file, dimensions=dimensions, limit_bytes=_most_bytes(path))

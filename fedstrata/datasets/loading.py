@@ -1,4 +1,4 @@
-"""From the experiment's `data` settings to a data set, or to its shape alone."""
+"""Load the data set that the section `data` of an experiment names, or only its shape."""
 
 from collections.abc import Callable, Mapping
 
@@ -81,7 +81,7 @@ def load_dataset(settings: DataSettings) -> Dataset:
 
 
 def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
-    """Return the key to correct if shapes of inputs differ, and the columns that they are made of."""
+    """Return which key to correct if the shapes of inputs differ, and from which columns the inputs were made."""
     if dataset.info.input_shape == declared.input_shape:
         return ""
     names, more = dataset.input_names, " …" if len(dataset.input_names) > MOST_SAID else ""

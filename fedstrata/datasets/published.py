@@ -1,4 +1,4 @@
-"""Find the files of a published data set: in a folder of the user, in a usual folder, or at the publisher."""
+"""Find the files of a published data set: in a folder of the user, in a usual folder, or at the publisher's address."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -73,12 +73,12 @@ def user_folder(name: str) -> Path:
 
 
 def _places(published: Published, folder: Path | None) -> list[Path]:
-    """Return the folders that may hold the files. Missing files are downloaded to the first."""
+    """Return the folders that may have the files. Missing files are downloaded to the first of them."""
     return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
 
 
 def _all_in(published: Published, place: Path) -> dict[str, Path]:
-    """Return all files by name, from a folder or its subfolder; no files if one is missing."""
+    """Return all files by name, from a folder or its subfolder; an empty mapping if one is missing."""
     for folder in (place, place / published.subfolder):
         files = _files_in(folder, published.files)
         if len(files) == len(published.files):

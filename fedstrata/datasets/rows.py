@@ -1,4 +1,4 @@
-"""Inputs of a map-style data set of PyTorch, which are read, and changed at random, when they are needed."""
+"""Inputs of a map-style data set of PyTorch. They are read when they are needed, possibly with random changes."""
 
 import random
 import sys
@@ -18,10 +18,12 @@ MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws 
 
 
 class Rows:
-    """Hold a map-style data set like an array of its inputs. Its items are pairs of input and target.
+    """Hold the inputs of a map-style data set, with the interface of an array. Items of the data set are pairs of input
+    and target.
 
-    Its transforms may draw from torch's, NumPy's and Python's global generators. For each item these generators are set
-    by an address, and restored afterwards. So an item is the same in every process.
+    The transforms of the data set may draw random numbers from torch, NumPy and Python. For each item the three
+    generators are set by an address (a list of numbers), and restored afterwards. So an item is the same in every
+    process.
     """
 
     def __init__(self, source: Any, indexes: Indices | None = None) -> None:
@@ -38,7 +40,7 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Return 0: there are no values before they are read. Each value is checked when it is read."""
+        """Return 0, because no values are in memory to be checked. Each value is checked when it is read."""
         return 0
 
     def __len__(self) -> int:
@@ -52,7 +54,7 @@ class Rows:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
 
     def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
-        """Return rows. Each row is read with the generators at an address of its own."""
+        """Return rows. For each row, the generators are set by an address of its own."""
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
             raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")
@@ -83,7 +85,7 @@ class Rows:
 
 @contextmanager
 def _drawing(address: Sequence[int]) -> Iterator[None]:
-    """Set the three global generators by an address, and restore them afterwards."""
+    """Set the generators of torch, NumPy and Python by an address, and restore them afterwards."""
     seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)
     python, numbers = random.getstate(), np.random.get_state()  # transforms draw from it
     torch = sys.modules.get("torch")  # a data set that draws from it has loaded it

@@ -64,7 +64,7 @@ def _read(path: Path) -> Examples:
 
 
 def _arrays(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Return the arrays X and y. They are read only after a check of their headers, and nothing in the file is
+    """Return the arrays X and y. Their headers are checked before they are read, and nothing in the file is
     executed.
     """
     try:

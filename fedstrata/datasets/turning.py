@@ -41,9 +41,10 @@ def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo
 
 
 def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
-    """Return the images of each label, dealt out to the orientations in turn. Each orientation has labels of its own.
+    """Divide the images of each label evenly among the orientations. Each orientation has labels of its own.
 
-    Of C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is there twice.
+    If there are C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is used twice.
+    Returns the new data set.
     """
     classes = dataset.num_classes
     train, test = (_oriented(part, classes, orientations) for part in (dataset.train, dataset.test))

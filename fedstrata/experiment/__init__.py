@@ -1,4 +1,4 @@
-"""The experiment file as plain data: one module per section, and no knowledge of methods."""
+"""The experiment file as plain data, with one module per section. These modules know nothing about methods."""
 
 from fedstrata.experiment.experiment import Experiment
 from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings

@@ -1,6 +1,7 @@
-"""The descriptions of keys: the string below each field of a model, read from its source when a caller needs it.
+"""Descriptions of the keys of the experiment file: the string below each field of a class, read from the source code
+when it is needed.
 
-pydantic can read these strings itself when it makes a class. But then the start of every process took a fifth longer.
+pydantic can read these strings when it makes a class. But this makes the start of every process a fifth longer.
 """
 
 import ast
@@ -20,7 +21,7 @@ def descriptions(kind: type) -> Mapping[str, str]:
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the descriptions in a module by class and field; none if its source is missing."""
+    """Return the descriptions in a module by class and field; an empty mapping if the source code is missing."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (KeyError, OSError, TypeError):

@@ -1,6 +1,6 @@
-"""The section `energy` of an experiment file: the energy per bit and second of radios, and the watts of boards.
+"""The section `energy` of an experiment file: the energy of radios per bit and per second, and the power of boards.
 
-The section changes nothing in a run, only the energy in its record.
+The section changes only the energy in the record, nothing else.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fedstrata.experiment.sections import Settings
 
 
 class RadioSettings(Settings):
-    """Hold the energy of a radio: up or down for each bit, and base for each second of a transfer."""
+    """Hold the energy of a radio: `up` and `down` per bit, and `base` per second of a transfer."""
 
     up: PerBit
     """Energy per bit sent; mJ/Mbit are the mW per Mbit/s of papers."""
@@ -89,7 +89,9 @@ class EnergySettings(Settings):
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 
     def watts_of(self, index: int, profile: str | None) -> int | None:
-        """Return the microwatts of a computing device with this profile of `compute`; None if they are unknown."""
+        """Return the power, in microwatts, of a device that computes with this profile of `compute`; None if it is
+        unknown.
+        """
         own = next((entry.compute for entry in self.overrides if index in entry.devices), None)
         by_profile = {**BOARD_WATTS, **(self.profiles or {})}.get(profile) if profile is not None else None
         return next((power for power in (own, by_profile, self.compute) if power is not None), None)

@@ -1,7 +1,7 @@
-"""The experiment: all settings that decide a run, as plain data.
+"""The experiment: all settings that define a run, as plain data.
 
-`fedstrata.experiment_file` reads an experiment from YAML and checks all of it. Each section is in a module and checks
-itself.
+`fedstrata.experiment_file` reads an experiment from YAML and checks rules between sections. Each section is in a module
+of its own, and checks itself.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ MOST_EXAMPLES = 1 << 30
 
 
 class Experiment(Settings):
-    """Hold all settings that decide a run."""
+    """Hold all settings that define a run."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
@@ -172,7 +172,7 @@ class Experiment(Settings):
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy. The digest of the copy is computed anew."""
+        """Return a copy. The digest of the copy is computed again."""
         copy = super().model_copy(update=update, deep=deep)
         for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
@@ -180,9 +180,10 @@ class Experiment(Settings):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the resolved file, without faults and energy, and without the paths of data on this machine.
+        """SHA-256 of the file with all defaults, but without faults and energy, and without paths of data on this
+        machine.
 
-        With a clock, the digest covers times and rates, with presets as numbers.
+        With a clock, the digest also covers times and rates, with presets replaced by their numbers.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         del resolved["faults"], resolved["energy"]

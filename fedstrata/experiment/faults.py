@@ -1,6 +1,6 @@
 """The section `faults` of an experiment file: faults on purpose, with their place and time.
 
-Faults do not decide the result of a run. Without deadlines a disturbed run and an undisturbed run have the same result
+Faults do not change the result of a run. Without deadlines, a run with faults and a run without have the same result
 and the same run id. Examples are in docs/how-to/cause-faults.md.
 """
 
@@ -52,7 +52,9 @@ OpenMoment = Annotated[Moment, AfterValidator(_no_point)]
 
 
 class KillFault(Settings):
-    """Send SIGKILL to a process, which is started again: `gps`, `lps-0` and so on, or the process of a device."""
+    """Send SIGKILL to a process: `gps`, `lps-0` and so on, or the process of a device. The process is then started
+    again.
+    """
 
     do: Literal["kill"]
     """`kill` sends SIGKILL to a process, which is then started again."""

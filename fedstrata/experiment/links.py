@@ -26,7 +26,9 @@ NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTimes:
-    """A resolved link: bits per second each way (None without a limit), and nanoseconds one way."""
+    """Hold a link without presets: bits per second in each direction (None for no limit), and nanoseconds of
+    latency.
+    """
 
     down_rate: int | None = None
     up_rate: int | None = None
@@ -37,8 +39,8 @@ class LinkTimes:
     up_trace: Trace | Generated | None = None
 
     def rate(self, direction: str) -> int | None:
-        """Return the rate in a direction without a trace, limited to what TCP reaches at this loss (Mathis et al.
-        1997).
+        """Return the rate in a direction without a trace, limited to the rate that TCP reaches at this loss (Mathis et
+        al. 1997).
         """
         rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
         return rate if reached is None else reached if rate is None else min(rate, reached)
@@ -55,7 +57,9 @@ class LinkTimes:
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":
-        """Return the link with its generated traces drawn, by the address of seed, tier and child, and by direction."""
+        """Return the link with its generated traces drawn. The draw depends on `address` (seed, tier and child) and on
+        the direction.
+        """
         down, up = (
             trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
             for number, trace in enumerate((self.down_trace, self.up_trace))
@@ -69,13 +73,13 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """Return all values that can change a timeline, as numbers, without absent traces."""
+        """Return all values that can change a timeline, as numbers. Traces are included if there are any."""
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
 
 
 class LinkTiming(Settings):
-    """The keys for the times of a link. A key that is left out has the preset's value, or sets no limit."""
+    """The keys for the times of a link. A missing key takes the value of the preset, or sets no limit."""
 
     preset: str | None = None
     """Link by name; values that this entry gives itself replace those of the preset."""
@@ -114,7 +118,7 @@ class LinkTiming(Settings):
 
     @property
     def said(self) -> dict[str, Any]:
-        """The keys that have a value."""
+        """The keys that the file gives a value, with their values."""
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
     def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
@@ -146,7 +150,7 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """The encoding of tensors on a link, down (models) and up (updates), and the times of transfers on a clock."""
+    """The encoding of tensors on a link, down (models) and up (updates), and the times of transfers with a clock."""
 
     down: Encoding = "float32"
     """Encoding of models; `int8` has a scale for each tensor."""
@@ -162,7 +166,7 @@ class LinkSettings(LinkTiming):
 
 
 class LinkOverride(LinkTiming):
-    """Name devices with a link that differs from `device-lps`."""
+    """The devices of this entry have a link that differs from `device-lps`."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""
@@ -175,7 +179,7 @@ class LinkOverride(LinkTiming):
 
 
 class SharedRates(Settings):
-    """A fairly shared link of all devices of an LPS, such as a radio cell or an edge's uplink."""
+    """A link that all devices of an LPS share fairly, such as a radio cell or the uplink of an edge site."""
 
     down_rate: Rate | None = None
     """Rate towards the devices that all devices of an LPS share fairly."""
@@ -244,7 +248,7 @@ class Links(Settings):
 
     @property
     def timed_key(self) -> str | None:
-        """The first key that sets a time; None if no key does."""
+        """The first key that sets a time; None if none does."""
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
             if link.said:
                 return f"links.{name}.{next(iter(link.said))}"
@@ -269,7 +273,9 @@ class Links(Settings):
 
 
 class Spread(Settings):
-    """A factor for each device, drawn once: exp of a normal number with deviation `lognormal`; the median is 1."""
+    """A random factor for each device: exp of a normal number with deviation `lognormal`. The median of the factors is
+    1.
+    """
 
     lognormal: float = Field(gt=0, le=5)
     """σ of a factor of median 1 that is drawn once for each device."""
@@ -303,13 +309,13 @@ class ComputeSettings(Settings):
         return self
 
     def factors(self) -> dict[int, float]:
-        """Return the factor of each named device: its time divided by the reference's time."""
+        """Return the factor of each device that `devices` names: its computing time divided by the reference's."""
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
 
 
 def check_once(entries: Any) -> None:
-    """Refuse a device that two entries name. Raises ValueError."""
+    """Refuse entries if two of them name the same device. Raises ValueError."""
     seen: set[int] = set()
     for devices in entries:
         twice = seen.intersection(devices)

@@ -1,4 +1,4 @@
-"""A validation error of pydantic in one line: key, value, what is allowed, and the nearest valid name."""
+"""Turn a validation error of pydantic into one line: key, value, what is allowed, and the nearest valid name."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +29,7 @@ BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
     """Return the first error as `key: what is wrong`, with the value and what is allowed.
 
-    `unknown` returns what is known instead of an unknown key. `section` is the key of the checked section, "" for a
-    whole file.
+    `unknown` returns the message for an unknown key. `section` is the key of the checked section, "" for a whole file.
     """
     faults = [(_key_of(untagged(fault["loc"], schema)[0], section), fault) for fault in error.errors()]
     key, first = faults[0]
@@ -47,14 +46,16 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean …? ` with the nearest name, or an empty text. Hyphens and capitals make no difference."""
+    """Return `did you mean …? ` with the nearest known name, or an empty text. Hyphens and capitals make no
+    difference.
+    """
     plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
     near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
     return f"did you mean {plain[near[0]]}? " if near else ""
 
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the text after the key: pydantic's message, if it is plain enough."""
+    """Return the text after the key: pydantic's message, or a plainer text for it."""
     match fault["type"]:
         case "missing":
             return ": is missing, and has no default"
@@ -70,7 +71,7 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return that the name of a discriminated union's form is missing or unknown."""
+    """Return the message that the name that chooses a form is missing or unknown."""
     context, place = fault["ctx"], fault["loc"]
     if fault["type"] == "union_tag_not_found":
         tags = [*schema["properties"].get(str(place[0]), {}).get("discriminator", {}).get("mapping", ())]
@@ -97,7 +98,7 @@ def in_plain_words(message: str) -> str:
 
 
 class Chosen(NamedTuple):
-    """A key with several forms, the chosen form, and its schema."""
+    """Hold a key that can have several forms, the chosen form, and the schema of that form."""
 
     key: str
     form: str
@@ -105,7 +106,7 @@ class Chosen(NamedTuple):
 
 
 def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
-    """Return pydantic's location without the forms of discriminated unions, and the innermost form on the way."""
+    """Return pydantic's location without the names of chosen forms, and the innermost chosen form."""
     kept: list[int | str] = []
     chosen, node = None, schema
     for part in place:
@@ -125,7 +126,7 @@ def _resolved(node: Schema, schema: Schema) -> Schema:
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:
-    """Return the key of pydantic's location, without the branches of unions, which the file does not contain."""
+    """Return the key of the experiment file for pydantic's location, which also names branches of unions."""
     parts = [str(part) for part in place]
     kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))
     return ".".join([*filter(None, [section]), *kept])
@@ -138,7 +139,7 @@ def _is_branch(part: str, top: str) -> bool:
 def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
     """Return the message for an unknown key, or for a key that the chosen form does not have, with similar keys.
 
-    With a chosen form, the similar keys are of this form; without any, the message lists the keys of the section.
+    With a chosen form, the similar keys are keys of this form. Without one, the message lists the keys of the section.
     """
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
     if chosen is None:
@@ -158,10 +159,10 @@ def _discriminator(chosen: Chosen) -> str:
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """Return a hint with up to three keys, those nearest to the unknown key in the file.
+    """Return a hint with up to three keys: those that are nearest to the unknown key.
 
-    A similar key has the same last part or a synonym. Otherwise, it resembles the unknown key and is in the same
-    section.
+    A near key has the same last part or a synonym of it. If there is none, a near key resembles the unknown key and is
+    in the same section.
     """
     section, _, _ = key.rpartition(".")
     last = key.rpartition(".")[2]

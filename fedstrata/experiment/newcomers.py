@@ -1,7 +1,8 @@
-"""Newcomers: devices that join a cluster after the other devices have made the clusters.
+"""Newcomers: devices that join a cluster after the other devices have formed the clusters.
 
-The first plan covers the other devices, the founders. A newcomer is placed like a late device (`Method.place`), by the
-founders' answers and its own. It takes part from a fixed global round on, so no result depends on when it comes.
+The first plan is made from the other devices, the founders. The method chooses a newcomer's cluster as for a late
+device (`Method.place`), by the founders' answers and its own. A newcomer takes part from a fixed global round on, so
+results do not depend on when its process starts.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """Return this many devices, or fewer so that each group keeps a founder. `groups` has the group of each device."""
+    """Return this many devices, or fewer if otherwise a group would have no founder. `groups` has the group of each
+    device.
+    """
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()
     left = {group: groups.count(group) for group in groups}
     found: set[int] = set()

@@ -22,8 +22,8 @@ Labels = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_distinc
 
 
 class PublicSettings(Settings):
-    """Hold the settings of the public examples. No device owns them, and every device has them. Labels are as even as
-    possible.
+    """Hold the settings of the public examples. No device owns them, and every device has a copy. Each label has nearly
+    the same number of them.
     """
 
     examples: int = Field(ge=1)
@@ -71,7 +71,7 @@ class Task(Settings):
 
 
 class TaskPartition(SplitPartition):
-    """Devices take most examples from their own task and a minority from the others (methods.md section 1)."""
+    """Devices take most examples from their own task and a minority from the other tasks."""
 
     kind: Literal["tasks"] = "tasks"
     """`tasks`: each device takes most examples from its own task and a minority from the others."""
@@ -103,7 +103,7 @@ class TaskPartition(SplitPartition):
 
     @property
     def least_examples(self) -> int:
-        """The number of examples of the smallest device, including its own tests."""
+        """The number of examples of the smallest device, its test examples included."""
         return min(task.examples_per_device for task in self.tasks)
 
     @property
@@ -201,13 +201,15 @@ class GroupPartition(SplitPartition):
 
     @property
     def least_examples(self) -> int:
-        """The smallest number of examples that a device can have, including its own tests."""
+        """The smallest number of examples that a device can have, its test examples included."""
         sizes = [group.examples_per_device for group in self.groups]
         return min(size if isinstance(size, int) else size[0] for size in sizes)
 
     @property
     def true_groups(self) -> list[str] | None:
-        """The name of each device's group, by device index; None with one group, because there is nothing to find."""
+        """The name of each device's group, by device index. With a single group it is None, because there is nothing to
+        find.
+        """
         if len(self.groups) == 1:
             return None
         return [group.name for group in self.groups for _ in range(group.devices)]
@@ -232,12 +234,12 @@ class EvenPartition(SplitPartition):
 
     @property
     def least_examples(self) -> int:
-        """The number of examples of every device, including its own tests."""
+        """The number of examples of every device, its test examples included."""
         return self.examples_per_device
 
     @property
     def true_groups(self) -> list[str] | None:
-        """None: devices form no groups."""
+        """None, because devices form no groups."""
         return None
 
 
@@ -269,21 +271,21 @@ Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])
 
 
 class FoundPartition(SplitPartition):
-    """The settings of partitions in which the data, or a list, decide the number of each device's examples."""
+    """Settings of partitions in which the data or a list say how many examples each device has."""
 
     @property
     def most_examples(self) -> int | None:
-        """None: only the data have the number. `bounds.max_examples` may set a limit."""
+        """None, because only the data say the number. `bounds.max_examples` may set a limit."""
         return None
 
     @property
     def least_examples(self) -> int | None:
-        """None: only the data have the number."""
+        """None, because only the data say the number."""
         return None
 
     @property
     def true_groups(self) -> list[str] | None:
-        """None: the true groups are unknown."""
+        """None, because the true groups are unknown."""
         return None
 
 
@@ -354,12 +356,12 @@ class LocalPartition(Settings):
 
     @property
     def most_examples(self) -> int | None:
-        """None: the number of a board's examples is unknown. `bounds.max_examples` may set a limit."""
+        """None, because the number of a board's examples is unknown. `bounds.max_examples` may set a limit."""
         return None
 
     @property
     def true_groups(self) -> list[str] | None:
-        """None: the true groups of the boards are unknown."""
+        """None, because the true groups of the boards are unknown."""
         return None
 
 

@@ -29,7 +29,7 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
 def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """Return the quantity in whole smallest units. Raises ValueError for a text without a unit or with an
+    """Return the quantity as a whole number of smallest units. Raises ValueError for a text without a unit or with an
     unknown unit.
     """
     known = ", ".join(units)
@@ -54,7 +54,7 @@ def parsed_rate(value: Any) -> int:
 
 
 def parsed_sample_rate(value: Any) -> int:
-    """Return the rate of a trace's sample in bits per second, which may be 0. Raises ValueError."""
+    """Return the rate of a trace's sample in bits per second; the rate may be 0. Raises ValueError."""
     return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
 
 
@@ -83,7 +83,7 @@ def parsed_per_bit(value: Any) -> int:
 
 
 def _written(number: int, units: Mapping[str, int]) -> str:
-    """Return the quantity in the largest thousandfold unit that it reaches."""
+    """Return the quantity as text, in the largest unit of which it is at least one."""
     fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
     name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
     return f"{(Decimal(number) / size).normalize():f}{name}"
@@ -110,7 +110,9 @@ def written_per_bit(picojoules: int) -> str:
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
-    """Return the device indexes of numbers and ranges. A range such as 4-7 includes both ends. Raises ValueError."""
+    """Return the device indexes in a list of numbers and ranges. A range such as 4-7 includes both ends. Raises
+    ValueError.
+    """
     items = value if isinstance(value, list | tuple) else [value]
     found: list[int] = []
     for item in items:

@@ -13,8 +13,8 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class Trace:
-    """Hold rates from given times on, the first from zero on. After `period_ns` the trace begins again; without it the
-    last rate stays.
+    """Hold rates, each from a given time on (the first from time 0). After `period_ns` the trace begins again; without
+    a period the last rate stays.
     """
 
     starts: tuple[int, ...]
@@ -31,7 +31,7 @@ class Trace:
 
     @cached_property
     def period_worth(self) -> int:
-        """The bits that a period carries, times the nanoseconds of a second."""
+        """The number of bits that a period carries, multiplied by 10⁹."""
         ends = (*self.starts[1:], self.period_ns or self.starts[-1])
         return sum(rate * (end - start) for start, end, rate in zip(self.starts, ends, self.rates, strict=True))
 
@@ -42,7 +42,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold rates or traces from given times on, the first from zero on. The last one stays."""
+    """Hold rates or traces, each from a given time on (the first from time 0). The last one stays."""
 
     starts: tuple[int, ...]
     sources: "tuple[int | Trace | None, ...]"
@@ -57,8 +57,8 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return the length of a trace's whole periods from a given time that carry at most `worth`, and what they
-        carry.
+        """Return the length of the whole periods of a trace that carry at most `worth` from a given time on, and how
+        much they carry.
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
@@ -82,8 +82,8 @@ def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
 
 
 def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """Return a rate schedule of parts, each from a given time on, the first from zero on. The rate is 0 during each
-    cut.
+    """Return a rate schedule of rates or traces, each from a given time on (the first from time 0). During each cut the
+    rate is 0.
     """
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
         return parts[0][1]
@@ -96,8 +96,8 @@ def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Seque
 
 
 def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
-    """Return when the last bit of a transfer has left a link of its own. The transfer starts at `start_ns`. None sets
-    no limit.
+    """Return when the last bit of a transfer has left a link that carries nothing else. The transfer starts at
+    `start_ns`. A rate of None has no limit.
     """
     if isinstance(rate, RateSchedule):
         return _end_on(rate, start_ns, bits * SECOND_NS)
@@ -105,7 +105,9 @@ def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
 
 
 def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
-    """Return how many bits a link of its own carries between two times; None if the link has no limit in between."""
+    """Return how many bits a link that carries nothing else sends between two times; None if it has no limit at some
+    time in between.
+    """
     worth = 0
     while start_ns < now_ns:
         bits, until = rate_at(rate, start_ns)
@@ -143,7 +145,7 @@ def _longest_on(source: "int | Trace", bits: int) -> int:
 
 
 def _end_on(schedule: RateSchedule, now_ns: int, left: int) -> int:
-    """Return the time at which the bits, given times 1e9, have left a link with a changing rate."""
+    """Return the time at which the bits, given multiplied by 10⁹, have left a link with a changing rate."""
     while left:
         skipped_ns, carried = schedule.whole_periods(now_ns, left - 1)
         now_ns, left = now_ns + skipped_ns, left - carried

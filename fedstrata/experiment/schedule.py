@@ -1,6 +1,6 @@
 """The section `schedule` of an experiment file: changes during training, with their times.
 
-Times count from the beginning of training. docs/links.md explains each entry.
+Times are relative to the beginning of training. docs/links.md explains each entry.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """The links that an entry changes: all links, if the entry names no devices or LPSs."""
+    """Hold the links that an entry changes. Without devices or LPSs these are all links."""
 
     link: ScheduledLink = "device-lps"
     """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
@@ -38,7 +38,7 @@ class _OnLink(Settings):
 
 
 class SetLink(_OnLink, LinkTiming):
-    """Give a link other values from this time on. Values that are left out stay."""
+    """Give a link other values from this time on. Values that the entry leaves out stay."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -59,7 +59,9 @@ class CutLink(_OnLink):
 
 
 class Leave(Settings):
-    """Let devices take no part in LPS rounds that begin while they are away; without `for`, for the rest of the run."""
+    """Let devices leave: they take no part in LPS rounds that begin while they are away. Without `for` they do not
+    return.
+    """
 
     devices: DeviceList
     """Indexes of the devices that take no part in LPS rounds that begin meanwhile."""
@@ -79,7 +81,7 @@ class Move(Settings):
 
     @property
     def home(self) -> int:
-        """The number of the LPS."""
+        """The number of the LPS to which the devices move."""
         return int(self.to.removeprefix("lps-"))
 
 
@@ -120,7 +122,7 @@ class ScheduleEntry(Settings):
         return (what.lps if what is not None else None) or ()
 
     def of_digest(self, traces: Traces | None) -> dict[str, Any]:
-        """Return the entry for the digest, with numbers instead of the names of presets and traces."""
+        """Return the entry as it enters the digest, with numbers in place of the names of presets and traces."""
         said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         if self.set_ is not None and self.set_.preset_times is not None:
             said["set"]["preset"] = self.set_.preset_times.of_digest()
@@ -134,5 +136,5 @@ Entries = tuple[ScheduleEntry, ...]
 
 
 def changes_who_trains(entries: Sequence[ScheduleEntry]) -> bool:
-    """Return whether an entry changes more than times: whether a device leaves or moves."""
+    """Return whether an entry makes a device leave or move. Other entries change only times."""
     return any(entry.leave is not None or entry.move is not None for entry in entries)

@@ -27,7 +27,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """Hold a section of the experiment file, which cannot change and has no unknown keys."""
+    """Define the base class of all sections of the experiment file. Sections cannot change, and refuse unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, allow_inf_nan=False)
 
@@ -45,7 +45,9 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Return the name, if it is known or names own code as `module:function`. Raises ValueError for any other name."""
+    """Return the name if it is a known name, or names own code as `module:function`. Raises ValueError for any other
+    name.
+    """
     if value in known or PLUGIN.match(value):
         return value
     choose = f"choose {', '.join(known)}, or your own as module:function"
@@ -53,7 +55,7 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
 
 
 class DataSettings(Settings):
-    """The data set, and the place of its files."""
+    """The data set, and the folder of its files."""
 
     name: str = "digits"
     """`digits`, `fcube`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own
@@ -176,7 +178,7 @@ class ModelSettings(Settings):
 
 
 class ArchitectureSettings(Settings):
-    """Give some devices another model than `model`, from a global round on."""
+    """Give the listed devices another model than `model`, from a global round on."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[0, 2, "5-9"]`."""
@@ -264,7 +266,7 @@ class _LocalOptimiser(Settings):
 
     @property
     def is_plain(self) -> bool:
-        """True if the optimiser is SGD with only momentum, weight decay and a schedule."""
+        """True if the optimiser is SGD and uses no more than momentum, weight decay and a schedule."""
         return False
 
     @field_validator("schedule", mode="before")
@@ -366,12 +368,12 @@ LocalOptimiserSettings = (
 
 
 def _named(value: Any, default: str) -> Any:
-    """Return the value of a union's key with a name: the name of the default, if the file gives none."""
+    """Return the value of a key with several forms. If the file gives no name, add the name of the default form."""
     return {"name": default, **value} if isinstance(value, Mapping) else value
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
-    """Return the number of examples in this many batches. The last batch of an epoch holds the rest of the epoch."""
+    """Return the number of examples in this many batches. The last batch of an epoch can be smaller."""
     epochs, rest = divmod(steps, -(-examples // batch_size))
     return epochs * examples + rest * batch_size
 
@@ -469,6 +471,12 @@ class TrainingSettings(Settings):
         """Return whether devices measure the models that they receive in a global round, counted from 0."""
         return global_round % self.evaluate_every == 0
 
+    def steps(self, examples: int) -> int:
+        """Return the number of local steps in an LPS round of a device with this many examples."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * -(-examples // self.batch_size)
+
     def trained_examples(self, examples: int) -> int:
         """Return the number of examples that a device trains on in an LPS round. Repeated examples count each time."""
         if self.local_steps is None:
@@ -487,8 +495,8 @@ class TrainingSettings(Settings):
 
 
 class TierDeadline(Settings):
-    """The time at which a parent stops waiting. Without `deadline_s` it waits for all children, and the result is
-    exact.
+    """The time after which a parent stops waiting. Without `deadline_s` it waits for all children, and results do not
+    depend on time.
     """
 
     deadline_s: float | None = Field(default=None, gt=0)
@@ -499,12 +507,12 @@ class TierDeadline(Settings):
     """Share of the children that must answer by the deadline; with fewer the run stops."""
 
     def quorum(self, children: int) -> int:
-        """Return how many of these children have to report: the share, rounded up, at least one."""
+        """Return how many of these children have to report: the quorum's share of them, rounded up, at least one."""
         return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):
-    """The largest values that a device may claim. The run refuses, by name, a device that claims more."""
+    """The largest values that a device may state. A device that states a larger one is excluded from the run."""
 
     max_examples: int | None = Field(default=None, ge=1)
     """Most examples to train on; without it as many as the partition gives its largest device."""
@@ -518,15 +526,15 @@ MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for
 
 
 class SecureAggregation(Settings):
-    """Updates go up under masks that cancel in the sum of a round's devices."""
+    """Devices hide their updates under masks, which cancel in the sum of a round's devices."""
 
     min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)
     """Fewest devices in a sum; a round with fewer stops the run."""
 
 
 class Deadlines(Settings):
-    """One deadline per tier: `enrolment` for profiles and again for relevance rows, then one for the rounds of each
-    tier.
+    """One deadline per tier. `enrolment` is used for enrolment with profiles, and again for relevance rows; the others
+    for the rounds of each tier.
     """
 
     enrolment: TierDeadline = TierDeadline()

@@ -62,14 +62,14 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
 
 
 class _NonsenseError(Exception):
-    """An error in a trace, with its line."""
+    """Report an error in a trace file, with its line."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f", line {line}: {what}" if line else f": {what}")
 
 
 def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
-    """Return this many numbers, each within the range of a link's numbers."""
+    """Return this many numbers from a line. Each must be in the range of a link's numbers."""
     try:
         found = [Decimal(word.strip()) for word in words]
     except InvalidOperation:

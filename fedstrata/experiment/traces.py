@@ -1,7 +1,7 @@
-"""Rates that follow a trace, read from a file or generated: the keys of an experiment file for traces.
+"""The keys of an experiment file for traces: rates over time, which are generated or read from a file.
 
-A generated trace has one rate per second: e to the power of a first-order autoregression, or 0 in an outage. Outages
-begin and end by a chain of two states. The draws have the address of seed, link and direction.
+A generated trace has one rate per second: e to the power of a first-order autoregression, or 0 in an outage. A Markov
+chain with two states decides when outages begin and end. The random numbers depend on seed, link and direction.
 """
 
 import math
@@ -27,7 +27,7 @@ SampleRate = Annotated[
 
 
 class Generated(Settings):
-    """A generated trace, drawn for each device anew."""
+    """A generated trace, with different random numbers for each device."""
 
     median: Rate
     """Median of the rate."""
@@ -63,7 +63,7 @@ class Generated(Settings):
         return Trace(tuple(second * SECOND_NS for second in range(count)), tuple(kept), count * SECOND_NS)
 
     def _outages(self, draws: Sequence[float]) -> list[bool]:
-        """Return, second by second, whether there is no outage."""
+        """Return, for each second, whether the link works."""
         if self.outage is None:
             return [False] * (len(draws) - 1)
         ends = SECOND_NS / self.outage
@@ -131,7 +131,9 @@ class TraceSettings(Settings):
         return self
 
     def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
-        """Refuse samples with times that go back or end too soon, and samples that carry nothing. Raises ValueError."""
+        """Refuse samples with times that do not increase or that end too early, and traces that carry nothing. Raises
+        ValueError.
+        """
         times = [at for at, _ in samples]
         if times[0] != 0:
             raise ValueError(f"the trace begins at {times[0] / 1e9:g} s; the first time is 0")
@@ -174,7 +176,7 @@ def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
 
 
 def written(trace: AnyTrace) -> Mapping[str, Any]:
-    """Return a trace as numbers for YAML."""
+    """Return a trace as a mapping of numbers, to be written as YAML."""
     if isinstance(trace, Generated):
         return trace.model_dump(mode="json")
     return {"starts": list(trace.starts), "rates": list(trace.rates), "period": trace.period_ns}

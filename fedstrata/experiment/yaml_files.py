@@ -1,4 +1,4 @@
-"""Read YAML from untrusted sources: only plain values, and not more than a limited number of them."""
+"""Read YAML from untrusted sources: only plain values, and only a limited number of them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,9 @@ def read_yaml(text: str) -> Any:
 
 
 def _values(document: Any) -> Iterator[Any]:
-    """Yield all values of a document, with each alias expanded. The values are endless if an alias contains itself."""
+    """Yield all values of a document, with aliases replaced by their values. If an alias contains itself, the values
+    never end.
+    """
     waiting = [iter((document,))]
     while waiting:
         for value in waiting[-1]:

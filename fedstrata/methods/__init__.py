@@ -1,7 +1,6 @@
-"""Methods: `base` and `work` are the contract, and `registry` maps names to methods. Several methods use `clusters` and
-`sketch`.
+"""Methods, one per module. `base` and `work` define what a method is, and `registry` maps names to methods.
 
-Every other module is one method.
+`clusters`, `sketch`, `row_groups`, `two_stages` and `gradients` are tools that several methods use.
 """
 
 from fedstrata.methods.base import (
@@ -20,6 +19,7 @@ from fedstrata.methods.base import (
     Pull,
     Question,
     Reach,
+    Steps,
     Trained,
     Work,
     all_layers,
@@ -46,6 +46,7 @@ __all__ = [
     "Pull",
     "Question",
     "Reach",
+    "Steps",
     "Trained",
     "Work",
     "all_layers",

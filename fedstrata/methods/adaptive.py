@@ -1,9 +1,9 @@
 """Adaptive clustered federated learning (Filippakopoulos et al., Personalization in Distributed tinyML Applications).
 
-All devices train some epochs from the same initial weights h⁰ and send some layers of the result h_k^E. The cosines of
-these layers cluster the devices hierarchically, once. A cluster begins with the mean of its members' h_k^E. From then
-on a device begins each round with own_share · h_k + (1 − own_share) · h_c. h_k is the model that the device trained
-last, and h_c is the mean of its cluster. The paper's λ is own_share.
+All devices train some epochs from the same initial weights h⁰ and send some layers of the result h_k^E. The GPS
+clusters the devices once, hierarchically, by the cosines of these layers. A cluster begins with the mean of its
+members' h_k^E. Later, a device begins each round with own_share · h_k + (1 − own_share) · h_c. h_k is the model that
+the device trained last, and h_c is the mean of its cluster. The paper's λ is own_share.
 
 In a cluster's first round, devices train the same epochs from h⁰ again. They draw the same examples, so they get the
 same bits. The mean is the result of lines 8 to 13 of the paper's algorithm, without a second upload.
@@ -46,10 +46,12 @@ MATRIX_AXES = 2  # of a dense layer's weight
 
 
 class Adaptive(Method):
-    """Group devices once by how they train on their own, then mix each device's model with its cluster's."""
+    """Group devices once by how they train alone, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
-        """Hold the comparison of devices, the number of clusters, and the weight of a device's own model in its mix."""
+        """Hold how devices are compared, how many clusters there are, and the weight of a device's own model in its
+        mix.
+        """
 
         own_share: float = Field(default=0.25, ge=0, le=1)
         """Share λ of a device's own model in the mix: 0 is FedAvg in each cluster, 1 is local training."""
@@ -82,8 +84,8 @@ class Adaptive(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the compared layers: of the pre-trained weights, or of their difference to the
-        initial weights.
+        """Return the question for the compared layers: their trained weights, or these weights minus the initial
+        weights.
         """
         size = compared(self.facts.trainable, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
@@ -105,7 +107,9 @@ class Adaptive(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage of cosines, cut at the threshold or into the number of clusters."""
+        """Return the clusters by average linkage of cosines, cut at the threshold or into the given number of
+        clusters.
+        """
         given, threshold = answers.of(PRETRAINED), self.options.threshold
         indexes = tuple(device.device_index for device in answers.devices)
         affinity = cosine_affinity(np.stack([given[index]["layers"] for index in indexes]))
@@ -117,7 +121,7 @@ class Adaptive(Method):
         return Plan.ordered(clusters, rule, affinity=affinity, related=indexes)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster with the highest mean cosine."""
+        """Return the number of the cluster with the highest mean cosine to the late device."""
         given, indexes = answers.of(PRETRAINED), [device.device_index for device in answers.devices]
         own = units(given[late.device_index]["layers"][None])[0]
         cosines = units(np.stack([given[index]["layers"] for index in indexes])) @ own
@@ -126,7 +130,9 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Return the pre-training in the first round. In later rounds train from the mix, and keep the result."""
+        """Return the result of the training before the grouping, if this is the first round. In later rounds train from
+        the mix, and keep the result.
+        """
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
             return Outcome.of(first)
@@ -142,7 +148,9 @@ class Adaptive(Method):
         )
 
     def _own(self, work: Work) -> Flat:
-        """Return h_k; the received weights, if the device has not trained since its cluster began."""
+        """Return h_k, the model that the device trained last. If it has not trained since its cluster began, return the
+        received weights.
+        """
         own: Flat = work.personal.get(OWN, work.start)
         return own
 
@@ -153,7 +161,7 @@ class Adaptive(Method):
         return mixed
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the mix or the device's own model, and the cluster's model."""
+        """Measure the device's mix or own model, and the cluster's model."""
         used = self._own(work) if self.options.measure == "own" else self._mixed(work)
         return await work.measure(used), await work.measure(work.start)
 

@@ -35,7 +35,7 @@ from pydantic import NonNegativeFloat
 from fedstrata.errors import PluginError
 from fedstrata.experiment.privacy import PrivacySettings
 from fedstrata.experiment.sections import MethodSettings, TrainingSettings
-from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Trained, Work
+from fedstrata.methods.work import Array, Arrays, Measurement, Outcome, Pull, Steps, Trained, Work
 from fedstrata.tasks import CLASSIFICATION, Task
 from fedstrata.tensors.layout import Flat, Layout
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answers", "Array", "Arrays", "Candidate", "Channel", "Facts", "Measurement", "Method", "MethodSettings", "Moment",
-    "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Trained", "Work", "all_layers",
+    "NonNegativeFloat", "Outcome", "Plan", "Pull", "Question", "Reach", "Steps", "Trained", "Work", "all_layers",
     "head_of", "shared_and_rest",
 ]  # fmt: skip
 
@@ -55,7 +55,7 @@ Matrix = NDArray[np.float64]
 
 
 class Reach(Enum):
-    """Say which devices share one value of a channel.
+    """Say which devices share the values of a channel.
 
     `EVERYWHERE`: all devices. `CLUSTER`: the devices of a cluster. `DEVICE`: the tensors never leave the device, which
     keeps them from round to round.
@@ -68,14 +68,14 @@ class Reach(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """Name tensors that travel together. Each current value of a channel is a stream.
+    """Name tensors that are averaged over the same devices. Each set of current values of a channel is a stream.
 
-    A stream moves by the weighted mean of the differences that devices send, trained minus received. Each device has
-    the weight of its examples. If a plan sets `weights` for the channel, a stream becomes the weighted mean of whole
-    values instead.
+    A stream changes by the weighted mean of the differences that devices send, trained minus received. A device's
+    weight is its number of examples. If a plan sets `weights` for the channel, the next value of a stream is the
+    weighted mean of whole values instead.
 
     The tensors are the model's, or **tables**: float32 tensors of the method itself, with their own names, that begin
-    at 0. Devices find tables in `Work.tables` and return the next ones in `Outcome.tables`.
+    at 0. A device finds tables in `Work.tables` and returns the next ones in `Outcome.tables`.
     """
 
     name: str
@@ -108,11 +108,11 @@ def head_of(model: "Model") -> tuple[str, ...]:
 
 
 class Moment(Enum):
-    """Say when devices are asked.
+    """Say when devices answer a question.
 
-    `BEFORE`: once, before training; each question follows when all devices have answered the last one. `RECEIVED`: in
-    each global round, when devices have its models. `TRAINED`: in each global round, when devices have trained and have
-    sent nothing.
+    `BEFORE`: once, before training; each question follows when all devices have answered the last. `RECEIVED`:
+    in each global round, when devices have received its models. `TRAINED`: in each global round, when devices have
+    trained but have not yet sent an update.
     """
 
     BEFORE = "before"
@@ -122,7 +122,7 @@ class Moment(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Ask devices for small arrays. The GPS refuses an array of another name, dtype or size before it reads the
+    """Ask devices for small arrays. The GPS refuses an array with another name, dtype or size before it reads the
     array.
     """
 
@@ -138,7 +138,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Describe a device to a plan."""
+    """Describe a device for `Method.plan`."""
 
     device_index: int
     """Index of the device."""
@@ -172,7 +172,7 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Say which devices form which cluster from now on."""
+    """Say which devices form which cluster, until the next plan."""
 
     clusters: tuple[tuple[int, ...], ...]
     """Device indexes by cluster. A cluster may be empty if the method asks in every round."""
@@ -224,7 +224,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Hold the facts of a run that are known before it begins."""
+    """Hold the facts of a run that are known before the run begins."""
 
     device_count: int
     """Number of devices."""
@@ -260,12 +260,14 @@ class Facts:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the model, for a question with arrays as large as some tensors."""
+        """Layout of the model. A question uses it if its arrays are as large as some tensors."""
         return self.model.layout
 
     @property
     def trainable(self) -> Layout:
-        """Layout of the model's tensors with a gradient, for a question with arrays as large as some of them."""
+        """Layout of the model's tensors with a gradient. A question uses it if its arrays are as large as some
+        of them.
+        """
         return self.model.trainable
 
 
@@ -275,9 +277,10 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 class Method:
     """Define a method. This class itself is FedAvg with one cluster (McMahan et al. 2017).
 
-    A subclass overrides what is new. `plan`, `sponsors` and `place` run at the GPS without torch. All else runs at a
-    device. A method keeps nothing between calls: plans and personal state hold what lasts. A subclass that overrides
-    `plan` also overrides `place`, or it cannot place late devices.
+    A subclass overrides only what differs. `plan`, `sponsors` and `place` run at the GPS without torch. All other
+    functions run on a device. A method stores nothing between calls: what it must remember is in plans and in the
+    personal state of devices. A subclass that overrides `plan` must also override `place`; otherwise it cannot place
+    late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
@@ -299,18 +302,18 @@ class Method:
         self.check()
 
     def check(self) -> None:
-        """Raise ExperimentError if the options do not fit the facts."""
+        """Raise ExperimentError if the options contradict the facts of the run."""
 
     @property
     def needs_labels(self) -> bool:
-        """True if the method reads a label of each example, or one output per label. Such a method refuses
-        other tasks.
+        """True if the method needs a label for each example, or one output per label. Such a method refuses tasks
+        without labels.
         """
         return False
 
     @property
     def clusters_known(self) -> int:
-        """Number of clusters as far as it is known before the run; 0 if only the plan can say."""
+        """Number of clusters, if it is known before the run; 0 if only the plan decides it."""
         return 1
 
     def refuses(self) -> Mapping[str, str]:
@@ -322,11 +325,11 @@ class Method:
 
     @property
     def most_offered(self) -> int | None:
-        """Largest number of models that a device receives if `fetches_all`; None for all."""
+        """Largest number of models that a device receives if `fetches_all` is set; None if it receives all."""
         return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
-        """Return the channels. Together they name each tensor of the model once, and all tables."""
+        """Return the channels. Together they name each tensor of the model exactly once, and all tables."""
         return shared_and_rest(model, Reach.CLUSTER)
 
     def initial(self, model: "Model", cluster: int) -> Flat:
@@ -340,26 +343,32 @@ class Method:
         return ()
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the arrays that a plan may tell all devices, with dtype and largest shape as in a question."""
+        """Return the arrays that a plan may send to all devices, each with its dtype and largest shape as in a
+        question.
+        """
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the device's answer. `heard` has the results of `hear` by device index."""
+        """Return the device's answer. `heard` has what `hear` returned for the answers of other devices, by device
+        index.
+        """
         raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Return the part of another device's relayed answer that a device keeps."""
+        """Return what this device keeps of another device's relayed answer."""
         raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for an impossible answer of the right shapes, made with the answers of `relayed_by`."""
+        """Raise PayloadError for an answer that has the right shapes but impossible values. `relayed_by` names the
+        devices with answers that the sender had received.
+        """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Check an answer like `check_answer`, if the check depends on the device."""
+        """Check an answer like `check_answer`, for checks that depend on the device."""
         self.check_answer(question, arrays, relayed_by)
 
     def relays(self) -> Sequence[int]:
-        """Return the indexes of the devices with relayed answers, in ascending order."""
+        """Return the indexes of the devices with answers that the GPS sends to other devices, in ascending order."""
         return range(self.facts.device_count)
 
     # plans
@@ -369,13 +378,13 @@ class Method:
         return Plan(clusters=(tuple(device.device_index for device in answers.devices),), rule="one cluster")
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return, for each cluster, the devices with answers that a late device receives."""
+        """Return, for each cluster, the devices with answers that the GPS sends to a late device."""
         return ()
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster for a device that comes after a plan.
+        """Return the number of the cluster for a device that joins after a plan.
 
-        `answers` has the answers of the planned devices and of the late device to the questions before training that
+        `answers` has the answers of the planned devices and of the late device, to those questions before training that
         are not relayed.
         """
         return 0
@@ -383,18 +392,20 @@ class Method:
     # local work
 
     async def local(self, work: Work) -> Outcome:
-        """Return a round's result: by default, the result of the experiment's gradient descent from the
-        received model.
+        """Return a device's result of a round. By default the device trains the received model by the gradient descent
+        of the experiment.
         """
         return Outcome.of(await work.train(work.start))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure, on held-out examples, the model that the device uses, and the received model if it is another."""
+        """Measure, on held-out examples, the model that the device uses, and the received model if it is a different
+        one.
+        """
         return await work.measure(work.start), None
 
 
 def uses_own_model(method: type[Method]) -> bool:
-    """Return whether a device uses another model than it receives, such as one of its own or a mix."""
+    """Return whether devices use a model other than the received one, such as a model of their own or a mix."""
     return method.measure is not Method.measure
 
 

@@ -1,14 +1,14 @@
 """CFL: clusters split if their devices' updates disagree (Sattler et al., Clustered Federated Learning, TNNLS 2020).
 
 In each global round, the GPS looks at each cluster before updates are added. If the mean update is small but the
-largest is not, the cluster stands still while its devices still want to move. Then the cosines of the updates split the
-cluster in two. This round's updates already move the new clusters, as in the authors' program.
+largest update is not, the devices of the cluster want to move in different directions. Then the cosines of the updates
+divide the cluster into two. The updates of this round are already added to the new clusters, as in the authors'
+program.
 
-Departures: the paper's two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) do not carry over between models. So the
-condition is relative: ‖mean‖ < ratio · max ‖·‖. An update longer than twice the median of its cluster counts with that
-length, so that no device decides alone by its claim. The paper's optional check of a bipartition, by the largest cosine
-across it, is left out, as in the authors' program. Devices send sketches of their updates, which keep cosines and norms
-(`sketch.py`).
+Departures: the paper's two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) depend on the model. So the condition here
+is relative: ‖mean‖ < ratio · max ‖·‖. Updates are shortened to twice the median length of their cluster, so that no
+device alone decides. The paper's optional check of a bipartition, by the largest cosine across it, is left out, as in
+the authors' program. Devices send sketches of their updates, which keep cosines and norms (`sketch.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,10 +41,10 @@ LONGEST = 2.0  # median norms of a cluster's updates, which a longer update is s
 
 
 class Cfl(Method):
-    """Begin with one cluster, and split clusters in two by the cosines of their devices' updates."""
+    """Begin with one cluster, and divide clusters by the cosines of their devices' updates."""
 
     class Options(MethodSettings):
-        """Hold the conditions and the manner of a split."""
+        """Hold when and how a cluster is divided."""
 
         mean_ratio: float = Field(default=0.25, gt=0, le=1)
         """A cluster is split if the norm of its mean update is below this share of the largest norm."""
@@ -78,8 +78,8 @@ class Cfl(Method):
         check_sketch(arrays["sketch"], self.options.sketch)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each cluster unchanged, or in two. The larger part keeps its number, and the other begins with the
-        same model.
+        """Return each cluster unchanged, or divided into two. The larger part keeps its number, and both parts begin
+        with the same model.
 
         Devices without an answer stay in the part that keeps its number.
         """
@@ -97,7 +97,7 @@ class Cfl(Method):
         return Plan(clusters=tuple(clusters), rule=rule, parents=tuple(parents))
 
     def _leaving(self, cluster: Sequence[int], answers: Answers) -> tuple[int, ...]:
-        """Return the devices that leave a cluster; none if it stays whole."""
+        """Return the devices that leave a cluster; an empty tuple if the cluster is not divided."""
         given = {index: arrays["sketch"] for index, arrays in answers.of(UPDATE).items() if index in cluster}
         if len(given) < SMALLEST:
             return ()

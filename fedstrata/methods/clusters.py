@@ -16,7 +16,7 @@ ONE_CLUSTER_BELOW = 0.2
 
 
 class ClusterOptions(MethodSettings):
-    """The number of clusters: a number, or `auto`, which reads it from the data."""
+    """The number of clusters. With `auto` the data decide it."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of clusters, at most as many as devices, or `auto`: the method decides."""
@@ -36,14 +36,14 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """Return the lower median of numbers. If most devices are honest, liars cannot raise it above all honest
+    """Return the lower median of numbers. If most devices are honest, no dishonest device can raise it above all honest
     numbers.
     """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def merge_heights(affinity: Matrix) -> Matrix:
-    """Return the heights of the N − 1 merges of 1 − affinity under average linkage, ascending."""
+    """Return the heights of the N − 1 merges in average linkage of 1 − affinity, ascending."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -54,10 +54,10 @@ def merge_heights(affinity: Matrix) -> Matrix:
 
 
 def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
-    """Return the number of clusters at the widest gap between successive merge heights, and the reason.
+    """Return the number of clusters at the widest gap between successive merge heights, and a text with the reason.
 
-    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N with the largest gap h_(N−T+1) − h_(N−T);
-    among equals the smallest T. If even the last merge is below 0.2, all devices form one cluster.
+    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N with the largest gap h_(N−T+1) − h_(N−T), or
+    the smallest such number. If the last merge is below 0.2, all devices form one cluster.
     """
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
@@ -68,11 +68,11 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 
 
 def outlying(affinity: Matrix) -> list[int]:
-    """Return the places, ascending, of single devices that would hide the groups of the others.
+    """Return the places, ascending, of single devices that hide the groups of the other devices.
 
-    The widest gap may leave one cluster and some single devices. If that cluster by itself has a gap of at least 0.2,
-    the single devices are set aside, and the cluster is tested again. So one device that resembles no other device does
-    not merge all other devices into one cluster.
+    The widest gap may give one cluster and some single devices. If the heights inside this cluster have a gap of at
+    least 0.2, the single devices are set apart, and the cluster is tested again. So one device that resembles no other
+    device does not make all other devices one cluster.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:
@@ -91,11 +91,11 @@ def outlying(affinity: Matrix) -> list[int]:
 def grouped_by(
     affinity: Matrix, devices: Sequence[Candidate], clusters: int | None, *, sets_apart: bool = False
 ) -> tuple[list[list[int]], str]:
-    """Return agglomerative clusters of 1 − affinity with average linkage, as device indexes, and the rule for their
-    number.
+    """Return clusters as lists of device indexes, and a text that says how their number was found.
 
-    `affinity` has the shape (N, N), in the devices' order. If `clusters` is None, the dendrogram gives the number; with
-    `sets_apart`, after `outlying` devices are set aside.
+    The clusters are agglomerative, by average linkage of 1 − affinity. `affinity` has shape (N, N), in the order of
+    `devices`. If `clusters` is None, the dendrogram decides the number; with `sets_apart`, `outlying` devices are first
+    set apart.
     """
     if clusters is None:
         if sets_apart and (apart := outlying(affinity)):
@@ -111,7 +111,9 @@ def grouped_by(
 def _grouped_without(
     apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
 ) -> tuple[list[list[int]], str]:
-    """Group all devices except these places like `grouped_by`. Each of the places gets a cluster of its own."""
+    """Group all devices except those at the places `apart`, like `grouped_by`. Each device at these places gets a
+    cluster of its own.
+    """
     rest = [place for place in range(len(affinity)) if place not in apart]
     clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)
     alone = [[devices[place].device_index] for place in apart]
@@ -119,7 +121,9 @@ def _grouped_without(
 
 
 def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float) -> list[list[int]]:
-    """Return agglomerative clusters with average linkage, as device indexes, joined up to this mean of 1 − affinity."""
+    """Return agglomerative clusters as lists of device indexes. Average linkage joins clusters up to this mean of 1 −
+    affinity.
+    """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -131,17 +135,17 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
 
 
 def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """Return the number of the group that resembles a device most on average; among equals the first.
+    """Return the number of the group that resembles a device most on average; if several do, the first.
 
-    `likeness` is by device index. Members without a likeness are ignored, and a group without members resembles no
-    device.
+    `likeness` has a number for each device index. Members without a number are ignored, and a group without such
+    members resembles no device.
     """
     means = [float(np.mean([likeness[index] for index in group if index in likeness] or [0.0])) for group in groups]
     return means.index(max(means))
 
 
 def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:
-    """Return the agglomerative cluster, from 0, of each of N points with distances of shape (N, N)."""
+    """Return the number of the agglomerative cluster, from 0, for each of N points. `distances` has shape (N, N)."""
     from sklearn.cluster import AgglomerativeClustering
 
     if count == 1:

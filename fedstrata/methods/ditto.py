@@ -20,7 +20,7 @@ class Ditto(FedAvg):
     """Train a personal model on each device in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """Hold the strength of the pull of the personal model towards the global model; 0 is local training."""
+        """Hold how strongly the personal model is pulled towards the global model; 0 means local training."""
 
         pull: NonNegativeFloat = 0.1
         """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""
@@ -35,7 +35,7 @@ class Ditto(FedAvg):
         return own
 
     async def local(self, work: Work) -> Outcome:
-        """Train the global model and the personal model in the same round."""
+        """Train the global model and the personal model v in the same round."""
         everybodys, own = await asyncio.gather(
             work.train(work.start),
             work.train(

@@ -2,7 +2,7 @@
 2020, section 3.1; as FedAvg-FT in many comparisons).
 
 Devices train the global model w by FedAvg. A device trains w for some further local epochs and uses the result v, which
-is measured. v is dropped after each round, so it never changes w.
+is measured. v is deleted after each round, so it never changes w.
 """
 
 from pydantic import Field
@@ -17,13 +17,13 @@ class FedAvgFt(FedAvg):
     """Fine-tune the model of FedAvg on each device before the device uses it."""
 
     class Options(MethodSettings):
-        """Hold the length of the fine-tuning."""
+        """Hold how long fine-tuning takes."""
 
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""
 
     async def local(self, work: Work) -> Outcome:
-        """Train the global model. In a measured round, measure the fine-tuned model, too."""
+        """Train the global model. If the round is measured, also measure the fine-tuned model."""
         trained = await work.train(work.start)
         used = None if trained.measured is None else await work.measure((await self._tuned(work)).weights)
         return Outcome(
@@ -34,7 +34,7 @@ class FedAvgFt(FedAvg):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the fine-tuned model, and the global one."""
+        """Measure the fine-tuned model, and the global model."""
         return await work.measure((await self._tuned(work)).weights), await work.measure(work.start)
 
     async def _tuned(self, work: Work) -> Trained:

@@ -31,10 +31,12 @@ TUNING_STREAM = 1  # its batches are drawn apart from those of the body
 
 
 class FedBabu(Method):
-    """Train and average a body (`model.shared`) under a head that never trains, and fine-tune it for each device."""
+    """Train and average a body (`model.shared`) with a head that stays untrained. Each device fine-tunes the model
+    before it uses it.
+    """
 
     class Options(MethodSettings):
-        """Hold the tensors and the length of the fine-tuning."""
+        """Hold which tensors fine-tuning trains, and for how long."""
 
         tuned: Literal["head", "all"] = "head"
         """Layers that fine-tuning changes: `head`, or `all`."""
@@ -50,13 +52,13 @@ class FedBabu(Method):
         return shared_and_rest(model, Reach.DEVICE)
 
     async def local(self, work: Work) -> Outcome:
-        """Train the body. In a measured round, measure the fine-tuned model, too."""
+        """Train the body. If the round is measured, also measure the fine-tuned model."""
         body = await work.train(work.start, only=work.model.shared)
         used = None if body.measured is None else await work.measure((await self._tuned(work)).weights)
         return Outcome(weights=body.weights, train_loss=body.train_loss, measured=used, measured_received=body.measured)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the fine-tuned model, and the model with the first head."""
+        """Measure the fine-tuned model, and the received body with the untrained head."""
         return await work.measure((await self._tuned(work)).weights), await work.measure(work.start)
 
     async def _tuned(self, work: Work) -> Trained:

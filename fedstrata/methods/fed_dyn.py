@@ -40,10 +40,10 @@ class Dynamic:
 
 
 class FedDyn(FedAvg):
-    """Correct the loss of each device until all devices agree on the minimum of the mean loss."""
+    """Correct the loss of each device, so that all devices approach the minimum of the mean loss."""
 
     class Options(MethodSettings):
-        """Hold the strength of the regularisation. A smaller one makes larger steps."""
+        """Hold the strength of the regularisation, α. A smaller α makes larger steps."""
 
         alpha: PositiveFloat = 0.1
         """Strength α of the regularisation; the smaller, the larger the steps."""
@@ -51,8 +51,8 @@ class FedDyn(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers of servers, and devices that are absent: the mean of all g_k replaces the server's
-        state.
+        """Refuse optimisers of servers, and runs in which devices may be absent. The mean of all g_k replaces the
+        server's state, so all devices must take part.
         """
         return {
             **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),
@@ -63,7 +63,7 @@ class FedDyn(FedAvg):
         }
 
     async def local(self, work: Work) -> Outcome:
-        """Train on the tilted loss, and return the trained weights minus g_k / alpha."""
+        """Train on the corrected loss, and return the trained weights minus g_k / alpha."""
         own = work.personal.get("gradient", np.zeros_like(work.start))
         trained = await work.train(work.start, correct=Dynamic(self.options.alpha), beside=(work.start, own))
         own = own - np.float32(self.options.alpha) * (trained.weights - work.start)

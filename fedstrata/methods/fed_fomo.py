@@ -1,12 +1,14 @@
 """FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
 
-Every device has a model of its own and is offered the models of some others. A device measures models on own examples
-that it does not train on. The gain of a model is the fall of the loss on the way to it, divided by the distance (Eq. 3
-of the paper). The device trains the mean of the models that help, weighted by gain (Eq. 4). The GPS adds up each
-device's gains and offers it the models with the highest sums, and sometimes a random one.
+Every device has a model of its own, and the GPS sends it the models of some other devices. The device measures all
+these models on own examples that it does not train on. The gain of a model is how much lower its loss is, divided by
+its distance (Eq. 3 of the paper). The device starts from a mean of the models with a positive gain, weighted by gain
+(Eq. 4). The GPS adds up the gains that each device reports, and sends the device the models with the highest sums, and
+sometimes a random one.
 
-Readings: gains are measured from the start of the last training. The device's own trained model is weighed, too, so a
-training that does not help is dropped. If no model helps, the device begins at the same start again.
+Readings: gains are measured from the start of the last training. The device's own trained model is one of the models,
+so a training that does not lower the loss is dropped. If no model has a positive gain, the device begins at the same
+start again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +50,10 @@ Parts = tuple["Examples", "Examples"]
 
 
 class FedFomo(Method):
-    """Let each device mix a model of its own from models that lower its loss."""
+    """Give each device a model of its own: a mix of the received models that lower its loss."""
 
     class Options(MethodSettings):
-        """Hold the number of models that a device is offered, and the examples on which it weighs them."""
+        """Hold how many models a device receives, and which examples it measures them on."""
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""
@@ -66,17 +68,17 @@ class FedFomo(Method):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse LPS rounds without the GPS, because the GPS distributes the models."""
+        """Refuse several LPS rounds per global round, because the GPS must distribute the models in each round."""
         return {"training.lps_rounds_per_global_round": "the GPS deals models out anew in every round"}
 
     @property
     def clusters_known(self) -> int:
-        """The number of devices: each device is a cluster."""
+        """The number of devices, because each device is a cluster."""
         return self.facts.device_count
 
     @property
     def most_offered(self) -> int:
-        """The largest number of offered models: the device's own model and the models of M others."""
+        """The largest number of models that a device receives: its own model and the models of M others."""
         return min(int(self.options.offered) + 1, self.facts.device_count)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -96,14 +98,14 @@ class FedFomo(Method):
         return {"gains": await self._gains(work)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for gains that cannot be added up. `plan` checks their number."""
+        """Raise PayloadError for gains that cannot be added up. `plan` checks how many gains there are."""
         if not len(arrays["gains"]) or np.abs(arrays["gains"]).max() > LARGEST:
             raise PayloadError(f"gains of models: expected at least one, and none beyond {LARGEST:g} either way")
 
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return a plan with one cluster per device, and the models that each device is offered next."""
+        """Return a plan with one cluster per device, and with the models that each device receives next."""
         if before is None:
             clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
             affinity = np.zeros((len(clusters), len(clusters)))
@@ -121,7 +123,9 @@ class FedFomo(Method):
         return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
 
     def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
-        """Return the device's own model, the models with the greatest gains so far, and some random models."""
+        """Return the numbers of the models that a device receives: its own, those with the greatest sums of gains, and
+        some random ones.
+        """
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
         others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
         count = min(int(self.options.offered), len(others))
@@ -135,7 +139,7 @@ class FedFomo(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train the mix on all examples except those that weigh models."""
+        """Train the mix on the device's examples, except those on which it measures models."""
         mixed = self._mixed(work, await self._gains(work))
         training, _ = await self._parts(work)
         trained = await work.train(mixed, on=training)
@@ -147,7 +151,7 @@ class FedFomo(Method):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the mix with which the next round would begin."""
+        """Measure the mix with which the device begins the next round."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
 
     def _began(self, work: Work) -> Flat:
@@ -155,7 +159,9 @@ class FedFomo(Method):
         return began
 
     def _mixed(self, work: Work, gains: Gains) -> Flat:
-        """Return Eq. 4: the start of the last training, moved towards each helpful model by its share of the gains."""
+        """Return the mix of Eq. 4: the start of the last training, moved towards each model with a positive gain by
+        this model's share of the gains.
+        """
         return mixed(self._began(work), work.received, gains)
 
     async def _gains(self, work: Work) -> Gains:
@@ -171,13 +177,14 @@ class FedFomo(Method):
         return found
 
     async def _parts(self, work: Work) -> Parts:
-        """Return the device's examples for training, and the examples for weighing models."""
+        """Return the device's examples for training, and its examples for measuring models."""
         share = self.options.validation_share
         return await work.once(GAINS, lambda: split(work.examples, share, [work.seed, work.device_index]))
 
 
 def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
-    """Return the examples without a random share, and this share; each has at least one example.
+    """Divide the examples at random into those for training and a share for measuring models. Each part has at least
+    one example.
 
     Raises:
         DataError: there is only one example.
@@ -195,7 +202,9 @@ def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
 
 
 def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> Gains:
-    """Return Eq. 3: `loss` minus each of the losses, divided by the model's distance; 0 for a model at distance 0."""
+    """Return the gains of Eq. 3: `loss` minus each of the losses, divided by the model's distance; 0 for a model at
+    distance 0.
+    """
     here, there = (np.nan_to_num(np.array(each), nan=LARGEST, posinf=LARGEST) for each in ([loss], losses))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         raw = np.where(np.array(lengths) > 0, (here - there) / np.array(lengths), 0.0)
@@ -204,8 +213,8 @@ def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> 
 
 
 def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
-    """Return Eq. 4 with the weights max(gain, 0), scaled to sum 1; if no model helps, the start of the last
-    training.
+    """Return the mix of Eq. 4 with the weights max(gain, 0), scaled to sum 1. If no gain is positive, return the start
+    of the last training.
     """
     helpful = np.maximum(gains, 0.0)
     if not helpful.any():

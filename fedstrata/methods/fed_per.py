@@ -1,6 +1,6 @@
 """FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the last layers stay on devices.
 
-Departure: all heads begin with the same weights, from the experiment's seed. The paper's devices draw their own.
+Departure: all heads begin with the same weights, from the experiment's seed. In the paper each device draws its own.
 """
 
 from fedstrata.methods.base import Channel, Method, Reach, shared_and_rest

@@ -1,5 +1,5 @@
-"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): a pull limits how far devices
-move.
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): a term of the loss limits how far
+local training moves the weights.
 
 A local step minimises F(w) + mu / 2 · ‖w − w^t‖², where w^t are the received weights (Eq. 2 of the paper).
 """
@@ -9,10 +9,10 @@ from fedstrata.methods.fed_avg import FedAvg
 
 
 class FedProx(FedAvg):
-    """Pull devices back towards the weights that they received, and average as FedAvg does."""
+    """Pull the weights of each device towards the received weights during training, and average as FedAvg does."""
 
     class Options(MethodSettings):
-        """Hold the strength of the pull; 0 is FedAvg."""
+        """Hold the strength of the pull, μ; 0 is FedAvg."""
 
         mu: NonNegativeFloat = 0.01
         """Strength μ of the pull towards the weights received; 0 is FedAvg."""

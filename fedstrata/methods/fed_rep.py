@@ -21,7 +21,7 @@ class FedRep(Method):
     """Average a body (`model.shared`) over all devices, and train each device's own head before the body."""
 
     class Options(MethodSettings):
-        """Hold the length of the training of the head."""
+        """Hold how many epochs the head is trained."""
 
         head_epochs: int | None = Field(default=None, ge=1)
         """Epochs of the head per round; without it as many as of the body."""

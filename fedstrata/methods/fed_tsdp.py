@@ -46,7 +46,7 @@ class FedTsdp(Method):
     """Average the first layers in groups. New groups form when outputs on public examples form clusters."""
 
     class Options(MethodSettings):
-        """Hold the paper's values, except for `growth`."""
+        """Hold the options, with the paper's values as defaults except for `growth`."""
 
         batch: int = Field(default=100, ge=1)
         """Number B of public examples that devices are asked about per round."""
@@ -77,7 +77,7 @@ class FedTsdp(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """True: devices compare outputs per label."""
+        """True, because devices compare outputs per label."""
         return True
 
     def check(self) -> None:
@@ -92,12 +92,12 @@ class FedTsdp(Method):
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse rounds with some of the devices: the absent devices would each become a group."""
+        """Refuse rounds with only some of the devices, because each absent device would become a group."""
         return {"training.participation": "the method groups all devices anew in every round"}
 
     @property
     def clusters_known(self) -> int:
-        """Return 0: the devices' outputs decide the number of groups."""
+        """Return 0, because the devices' outputs decide the number of groups."""
         return 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -109,12 +109,12 @@ class FedTsdp(Method):
         )
 
     def _layers(self, names: Sequence[str]) -> float:
-        """Return L_s at the start, in layers of two tensors."""
+        """Return the number of shared layers at the start, L_s. A layer has two tensors."""
         return min(self.options.layers or len(names), len(names) / 2)
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the tensors that this many layers share, and the other tensors. With ceil(2 · L_s), 4 layers become
-        3.5 after seven groupings; with floor(2 · L_s), after one.
+        """Return the tensors that are shared with L_s = `layers`, and the other tensors. From 4 layers, ceil(2 · L_s)
+        falls to 7 tensors after seven groupings, and floor(2 · L_s) after one.
         """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]
@@ -160,7 +160,9 @@ class FedTsdp(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the present groups, or new groups if the outputs of this round form clusters, and the next batch."""
+        """Return the present groups, or new groups if the outputs of this round form clusters; and the batch for the
+        next round.
+        """
         indexes = tuple(device.device_index for device in answers.devices)
         if before is None:
             even = np.full(self.facts.public_examples, 1 / self.facts.public_examples)
@@ -197,7 +199,7 @@ class FedTsdp(Method):
         )
 
     def _hopkins(self, given: Mapping[int, Arrays], global_round: int) -> float:
-        """Return the Hopkins statistic of the devices' outputs; 0 if there are too few outputs."""
+        """Return the Hopkins statistic of the devices' outputs; 0 if there are too few devices."""
         if len(given) < 2:
             return 0.0
         points = np.stack([arrays["outputs"].reshape(-1).astype(np.float64) for arrays in given.values()])
@@ -205,7 +207,7 @@ class FedTsdp(Method):
         return hopkins(points, min(self.options.hopkins_points, len(points) - 1), rng)
 
     def _groups(self, given: Mapping[int, Arrays]) -> list[tuple[int, ...]]:
-        """Return groups by outputs, each divided by weights."""
+        """Return groups of devices by outputs, each divided further by weights."""
         indexes = np.array(list(given))
         outputs = np.stack([arrays["outputs"].astype(np.float64) for arrays in given.values()])
         weights = np.stack([arrays["weights"] for arrays in given.values()])
@@ -225,11 +227,11 @@ def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[in
 
 
 def grown(sampling: Matrix, batch: Sequence[int], growth: str) -> Matrix:
-    """Return the sampling weights, with sum 1, after the growth of a batch's weights: Eq. 7, then Eq. 8.
+    """Return the sampling weights after the weights of a batch have grown (Eq. 7) and all are scaled to sum 1 (Eq. 8).
 
-    `literal` adds |D_pub| / B to each weight of the batch, as printed. All other weights then nearly vanish, and the
-    same batch is drawn again and again. `even` adds 1 / B, with weights that are 1 on average, so the batch gets half
-    of the chances.
+    `literal` adds |D_pub| / B to each weight of the batch, as printed in the paper. All other weights are then nearly
+    0, and the same batch is drawn again and again. `even` adds 1 / B, where weights are 1 on average, so the next
+    examples come from the batch with probability one half.
     """
     after = sampling.copy()
     after[list(batch)] += (len(sampling) if growth == "literal" else 1) / len(batch)

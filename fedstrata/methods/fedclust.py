@@ -1,8 +1,9 @@
 """FedClust: clusters by the last layer after a short local training (Islam et al., ICPP 2024, arXiv 2407.07124).
 
 All devices train some epochs from the same initial weights and send the last layer w_k of the result to the GPS. The
-GPS clusters devices hierarchically by the Euclidean distances ‖w_i − w_j‖, up to a threshold λ. A late device trains
-and sends the same, and joins the cluster at the smallest mean distance. Training is FedAvg in each cluster.
+GPS clusters devices hierarchically by the Euclidean distances ‖w_i − w_j‖, up to a threshold λ. A late device sends its
+trained last layer in the same way, and joins the cluster with the smallest mean distance. Training is FedAvg in each
+cluster.
 
 Departures: the number of clusters may be given, or read off the dendrogram, in place of λ, which depends on the data
 and the model. Linkage is average. The first round begins with the initial weights.
@@ -42,7 +43,7 @@ class FedClust(Method):
     """Group devices once by the weights of the last layer after a short local training."""
 
     class Options(ClusterOptions):
-        """Hold the length of the training before devices are compared, and the number of clusters."""
+        """Hold how long devices train before they are compared, and the number of clusters."""
 
         pretrain_epochs: int = Field(default=1, ge=1)
         """Epochs of local training before devices are compared."""
@@ -81,7 +82,7 @@ class FedClust(Method):
             )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage of the distances, cut at the threshold or into the number of
+        """Return the clusters by average linkage of the distances, cut at the threshold or into the given number of
         clusters.
         """
         given = answers.of(LAST)
@@ -89,7 +90,7 @@ class FedClust(Method):
         return grouped_by_distance(vectors, answers.devices, self.options.given, self.options.threshold)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster at the smallest mean distance."""
+        """Return the number of the cluster with the smallest mean distance to the late device."""
         return nearest_cluster(late, {index: each["weights"] for index, each in answers.of(LAST).items()}, plan)
 
 
@@ -99,8 +100,8 @@ def grouped_by_distance(
     clusters: int | None,
     threshold: float | None = None,
 ) -> Plan:
-    """Return the clusters of average linkage of the Euclidean distances of vectors, cut at a threshold or into
-    clusters.
+    """Return the clusters by average linkage of the Euclidean distances of vectors, cut at a threshold or into a number
+    of clusters.
     """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])
@@ -115,7 +116,7 @@ def grouped_by_distance(
 
 
 def nearest_cluster(late: Candidate, vectors: Mapping[int, NDArray[Any]], plan: Plan) -> int:
-    """Return the cluster at the smallest mean distance from a late device's vector."""
+    """Return the number of the cluster with the smallest mean distance from a late device's vector."""
     others = [index for index in vectors if index != late.device_index]
     distances = distances_from(vectors[late.device_index], np.stack([vectors[index] for index in others]))
     likeness = 1.0 - distances / (distances.max() or 1.0)

@@ -48,17 +48,19 @@ FEWEST = 2  # examples of a label that has moments
 
 
 class Flux(Method):
-    """Group devices once by moments of their data and of each label. Each cluster averages all layers by itself."""
+    """Group devices once by moments of their data and of each label. Each cluster averages all layers, independently of
+    other clusters.
+    """
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the features."""
+        """Hold the settings of the features."""
 
         sketch: int = Field(default=64, ge=1, le=4096)
         """Number m that stands for an input; the inputs' dimension if that is less."""
 
     @property
     def needs_labels(self) -> bool:
-        """True: devices describe each label."""
+        """True, because devices describe each label."""
         return True
 
     def check(self) -> None:
@@ -75,8 +77,8 @@ class Flux(Method):
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for means and deviations, over all examples and by label. Only the GPS reads the
-        answers.
+        """Return the question for means and deviations of features, over all examples and by label. Only the GPS reads
+        the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes + 1, 2 * rows)
@@ -95,7 +97,7 @@ class Flux(Method):
         return {MOMENTS: (await work.once(f"moments {width}", descriptor)).astype(np.float32)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for moments that no points of at most length one have."""
+        """Raise PayloadError for moments that are impossible for points of length at most one."""
         found, shape = arrays[MOMENTS], question.arrays[MOMENTS][1]
         if found.shape != shape:
             raise PayloadError(f"moments of shape {found.shape}, expected {shape}")
@@ -103,19 +105,21 @@ class Flux(Method):
             raise PayloadError("means and deviations that no points of at most length one have")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage of the distances."""
+        """Return the clusters by average linkage of the distances."""
         given = answers.of(MOMENTS)
         vectors = {device.device_index: given[device.device_index][MOMENTS].ravel() for device in answers.devices}
         return grouped_by_distance(vectors, answers.devices, self.options.given)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster at the smallest mean distance."""
+        """Return the number of the cluster with the smallest mean distance to the late device."""
         vectors = {index: each[MOMENTS].ravel() for index, each in answers.of(MOMENTS).items()}
         return nearest_cluster(late, vectors, plan)
 
 
 def moments(points: Matrix) -> Matrix:
-    """Return the mean and the deviation of each column of points (n, m), shape (2 m,); zeros for too few points."""
+    """Return the mean and the standard deviation of each column of points (n, m), shape (2 m,); zeros for fewer than
+    two points.
+    """
     if len(points) < FEWEST:
         return np.zeros(2 * points.shape[1])
     return np.concatenate([points.mean(axis=0), points.std(axis=0)])

@@ -41,7 +41,7 @@ class Ifca(Method):
     """Let each device join, in each global round, the cluster with the best model for its data."""
 
     class Options(MethodSettings):
-        """Hold the number of models, and whether they share layers."""
+        """Hold the number of models, and whether they have shared layers."""
 
         clusters: int = Field(default=2, ge=1)
         """Number of models; every device receives all of them."""
@@ -56,15 +56,17 @@ class Ifca(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number in the options."""
+        """The number of clusters in the options."""
         return int(self.options.clusters)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channel of each cluster: the whole model, or all layers except the shared ones."""
+        """Return one channel with reach `CLUSTER`: the whole model, or all layers except the shared ones, which have a
+        channel of their own.
+        """
         return shared_and_rest(model, Reach.CLUSTER) if self.options.shares_layers else all_layers(model, Reach.CLUSTER)
 
     def initial(self, model: Model, cluster: int) -> Flat:
-        """Return different initial weights for each cluster. The first cluster has the initial weights of other
+        """Return different initial weights for each cluster. The first cluster begins with the same weights as in other
         methods.
         """
         if not cluster:
@@ -86,15 +88,15 @@ class Ifca(Method):
         return {"losses": np.nan_to_num(losses, nan=LARGEST, posinf=LARGEST)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the answer has a loss, at least 0, for every cluster."""
+        """Raise PayloadError unless the answer has one loss of at least 0 for every cluster."""
         if len(arrays["losses"]) != self.options.clusters:
             raise PayloadError(f"{len(arrays['losses'])} losses of the models of {self.options.clusters} clusters")
         if arrays["losses"].min() < 0:
             raise PayloadError(f"a loss of {arrays['losses'].min():g}; expected 0 or more")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each device that has answered in the cluster of its least loss, the first among equals. Other devices
-        stay.
+        """Return a plan in which each device is in the cluster with its smallest loss, or the first such cluster.
+        Devices without an answer stay in their cluster.
         """
         count = self.options.clusters
         if before is None:  # nothing is trained before devices have been asked

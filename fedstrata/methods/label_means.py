@@ -1,17 +1,20 @@
 """Label means: clusters from the mean of each label in a random projection, once, before training.
 
-A device sends for each label c the sum s_c of z, the count n_c, and q_c, the sum of ‖z‖²: z(x) = A Φ(x) / ‖Φ(x)‖,
-shortened to length one, and A has m orthogonal rows of length √(d/m) that all draw from the experiment's seed. Only the
-GPS sees it. With μ_c = s_c / n_c, label shares p_c, and v the spread within labels (the median device's mean ‖z − μ‖²):
+A device projects each input to z(x) = A Φ(x) / ‖Φ(x)‖ and shortens z to length one if it is longer. A has m orthogonal
+rows of length √(d/m), which all devices draw from the experiment's seed. For each label c the device sends the sum s_c
+of z, the count n_c, and q_c, the sum of ‖z‖². Only the GPS sees them. μ_c = s_c / n_c, and p_c are label shares. v is
+the spread within labels: the mean ‖z − μ‖² of the median device.
 
     r_c(i, j) = exp(−2 max(‖μ_ic − μ_jc‖² − b_c, 0) / v),   b_c = e_ic + e_jc,   e = v / n + m w² / n²
-    mass      = Σ_c min(p_ic, p_jc) r_c: devices have the same examples
-    meaning   = mean of r_c over labels that both have, by 1 / b_c: labels look and mean the same, whatever their shares
+    mass      = Σ_c min(p_ic, p_jc) r_c: the devices have the same examples
+    meaning   = mean of r_c over labels of both devices, weighted by 1 / b_c: labels have the same inputs
 
-w is the deviation of the noise. Labels with fewer than two examples, or three deviations of the noise, are left out.
-Average linkage on one minus the view with the higher silhouette, which gives the number of clusters if none is set.
+w is the deviation of the noise. Labels with fewer than two examples, or with fewer than three deviations of the noise,
+are left out. The GPS uses the view (mass or meaning) with the higher silhouette, and average linkage on one minus this
+view. If no number of clusters is set, the silhouette decides it.
 
-Under `privacy.profiles` all numbers carry Gaussian noise (`profiles/label_means.py` has what one example can move).
+With `privacy.profiles`, all numbers carry Gaussian noise (`profiles/label_means.py` has how much one example can
+change).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,11 +60,11 @@ LABELS, SUMS = "labels", "sums"
 
 
 class LabelMeans(Method):
-    """Group devices once, before training, by the mean input of each label, in two views."""
+    """Group devices once, before training, by the mean input of each label, in two views (kinds of similarity)."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the sketch, the view, the layers that travel in a cluster, and the number of devices that are all
-        compared.
+        """Hold the length of the projection, the view, the layers that each cluster averages, and up to how many
+        devices all are compared.
         """
 
         sketch: int = Field(default=64, ge=1, le=4096)
@@ -77,7 +80,7 @@ class LabelMeans(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """True: profiles are means of labels."""
+        """True, because profiles are means of labels."""
         return True
 
     def check(self) -> None:
@@ -90,7 +93,7 @@ class LabelMeans(Method):
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels, which decide how far each layer is averaged, by `averaging`."""
+        """Return the channels. The option `averaging` decides over which devices each layer is averaged."""
         if self.options.averaging == "all":
             return all_layers(model, Reach.CLUSTER)
         if self.options.averaging == "shared":
@@ -129,12 +132,14 @@ class LabelMeans(Method):
         return {SUMS: (await work.once(f"label sums {width} {privacy}", sums)).astype(np.float32)}
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for sums that the device's examples cannot have. Noise widens the range."""
+        """Raise PayloadError for sums that are impossible with the device's examples. With noise, a larger range is
+        allowed.
+        """
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage in the clearest view. Of many devices, those not drawn join the most
-        similar group.
+        """Return the clusters by average linkage in the clearest view. If there are many devices, some are drawn and
+        clustered, and the others join the most similar group.
         """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
@@ -146,7 +151,7 @@ class LabelMeans(Method):
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster that resembles the device most on average, in the plan's view."""
+        """Return the number of the cluster that resembles the device most on average, in the plan's view."""
         given = answers.of(LABELS)
         sent = [given[index][SUMS] for index in (*plan.related, late.device_index)]
         spread = spread_of(sent, self._deviation)

@@ -1,4 +1,4 @@
-"""Local training: no weight travels. Every other method has to be better than this one."""
+"""Local training: no weights are sent. It is the baseline that every other method should exceed."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from fedstrata.models import Model
 
 
 class Local(Method):
-    """Train one model per device, without any exchange."""
+    """Train one model per device, and send no weights."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return no channel: nothing travels."""
+        """Return no channel with a stream on a server: all layers stay on the device."""
         return all_layers(model, Reach.DEVICE)
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse noise, because nothing would carry it."""
+        """Refuse noise, because devices send no updates."""
         return {"privacy.updates": "the method sends no update that could be noised"}

@@ -1,7 +1,8 @@
 """One-shot eigen-relevance clustering for multi-task hierarchical federated learning.
 
-Source: Ali & Arafa, Algorithm 2. Devices share eigenvectors once, and each computes its relevance to the others. The
-GPS clusters 1 − R agglomeratively with average linkage. Without a given number of clusters, the dendrogram decides it.
+Source: Ali & Arafa, Algorithm 2. Devices send eigenvectors once, and each device computes how relevant the others'
+eigenvectors are for its own data. The GPS clusters 1 − R agglomeratively with average linkage. Without a given number
+of clusters, the dendrogram decides it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,9 @@ class OneShot(Method):
     """Group devices once, before training, by the relevance of their data to each other."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the profile, the number of clusters, and the limits for many and for late devices."""
+        """Hold the settings of profiles, the number of clusters, and the settings for many devices and for late
+        devices.
+        """
 
         eigenvectors: int = Field(default=5, ge=1, le=4096)
         """Number k of eigenvectors that a device shares."""
@@ -92,8 +95,8 @@ class OneShot(Method):
         )
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the leading eigenvectors, shape (k, d); to the second question, the other devices' indexes and the
-        relevances.
+        """Return the leading eigenvectors, shape (k, d). For the second question, return the other devices' indexes and
+        their relevances.
         """
         if question.name == PROFILE:
             return {"eigenvectors": (await self._spectrum(work)).profile(self.options.eigenvectors)}
@@ -110,8 +113,8 @@ class OneShot(Method):
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless eigenvectors are orthonormal and as many as a device with this many
-        examples has.
+        """Raise PayloadError unless eigenvectors are orthonormal, and unless there are as many as a device with this
+        many examples has.
         """
         self.check_answer(question, arrays, relayed_by)
         if question.name == PROFILE:
@@ -122,8 +125,8 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless eigenvectors have length one, and a row has a number in [0, 1] for every relayed
-        device.
+        """Raise PayloadError unless eigenvectors have length one, or unless a row has a number in [0, 1] for every
+        relayed device.
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])
@@ -137,8 +140,8 @@ class OneShot(Method):
     # --- plans ----------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage of 1 − R, cut into T clusters. The other devices join the most
-        relevant cluster.
+        """Return the clusters by average linkage of 1 − R, cut into T clusters. If only landmarks are clustered, each
+        other device joins the most relevant cluster.
         """
         known = set(self.relays())
         related = [device for device in answers.devices if device.device_index in known]
@@ -158,7 +161,7 @@ class OneShot(Method):
         return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return, for each cluster, its sponsors: the devices most relevant to their cluster on average."""
+        """Return, for each cluster, its sponsors: the devices with the highest mean relevance to their cluster."""
         if plan.affinity is None:
             return ()
         places = {index: place for place, index in enumerate(plan.related)}
@@ -172,7 +175,7 @@ class OneShot(Method):
         return tuple(found)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster with the sponsors that the device is most relevant to on average."""
+        """Return the number of the cluster with the highest mean relevance between its sponsors and the device."""
         return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 
@@ -181,7 +184,7 @@ def _row(arrays: Arrays) -> dict[int, float]:
 
 
 def _matrix(indexes: Sequence[int], rows: Mapping[int, Mapping[int, float]]) -> Matrix:
-    """Return R over some devices, in their order, shape (N, N) (Eq. 5)."""
+    """Return the matrix R of these devices, in their order, shape (N, N) (Eq. 5)."""
     places = {index: place for place, index in enumerate(indexes)}
     matrix = np.ones((len(indexes), len(indexes)))
     for index in indexes:

@@ -1,4 +1,6 @@
-"""Clusters from the true tasks, which only an emulated experiment knows: an upper bound for clustering methods."""
+"""Clusters are the true tasks, which only the experiment file of an emulated run states: an upper bound for clustering
+methods.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ class Oracle(Method):
         return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster of the device's task; the first cluster if no other device has the task."""
+        """Return the number of the cluster of the device's task; 0 if no other device has the task."""
         others = devices_by_task(answers.devices).get(late.true_task or "", [])
         return plan.cluster_of(others[0]) if others else 0
 

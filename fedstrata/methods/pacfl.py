@@ -44,10 +44,12 @@ SUBSPACE = "subspace"
 
 
 class Pacfl(Method):
-    """Group devices once, before training, by principal angles. Each cluster averages all layers by itself."""
+    """Group devices once, before training, by principal angles. Each cluster averages all layers, independently of
+    other clusters.
+    """
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the subspace and the angle."""
+        """Hold the settings of the subspaces and of the angle."""
 
         vectors: int = Field(default=3, ge=1, le=4096)
         """Number p of singular vectors that a device sends, for each label or for all its data."""
@@ -59,8 +61,8 @@ class Pacfl(Method):
         """
 
     def check(self) -> None:
-        """Raise ExperimentError for `sum` by label: it compares vectors at the same place, and labels have different
-        vectors.
+        """Raise ExperimentError if `sum` is combined with `by_label`: the angle `sum` compares vectors at the same
+        place, and the vectors of different labels are not comparable.
         """
         check_clusters(self.options.clusters, self.facts)
         if self.options.angle == "sum" and self.options.by_label:
@@ -101,7 +103,9 @@ class Pacfl(Method):
         check_eigenvectors(arrays["vectors"])
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for more vectors than examples. If not by label, require all vectors, orthonormal."""
+        """Raise PayloadError if there are more vectors than examples. Without `by_label`, also require that all vectors
+        are there and orthonormal.
+        """
         self.check_answer(question, arrays, relayed_by)
         vectors, (most, dim) = arrays["vectors"], question.arrays["vectors"][1]
         if not self.options.by_label:
@@ -110,7 +114,7 @@ class Pacfl(Method):
             raise PayloadError(f"{len(vectors)} vectors of a device with {device.num_examples} examples")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters of average linkage of the angles, as shares of a right angle."""
+        """Return the clusters by average linkage of the angles, each divided by a right angle."""
         given = answers.of(SUBSPACE)
         matrix = affinity([given[device.device_index]["vectors"] for device in answers.devices], self.options.angle)
         clusters, rule = grouped_by(matrix, answers.devices, self.options.given)
@@ -119,7 +123,7 @@ class Pacfl(Method):
         )
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the cluster at the smallest mean angle."""
+        """Return the number of the cluster with the smallest mean angle to the late device."""
         given = answers.of(SUBSPACE)
         own = given[late.device_index]["vectors"]
         likeness = {
@@ -138,8 +142,8 @@ def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: 
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """Return one minus the angle as a share of a right angle, shape (N, N), with ones on the diagonal. For `sum`, the
-    whole is a right angle per vector.
+    """Return one minus the angle divided by a right angle, shape (N, N), with ones on the diagonal. For `sum`, the
+    angle is divided by one right angle per vector.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):
@@ -149,8 +153,8 @@ def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
 
 
 def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
-    """Return the angle in radians between vectors of length one, shapes (p, d) and (q, d); for `sum`, the mean
-    angle.
+    """Return the angle in radians between two sets of vectors of length one, shapes (p, d) and (q, d); for `sum`, the
+    mean angle.
     """
     from scipy.linalg import subspace_angles
 

@@ -1,4 +1,4 @@
-"""Random clusters: a baseline that ignores the data (Ali & Arafa, section III)."""
+"""Clusters are random: a baseline that ignores the data (Ali & Arafa, section III)."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -41,7 +41,9 @@ class RandomClusters(Method):
         return Plan.ordered([shuffled[start:stop] for start, stop in bounds], rule)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return a random cluster, with a probability in proportion to its devices."""
+        """Return the number of a random cluster. The probability of a cluster is proportional to its number of
+        devices.
+        """
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS, late.device_index])
         return plan.cluster_of(int(rng.choice([device.device_index for device in answers.devices])))
 

@@ -13,11 +13,12 @@ SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:
-    """Return groups of rows as lists of their places, ordered by their first place, and the rule for their number.
+    """Return groups of rows as lists of their places, ordered by their first place, and a text that says how their
+    number was found.
 
     `count` is a number, `all` for one group per row, or `auto` for the number from 2 to `most` with the highest mean
-    silhouette (the smallest among equals). Bit-identical rows are never in two groups, so the result may have fewer
-    groups.
+    silhouette, or the smallest such number. Bit-identical rows are always in the same group, so the result may have
+    fewer groups.
     """
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     if count == "auto":
@@ -30,8 +31,8 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
 
 
 def k_means(rows: Matrix, count: int) -> NDArray[Any]:
-    """Return a label per row. The function uses one thread, because sums over several threads could change
-    their order.
+    """Return the number of each row's group by k-means. The function uses one thread, because several threads could add
+    sums in a different order.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits

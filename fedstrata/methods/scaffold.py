@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Trained, Work, all_layers
+from fedstrata.experiment.sections import TrainingSettings
+from fedstrata.methods.base import EVERYBODY, Channel, Outcome, Reach, Work, all_layers
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.models import Model
 from fedstrata.tensors import Layout
@@ -41,7 +42,9 @@ class Scaffold(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices, other rules of servers, and optimisers with steps that are no sums of gradients."""
+        """Refuse absent devices, optimisers of servers, and optimisers of devices with steps that are not sums of
+        gradients.
+        """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
             "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
@@ -57,11 +60,12 @@ class Scaffold(FedAvg):
         return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients, and send the change of the device's own control variate, too."""
+        """Train with corrected gradients. The result also has the change of the device's own control variate."""
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
-        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * self._gradients(trained))
+        gradients = gradients_in(trained.steps, self.facts.training)
+        mean = (work.start - trained.weights) / np.float32(trained.learning_rate * gradients)
         mean[work.model.trainable.size :] = 0  # statistics have no gradient
         following = own - servers + mean
         return Outcome(
@@ -72,7 +76,8 @@ class Scaffold(FedAvg):
             tables={CONTROL: servers + (following - own)},
         )
 
-    def _gradients(self, trained: Trained) -> float:
-        """Return how many gradients the steps add up to."""
-        momentum: float = getattr(self.facts.training.optimiser, "momentum", 0.0)
-        return (trained.steps - momentum * (1 - momentum**trained.steps) / (1 - momentum)) / (1 - momentum)
+
+def gradients_in(steps: int, training: TrainingSettings) -> float:
+    """Return K, the number of gradients in the sum of this many steps of plain SGD."""
+    momentum: float = getattr(training.optimiser, "momentum", 0.0)
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -49,10 +49,10 @@ Mask = NDArray[np.bool_]
 
 
 class Scores(Method):
-    """Exchange the models' scores of public examples, label by label. The models stay on their devices."""
+    """Exchange the scores of models on public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """Hold the reading of "label by label", the sum over rounds, and the use of the table on a device."""
+        """Hold the reading of "label by label", the sum over rounds, and how a device uses the table."""
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
         """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
@@ -94,7 +94,7 @@ class Scores(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """True: tables have a score per label."""
+        """True, because tables have a score per label."""
         return True
 
     def check(self) -> None:
@@ -118,13 +118,13 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices, if tables are added up and not divided by the devices' weights."""
+        """Refuse absent devices if tables are added up without division by the devices' weights."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels: models stay on devices. The table and its weights are summed over all devices, or stay,
-        or are absent.
+        """Return the channels. Models stay on devices. The table and its weights are summed over all devices, or stay
+        on each device, or do not exist.
         """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
@@ -138,14 +138,14 @@ class Scores(Method):
     # --- before training ------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the labels of each device. A label that only one device has gets another weight."""
+        """Return the question for the labels of each device. The answers show which labels only one device has."""
         if not self.options.exchanges:
             return ()
         owned = {"owned": ("int64", (self.facts.num_classes,))}
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays=owned),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, object]) -> Arrays:
-        """Return 1 for each label of which the device has examples, else 0."""
+        """Return 1 for each label of which the device has examples, and 0 for all others."""
         return {"owned": self._of(work).owned().astype(np.int64)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -155,7 +155,7 @@ class Scores(Method):
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array for all devices: the number of devices with each label."""
+        """Return the array that each plan sends to all devices: the number of devices with each label."""
         return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
@@ -172,7 +172,9 @@ class Scores(Method):
     # --- a round --------------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train from the table, then on the device's own data, and add the scores of the trained model."""
+        """Train from the table, then on the device's own data. Then compute the scores of the trained model for the
+        next table.
+        """
         taught = await self._taught(work)
         own = self._portion(work)
         trained = await work.train(taught, on=own)
@@ -187,12 +189,12 @@ class Scores(Method):
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the model after training from the last table, and measure this table on public examples."""
+        """Measure the model after training from the last table, and measure this table itself on public examples."""
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
-        """Return the device's model after training from the table; the unchanged model, if the table has nothing for
-        it.
+        """Return the device's model after training from the table; the unchanged model if the table has no scores for
+        its labels.
         """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
@@ -210,7 +212,9 @@ class Scores(Method):
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
     def _portion(self, work: Work) -> Examples:
-        """Return D_m^i, drawn by seed, device and round: of each label a share of `examples_a_label`."""
+        """Return D_m^i, which is drawn by seed, device and round: the share `examples_a_label` of each label's
+        examples.
+        """
         most, labels = self.options.examples_a_label, work.examples.labels
         if most is None:
             return work.examples
@@ -223,7 +227,7 @@ class Scores(Method):
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """Return the measurement of the model in use, and of the received model if it is measured, too."""
+        """Return the measurement of the model in use and, if it is measured, of the received model."""
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None
@@ -235,15 +239,15 @@ class Scores(Method):
 
 
 class DeviceTable:
-    """Hold one device's part of the table in a round: rows of public examples with its labels, or columns of these
-    labels.
+    """Hold one device's part of the table in a round: the rows of public examples with its labels, or the columns of
+    its labels.
     """
 
     def __init__(self, options: Scores.Options, facts: Facts, work: Work) -> None:
         self._options, self._facts, self._work = options, facts, work
 
     def owned(self) -> Mask:
-        """Return which labels the device has, shape (num_classes,)."""
+        """Return a mask of the labels that the device has, shape (num_classes,)."""
         return np.isin(np.arange(self._facts.num_classes), self._work.examples.labels)
 
     def labels(self) -> Array:
@@ -265,7 +269,7 @@ class DeviceTable:
         return self.owned()[None]
 
     def _by_label(self, values: Array) -> Array:
-        """Lay a number for each label along the table's rows or columns."""
+        """Repeat a number for each label along the table's rows or columns."""
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:
@@ -279,7 +283,9 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and, by label, β_m, from which receivers compute ratios. For `alone`, return f_m itself."""
+        """Return β_m f_m and, by label, β_m, from which receivers compute the weighted mean. For `alone`, return f_m
+        itself.
+        """
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:
             return {TABLE: updated}
@@ -292,15 +298,15 @@ class DeviceTable:
         return self.values() + np.where(self._part(), alpha * said, 0.0)
 
     def _weights(self, updated: Values) -> Array:
-        """Return β_m by label: 1 for a label that only this device has, else the device's accuracy; 0 for other
-        devices' labels.
+        """Return β_m by label: 1 for a label that only this device has, otherwise the device's accuracy; 0 for labels
+        that it does not have.
         """
         shared = 1.0 if self._options.beta == "equal" else self._accuracy(updated)
         return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)
 
     def _hits(self, table: Values) -> Mask:
-        """Return a mask of the public examples with the device's labels on which the true label has the highest score.
-        Zero is no hit.
+        """Return a mask of the public examples with the device's labels that the table classifies correctly. A score of
+        zero is never correct.
         """
         rows = self.rows()
         found, labels = table[rows], self.labels()[rows]

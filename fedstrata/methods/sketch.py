@@ -1,8 +1,10 @@
-"""Sketches: short vectors that replace long ones and keep inner products, and so norms, cosines and distances.
+"""Sketches: short vectors that replace long vectors. They approximately keep inner products, and therefore norms,
+cosines and distances.
 
-A count sketch (Charikar et al. 2002): every coordinate is added, with a random sign, to one of the sketch's places. It
-is linear, unbiased, and for vectors u and v the standard deviation of its ⟨u, v⟩ is at most ‖u‖ ‖v‖ √(2 / length). All
-devices draw signs and places by the experiment's seed. Nothing bounds what a sketch reveals about its vector.
+In a count sketch (Charikar et al. 2002) every coordinate is added, with a random sign, to one of the sketch's places.
+The sketch is linear and unbiased. For vectors u and v the standard deviation of the sketched ⟨u, v⟩ is at most ‖u‖ ‖v‖
+√(2 / length). All devices draw signs and places from the experiment's seed. There is no bound on how much a sketch
+reveals about its vector.
 """
 
 from typing import Any

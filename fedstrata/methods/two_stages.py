@@ -19,10 +19,12 @@ def softmax(logits: NDArray[Any]) -> Matrix:
 
 
 def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
-    """Return the Hopkins statistic of points (n, d): below 1/2 for evenly spread points, towards 1 for groups.
+    """Return the Hopkins statistic of points (n, d): below 1/2 if they are evenly spread, and near 1 if they form
+    groups.
 
-    The statistic sums two kinds of distances to the nearest (other) point: from `count` points drawn evenly from the
-    smallest box around all points, and from `count` of the points. It is the share of the first sum in both.
+    The statistic uses distances to the nearest other point. One sum is over `count` positions drawn evenly from the
+    smallest box around all points, and the other over `count` of the points. The result is the first sum divided by
+    both sums together.
     """
     from scipy.spatial.distance import cdist
 
@@ -35,7 +37,9 @@ def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
 
 
 def jensen_shannon(outputs: Matrix) -> Matrix:
-    """Return the mean Jensen-Shannon divergences, in nats, between outputs (n, batch, classes), shape (n, n)."""
+    """Return the mean Jensen-Shannon divergences, in nats, between the outputs of n devices, shape (n, batch, classes).
+    The result has shape (n, n).
+    """
     from scipy.special import rel_entr
 
     divergences = np.zeros((len(outputs), len(outputs)))
@@ -49,8 +53,8 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
 
 
 def groups_within(distances: Matrix, radius: float, neighbours: int) -> list[NDArray[np.int64]]:
-    """Return the groups of DBSCAN for points with distances (n, n), as places. A point in no group is a group of its
-    own.
+    """Return the groups of DBSCAN for points with distances (n, n), as lists of places. A point outside all groups
+    becomes a group.
     """
     from sklearn.cluster import DBSCAN
 

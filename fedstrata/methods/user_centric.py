@@ -46,10 +46,10 @@ BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every 
 
 
 class UserCentric(Method):
-    """Give each device, or each group of similar devices, a model from the updates of all devices."""
+    """Give each device, or each group of similar devices, a mix of the models of all devices."""
 
     class Options(MethodSettings):
-        """Hold the number of models, and the size of the gradients' sketch."""
+        """Hold the number of models, and the length of the sketch of gradients."""
 
         streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"
         """Number m of models: `all` is one per device, `auto` the number with the highest mean silhouette."""
@@ -64,7 +64,7 @@ class UserCentric(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """True: gradients are of the cross-entropy."""
+        """True, because devices compute gradients of the cross-entropy."""
         return True
 
     def check(self) -> None:
@@ -75,25 +75,25 @@ class UserCentric(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number of streams; 0 if silhouettes decide."""
+        """The number of streams; 0 if silhouettes decide it."""
         streams = self.options.streams
         return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model. Its streams are the mixes."""
+        """Return one channel with the whole model. Each of its streams is one mix."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the gradient, or its sketch, and σ²."""
+        """Return the question for the gradient, or its sketch, and for σ²."""
         length = self.options.sketch or self.facts.trainable.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the gradient (size,) or its sketch (sketch,), and σ² (1,), at the initial weights, over all examples,
-        without dropout.
+        """Return the gradient (size,) or its sketch (sketch,), and σ² (1,). They are computed at the initial weights
+        over all examples, without dropout.
         """
         weights = work.start
 
@@ -141,8 +141,8 @@ class UserCentric(Method):
 
 
 def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Return the indexes of this many examples, shuffled and cut into K parts of nearly equal size, none of
-    them empty.
+    """Return the indexes of this many examples, shuffled and divided into K parts of nearly equal size. No part is
+    empty.
     """
     order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
     return np.array_split(order, min(parts, examples))
@@ -158,10 +158,10 @@ def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.
 
 
 def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return σ² of devices with batches of these sizes, limited to believable values, shape (N,).
+    """Return σ² of devices with batches of these sizes, limited to plausible values, shape (N,).
 
-    A batch of b examples has 1/b of the variance of a single example, so b σ² is the variance of a single example. Its
-    limit is nine times the lower median of the devices with a positive one.
+    The mean over b examples has 1/b of the variance of a single example, so b σ² is the variance of a single example.
+    It is limited to nine times its lower median over the devices with a positive value.
     """
     of_one = variances * batch_sizes
     if not of_one.any():
@@ -170,9 +170,9 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
 
 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
-    """Return exp(−Δ_ij / (2 σ_i σ_j)) of gradients (N, size), shape (N, N), with ones on the diagonal.
+    """Return exp(−Δ_ij / (2 σ_i σ_j)) for gradients (N, size), shape (N, N), with ones on the diagonal.
 
-    A device with σ = 0 resembles only devices with the same gradient.
+    If σ of a device is 0, its value is 1 for devices with the same gradient, and 0 for others.
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -1,6 +1,6 @@
-"""The input and output of a method at a device."""
+"""What a method gets and returns on a device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -56,7 +56,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """Hold a round's result at a device."""
+    """Hold a device's result of a round."""
 
     weights: Flat
     """Weights. The channels that travel leave the device, and the others stay."""
@@ -89,8 +89,35 @@ class Pull:
         return gradient.add_(weights, alpha=self.mu).add_(to, alpha=-self.mu)
 
 
+class Steps(Protocol):
+    """Let a method take the local steps of a training itself, in a function for `Work.compute`.
+
+    Vectors are torch tensors with the layout `model.trainable`, float32 of shape (size,).
+    """
+
+    @property
+    def weights(self) -> "torch.Tensor":
+        """A copy of the weights after the steps so far."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the experiment's optimiser in this round."""
+
+    def batches(self, stream: int | None = None) -> Iterator[Any]:
+        """Yield the batch of each step of the experiment. With another `stream` other batches are drawn."""
+
+    def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
+        """Return the gradient of a batch's mean loss at any weights. Clocks and energy count the batch's examples."""
+
+    def move(self, gradient: "torch.Tensor") -> None:
+        """Move the weights by a step of the experiment's optimiser with this gradient."""
+
+    def trained(self) -> Trained:
+        """Return the result of the steps so far. Its loss is the mean over all gradients."""
+
+
 class Work(Protocol):
-    """Give a method a device's data, models and arithmetic. Vectors have the layout of the device's model."""
+    """Give a method the data, models and arithmetic of a device. Vectors have the layout of the device's model."""
 
     model: "Model"
     """Model of the device."""
@@ -143,23 +170,30 @@ class Work(Protocol):
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
         `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
-        a round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the experiment. With
-        `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of labels. `only`
-        names the tensors that may change. All others keep their values, and no weight decay moves them.
+        the same round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the
+        experiment. With `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of
+        labels. `only` names the tensors that may change; all others keep their values, even with weight decay.
+        """
+
+    def steps(self, start: Flat, *, stream: int = 0) -> Steps:
+        """Return a training from the weights `start` with steps that the method takes itself. A second training in a
+        round needs another `stream` of random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
-        """Measure weights on the held-out examples, on the device's own (`on_own`), or on the examples `on`."""
+        """Measure weights on the held-out examples, on the device's training examples (`on_own`), or on the examples
+        `on`.
+        """
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
         """Return the outputs for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of `arithmetic`. The devices of a process compute in turn on one thread.
+        """Return the result of `arithmetic`. The devices of a process compute one after another on one thread.
 
-        `trained_examples` is the number of examples in the computation, repetitions included. Clocks and energy count
-        them like examples of `train`.
+        `trained_examples` is the number of examples in the computation, with repetitions. Clocks and energy treat them
+        like examples in `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of `make`, which is called once and kept while the process lives."""
+        """Return the result of `make`. It is called only once, and the result is kept until the process ends."""

@@ -1,4 +1,4 @@
-"""Models: their layout and initial weights without torch, their arithmetic with it."""
+"""Models. Their layout and initial weights need no torch; their arithmetic does."""
 
 from fedstrata.models.building import build_model
 from fedstrata.models.model import Layer, Model, Normalisation

@@ -1,4 +1,4 @@
-"""From the experiment's `model` settings to a model."""
+"""Make a model from the section `model` of an experiment."""
 
 import sys
 from dataclasses import replace
@@ -79,6 +79,6 @@ def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _is_module(own: object) -> bool:
-    """Return whether own code is a class of torch modules. Such code has imported torch already."""
+    """Return whether own code is a class of torch modules. If it is, torch has been imported already."""
     torch: Any = sys.modules.get("torch")
     return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

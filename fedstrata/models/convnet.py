@@ -24,10 +24,10 @@ KERNEL = 3
 
 
 def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """3×3 convolutions with `channels`, each with its activation and, for images of at least 2×2 pixels, 2×2 max
-    pooling. All clusters share the convolutions.
+    """Return a model with 3×3 convolutions to `channels`, each followed by its activation and, for at least 2×2 pixels,
+    by 2×2 max pooling. All clusters share the convolutions.
 
-    `settings.activation` follows each convolution: ReLU, or a softmax over the channels of a pixel.
+    `settings.activation` is ReLU, or a softmax over the channels of a pixel.
     """
     channels, height, width = image_shape(info, "convnet", smallest=1)
     widths = (channels, *(CHANNELS if settings.channels is None else settings.channels))

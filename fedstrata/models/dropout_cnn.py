@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import ModelSettings
-from fedstrata.models.images import image_shape
+from fedstrata.models.images import CONVOLUTIONS, SMALLEST, TwoConvolutions, image_shape
 from fedstrata.models.mlp import dense_layers
-from fedstrata.models.model import Layer, Model
+from fedstrata.models.model import Model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,44 +21,30 @@ if TYPE_CHECKING:
     Drop = Callable[[torch.Tensor, float], torch.Tensor]
 
 HIDDEN = (512,)
-CHANNELS = (32, 64)
-KERNEL = 3
-CONVOLUTIONS = ("conv1", "conv2")
-UNPADDED_FROM = 32  # shorter side, in pixels
-SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 3×3 convolutions to 32 and 64 channels, then a dense layer of 512. Training drops a quarter of the
-    convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
+    """Return a model with two 3×3 convolutions to 32 and 64 channels, and a dense layer of 512. Training drops a
+    quarter of the convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
     """
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
-    padding = 0 if min(image[1:]) >= UNPADDED_FROM else KERNEL // 2
-    height, width = (_convolved_twice(side, padding) for side in image[1:])
+    convolutions = TwoConvolutions(image=image, channels=(32, 64), kernel=3)
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    convolutions = [
-        Layer(name=name, shape=(out, into, KERNEL, KERNEL))
-        for name, into, out in zip(CONVOLUTIONS, (image[0], CHANNELS[0]), CHANNELS, strict=True)
-    ]
-    dense_part = dense_layers((CHANNELS[1] * height * width, *hidden, info.outputs))
+    dense_part = dense_layers((convolutions.features, *hidden, info.outputs))
     names = [layer.name for layer in dense_part]
 
     def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", drop: "Drop") -> "torch.Tensor":
-        from torch.nn.functional import conv2d, linear, max_pool2d
+        from torch.nn.functional import linear
 
-        maps = inputs.reshape(-1, *image)
-        for name in CONVOLUTIONS:
-            maps = conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=padding)
-            maps = max_pool2d(maps.relu(), 2)
-        features = drop(maps.flatten(1), OF_CONVOLUTIONS)
+        features = drop(convolutions.outputs(weights, inputs), OF_CONVOLUTIONS)
         for name in names[:-1]:
             features = linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]).relu()
             features = drop(features, OF_HIDDEN)
         return linear(features, weights[f"{names[-1]}.weight"], weights[f"{names[-1]}.bias"])
 
     return Model.of_layers(
-        [*convolutions, *dense_part],
+        [*convolutions.layers, *dense_part],
         shared=CONVOLUTIONS,
         outputs=lambda weights, inputs: outputs(weights, inputs, lambda features, _: features),
         dropping=lambda weights, inputs, rng: outputs(
@@ -68,17 +54,11 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -> "torch.Tensor":
-    """Return the features. Each is 0 with probability `rate`, and otherwise divided by 1 − rate, so that the mean
-    stays.
+    """Return the features, each set to 0 with probability `rate` and otherwise divided by 1 − rate, so that the mean
+    does not change.
     """
     import numpy as np
     import torch
 
     kept = rng.random(tuple(features.shape), np.float32) >= rate
     return features * torch.tensor(kept) / (1 - rate)
-
-
-def _convolved_twice(side: int, padding: int) -> int:
-    for _ in CONVOLUTIONS:
-        side = (side + 2 * padding - KERNEL + 1) // 2
-    return side

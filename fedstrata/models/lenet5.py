@@ -26,8 +26,8 @@ CONVOLUTIONS = ("conv1", "conv2")
 
 
 def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Two 5×5 convolutions to 6 and 16 channels, tanh and 2×2 average pooling after each, then dense layers of 120 and
-    84, for images of at least 12×12. All clusters share the convolutions.
+    """Return a model with two 5×5 convolutions to 6 and 16 channels, each followed by tanh and 2×2 average pooling, and
+    dense layers of 120 and 84. Images must have at least 12×12 pixels. All clusters share the convolutions.
     """
     channels, *sides = image_shape(info, "lenet5", smallest=SMALLEST)
     padding = 0 if min(sides) >= UNPADDED_FROM else KERNEL // 2

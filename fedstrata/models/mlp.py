@@ -16,7 +16,9 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 
 
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Dense layers `fc1`, `fc2`, … with ReLU, by default one hidden layer of 32. All clusters share `fc1`."""
+    """Return a model with dense layers `fc1`, `fc2`, … with ReLU, by default one hidden layer of 32. All clusters share
+    `fc1`.
+    """
     hidden = HIDDEN if settings.hidden is None else settings.hidden
     widths = (math.prod(info.input_shape), *hidden, info.outputs)
     layers = dense_layers(widths)
@@ -34,7 +36,7 @@ def dense_layers(widths: Sequence[int]) -> list[Layer]:
 
 
 def dense(weights: "Mapping[str, torch.Tensor]", names: Sequence[str], features: "torch.Tensor") -> "torch.Tensor":
-    """Return features (n, d) after the named layers, with ReLU after all layers except the last."""
+    """Return features (n, d) after the named layers. ReLU follows each layer except the last."""
     from torch.nn.functional import linear, relu
 
     for name in names[:-1]:

@@ -1,4 +1,4 @@
-"""The model of the three tiers: a layout, its shared part, initial weights and a pure function.
+"""The model that all three tiers use: a layout, its shared layers, initial weights and a pure function for outputs.
 
 Only `Model.outputs` needs torch, and only a device calls it; gps and lps use the rest.
 """
@@ -76,7 +76,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Describe a model as data and pure functions. Servers need no torch for it, except `outputs`."""
+    """Describe a model as data and pure functions. Only `outputs` needs torch, which servers do not call."""
 
     layout: Layout
     """Names and shapes of the tensors."""
@@ -150,8 +150,8 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """Return the model for a run with this seed. The result differs only if the seed draws more than the
-        weights.
+        """Return the model for a run with this seed. It differs from this model only if the seed also draws other
+        things than the weights.
         """
         return self
 
@@ -162,8 +162,8 @@ class Model:
         return Wrapped(self.outputs, weights).eval()
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function that computes outputs in a local step: `outputs`, or `dropping` with the next draws of
-        `rng`.
+        """Return the function that computes outputs in a local step: `outputs`, or `dropping` with the next random
+        numbers of `rng`.
         """
         dropping = self.dropping
         if dropping is None:
@@ -172,8 +172,8 @@ class Model:
 
 
 def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
-    """Return uniform draws tensor by tensor. Each tensor has an address: [seed, INITIAL_WEIGHTS, place of the
-    tensor].
+    """Return uniform random weights, tensor by tensor. The random numbers of each tensor depend on the seed and on the
+    tensor's place.
     """
     sizes = [math.prod(tensor.shape) for tensor in tensors]
     flat = np.empty(sum(sizes), np.float32)
@@ -188,7 +188,8 @@ def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
 
 
 def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
-    """Return the tensors of the named layers, in the layout's order. `block` stands for `block.0`, `block.1` and so on.
+    """Return the tensors of the named layers, in the layout's order. The name `block` also means `block.0`, `block.1`
+    and so on.
 
     Raises:
         ExperimentError: the model has no such layer.
@@ -204,5 +205,5 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_of_layer(name: str, pattern: str) -> bool:
-    """Return whether a tensor or layer is, or is inside, a layer of a pattern such as `block` or `block.*.norm`."""
+    """Return whether the name is, or is inside, a layer that matches a pattern such as `block` or `block.*.norm`."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

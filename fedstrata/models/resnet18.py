@@ -62,8 +62,8 @@ class Block:
 
 
 def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """ResNet-18 with group normalisation in place of batch normalisation, so that all trained tensors are weights. All
-    clusters share all layers except the dense one.
+    """Return a ResNet-18 with group normalisation instead of batch normalisation, so that all trained tensors are
+    weights. All clusters share all layers except the dense one.
     """
     image = image_shape(info, "resnet18", smallest=4)
     blocks = list(_blocks())

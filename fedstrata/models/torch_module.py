@@ -1,7 +1,7 @@
-"""A model from the user's own torch module. All three tiers then need torch.
+"""A model made from the user's own torch module. All three tiers then need torch.
 
-Four kinds of tensors: parameters that train and statistics (float32 buffers such as those of batch normalisation) are
-tensors of the model; frozen parameters and all other buffers are not, and never travel.
+A module has four kinds of tensors. Parameters that train, and statistics (float32 buffers such as those of batch
+normalisation), are tensors of the model. Frozen parameters and all other buffers are not, and are never sent.
 """
 
 import inspect
@@ -51,7 +51,7 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
 
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
-    """Say which tensors of a module are frozen, in addition to parameters with `requires_grad=False`."""
+    """Say which tensors of a module are frozen, besides parameters with `requires_grad=False`."""
 
     freeze: tuple[str, ...] = ()
     keeps_statistics: bool = False  # all statistics keep their initial values
@@ -71,13 +71,15 @@ class ModuleModel(Model):
     forward: "_Forward"
 
     def of_run(self, seed: int) -> Self:
-        """Return the same model with the untrained parts of its module drawn by this seed."""
+        """Return the same model for a run with this seed, which draws the untrained parts of the module."""
         forward, drawn = _Forward(self.module_factory, self.kinds, seed), self.initial
         own = replace(self, forward=forward, outputs=forward.measured)
         return replace(own, initial=lambda other: forward.initial(self.layout) if other == seed else drawn(other))
 
     def module(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
-        """Return the module of a run in eval mode: with these weights, and else as it was made."""
+        """Return the module of a run in eval mode: the model's tensors have these weights, and all others their first
+        values.
+        """
         return self.forward.loaded(weights)
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
@@ -85,7 +87,7 @@ class ModuleModel(Model):
         return self.forward.training(rng)
 
     def of_kinds(self, kinds: Kinds) -> "ModuleModel":
-        """Return the same model with other frozen tensors.
+        """Return the same model with these frozen tensors.
 
         Raises:
             ExperimentError: a pattern names nothing, or the weights are another module's.
@@ -140,9 +142,10 @@ class _Parts:
 
 
 class _Forward:
-    """Compute a module's forward with weights from outside: a function of its arguments, in any thread.
+    """Compute a module's forward function with weights from outside. The result depends only on the arguments, in any
+    thread.
 
-    The module is made at its first use, which never happens on a server.
+    The module is made when it is first used, which never happens on a server.
     """
 
     def __init__(self, module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int) -> None:
@@ -159,7 +162,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """Return the place of each buffer in its submodule."""
+        """Return, for each buffer, the submodule that has it and its name there."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")
@@ -167,7 +170,7 @@ class _Forward:
         return found
 
     def initial(self, layout: Layout) -> Flat:
-        """Return the weights with which the module is made."""
+        """Return the weights that the module has when it is made."""
         with _turn:
             return _flattened(self._module, self._kinds, layout)
 
@@ -189,9 +192,9 @@ class _Forward:
         return self._computed(weights, inputs, more, self._kept(), seed=0, is_training=False)
 
     def training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function for the steps of one training, with the next draws of `rng`.
+        """Return the function for the steps of one training, with the next random numbers of `rng`.
 
-        Buffers that are not statistics begin with their first values, so no other training changes them.
+        Buffers that are not statistics begin with their first values, so earlier trainings do not change them.
         """
         kept = self._kept()
 
@@ -237,8 +240,8 @@ class _Forward:
 
     @contextmanager
     def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
-        """Give the module these buffers. Afterwards write its changes to `weights` and `kept`, and restore its own
-        buffers.
+        """Give the module these buffers. Afterwards write the changed buffers to `weights` and `kept`, and restore the
+        module's own buffers.
         """
         import torch
 
@@ -269,7 +272,7 @@ class _Forward:
 
 
 def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[str, torch.Tensor]") -> str:
-    """Return what forward gets, if its arguments are others."""
+    """Return a text with the inputs that forward gets, for the error that forward expects other arguments."""
     try:
         inspect.signature(module.forward).bind(inputs, **more)
     except TypeError:
@@ -300,7 +303,7 @@ def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torc
 
 
 def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Return a module for its names and shapes, without memory for its tensors if possible."""
+    """Return a module only for its names and shapes; if possible, its tensors need no memory."""
     import torch
 
     try:

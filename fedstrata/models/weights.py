@@ -1,6 +1,7 @@
-"""Values of a module's tensors from the user's safetensors file, which is mapped into memory and not read as a whole.
+"""Values of a module's tensors from the user's safetensors file. The file is mapped into memory, so only the parts in
+use are read.
 
-The file may hold frozen tensors, and initial values of trained tensors. Its SHA-256 is part of the run's id.
+The file may have frozen tensors, and initial values of trained tensors. Its SHA-256 is part of the run's id.
 """
 
 import hashlib
@@ -33,11 +34,11 @@ class WeightsFile:
     sha256: str
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
-        """Refuse a file that differs from the experiment's, or has other tensors than the module.
+        """Refuse a file that has another SHA-256 than the experiment says, or other tensors than the module.
 
         Raises:
-            ExperimentError: the file is refused. `shapes` are the module's, and the file must have the tensors of
-                `needed`.
+            ExperimentError: the file is refused. `shapes` are those of the module, and the file must have the tensors
+                in `needed`.
         """
         found = sha256_of(self.path)
         if found != self.sha256:
@@ -67,7 +68,9 @@ class WeightsFile:
                 yield name, np.memmap(self.path, dtype, mode="c", offset=start, shape=(size,)).reshape(shape)
 
     def _entries(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-        """Return type, shape and place of each tensor. Raises ExperimentError if the file is not a safetensors file."""
+        """Return dtype, shape and position of each tensor. Raises ExperimentError if the file is not a safetensors
+        file.
+        """
         size = self.path.stat().st_size
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

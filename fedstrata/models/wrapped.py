@@ -1,4 +1,4 @@
-"""A torch module around a model that is no module."""
+"""A torch module around a model that is not a torch module."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 
 class Wrapped(nn.Module):
-    """Compute a model's outputs. The weights are parameters with the names of the model's tensors."""
+    """Compute a model's outputs. The parameters of the torch module are the model's weights, with the names of the
+    model's tensors.
+    """
 
     def __init__(self, outputs: Callable[..., Tensor], weights: Mapping[str, Tensor]) -> None:
         super().__init__()

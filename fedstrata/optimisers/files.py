@@ -1,4 +1,6 @@
-"""A server's optimiser with its state on disk: one file per round beside the model's, or no file without a state."""
+"""The state of a server's optimiser on disk: one file per round next to the model's file, or no file if there is no
+state.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -14,7 +16,9 @@ class OptimiserFiles:
     """Keep an optimiser's state in files: `optimiser-000012.safetensors` is the state at the start of round 12."""
 
     def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
-        """Keep the files in `folder`. `metadata` returns, by number of the round, the metadata of the round's file."""
+        """Keep the files in `folder`. `metadata` returns the metadata for the file of a round, by the round's
+        number.
+        """
         self._optimiser = optimiser
         self._folder = folder
         self._metadata = metadata
@@ -61,7 +65,9 @@ class OptimiserFiles:
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:
-        """Return the elements [start, stop) of the state at the start of a round, for a model of this layout."""
+        """Return the elements from `start` to `stop` (exclusive) of the state at the start of a round, for a model of
+        this layout.
+        """
         if not self.has_state:
             return ()
         if self._open is None or self._open[0] != number:

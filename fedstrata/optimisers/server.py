@@ -1,8 +1,9 @@
-"""The server's use of a round's mean update: it is added unchanged, or moves the model by an optimiser.
+"""The way in which a server applies a round's mean update: it adds the update, or uses an optimiser.
 
 FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. All
-rules are elementwise. So a model is processed in pieces of any size with the same bits, and is never whole in float64.
+rules are elementwise. So a model is processed in pieces of any size with the same bits, and never exists completely in
+float64.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,13 +27,14 @@ class ServerOptimiser(Protocol):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names of the vectors that are kept beside the model."""
+        """The names of the vectors that are kept with the model."""
 
     def initial_state(self, size: int) -> State:
         """Return the state before the first round, for a piece of `size` elements."""
 
     def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
-        """Return a piece of the next model and state, float32, from the present ones and the mean update.
+        """Return a piece of the next model and the next state, float32, computed from the present model, the mean
+        update and the present state.
 
         Raises:
             StateError: the state does not have one vector of the piece's shape per name in `state_names`.
@@ -106,10 +108,10 @@ Move = tuple[Flat, Flat | None, State]  # a piece: where it stands, its mean upd
 
 
 def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
-    """Yield the pieces of the next model (`output` 0) or of one of the next state's vectors (1 and 2), in the order of
+    """Yield the pieces of the next model (`output` 0) or of one vector of the next state (1 and 2), in the order of
     `moves`.
 
-    A piece without an update stays unchanged. Each output needs a pass of its own, so no vector is ever whole in
+    A piece without an update stays unchanged. Each output is computed in a pass of its own, so no whole vector is in
     memory.
     """
     for model, update, state in moves:
@@ -139,7 +141,9 @@ def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
 
 
 def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
-    """Return the elements [start, stop) of each vector of a state, for a model vector of `size` elements."""
+    """Return the elements from `start` to `stop` (exclusive) of each vector of a state, for a model vector of `size`
+    elements.
+    """
     if kept is None:
         return ()
     return tuple(kept.read(number * size + start, number * size + stop) for number in range(len(optimiser.state_names)))

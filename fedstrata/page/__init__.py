@@ -1,6 +1,6 @@
-"""The page of a run: one document and one set of scripts, live from the GPS and afterwards as the report.
+"""The page of a run: the same document and scripts for the live page of the GPS and for the later report.
 
-docs/page.md says what the document holds.
+docs/page.md describes the document.
 """
 
 from fedstrata.page.feed import Feed

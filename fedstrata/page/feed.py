@@ -1,5 +1,5 @@
-"""The source of events for open pages. A reader always receives the newest state. So a slow reader misses states in
-between, and none wait for it in a queue.
+"""The source of events for open pages. A reader always receives the newest state. A slow reader misses some states in
+between, and no states wait in a queue.
 """
 
 import threading
@@ -43,7 +43,9 @@ class Feed:
         return self._readers > 0
 
     def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
-        """Send readers the parts that have changed. `rows` are new rows, or replace rows with the same key."""
+        """Send readers the parts that have changed. `rows` are new rows; a row replaces an earlier row with the same
+        key.
+        """
         encoded = {name: to_json(value) for name, value in parts.items()}
         before = self._parts
         encoded = {name: before[name] if before.get(name) == data else data for name, data in encoded.items()}
@@ -64,7 +66,7 @@ class Feed:
             return not self._readers
 
     def close(self) -> None:
-        """Let readers end with the last published state, and wait for them for a moment."""
+        """Let all readers end after the last published state, and wait briefly for them."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -20,7 +20,7 @@ class Tree(NamedTuple):
 
 
 def tree_of(matrix: NDArray[np.float64]) -> Tree:
-    """Return the dendrogram of a matrix. Its leaf `order[i]` is at height i + 0.5."""
+    """Return the dendrogram of a matrix. The vertical position of the leaf `order[i]` is i + 0.5."""
     count = len(matrix)
     if count < 2:
         return Tree(list(range(count)), [], [])
@@ -41,7 +41,7 @@ def tree_of(matrix: NDArray[np.float64]) -> Tree:
 
 
 def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the leaves from top to bottom. Of two branches, the branch with the first device is above."""
+    """Return the leaves from top to bottom. Of two branches, the branch with the lowest device index is above."""
     below = [[leaf] for leaf in range(len(merges) + 1)]
     for a, b in merges:
         upper, lower = sorted((below[a], below[b]), key=min)
@@ -52,7 +52,9 @@ def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
 def mean_relevance(
     matrix: NDArray[np.float64], ids: Sequence[str], cluster_of: Mapping[str, str]
 ) -> tuple[float | None, float | None]:
-    """Return the mean relevance of pairs in one cluster, and of pairs in two clusters; None without such pairs."""
+    """Return the mean relevance of pairs of devices in the same cluster, and of pairs in different clusters; None if
+    there are no such pairs.
+    """
     clusters = np.array([cluster_of.get(device, "") for device in ids])
     placed = clusters != ""
     same = clusters[:, None] == clusters[None, :]
@@ -89,7 +91,7 @@ def _cut(heights: Sequence[float], clusters: int) -> float | None:
 
 
 def _in_blocks(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Return the means of square blocks, at most MAX_CELLS per side, and the number of rows per block."""
+    """Return the means of square blocks, with at most MAX_CELLS blocks per side, and the number of rows per block."""
     count = len(matrix)
     side = max(1, -(-count // MAX_CELLS))
     edges = np.arange(0, count, side)

@@ -1,4 +1,4 @@
-"""The page over HTTP: its files, and its events while a reader stays."""
+"""The page over HTTP: its files, and events for each reader until the reader leaves."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -49,7 +49,9 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events. Each further request confirms that the reader has received the last event."""
+    """Yield the events. When the next event is requested, the reader has received the last one, and the connection may
+    stay open.
+    """
     with closing(events):
         for event in events:
             stay()

@@ -1,4 +1,4 @@
-"""Partitions `dirichlet` and `iid`: every device draws from all the training data."""
+"""Partitions `dirichlet` and `iid`: every device draws its examples from all the training data."""
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from fedstrata.partitions.stock import (
 
 
 def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return examples for each device by label shares that are drawn from Dirichlet(concentration).
+    """Return examples for each device. Its label shares are drawn from Dirichlet(concentration).
 
     After T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
     Visual Classification, 2019, with a uniform prior over labels. Devices draw in index order, without replacement. If
-    a label has run out, the device's remaining labels get its share, in proportion.
+    no example of a label is left, its share is given to the device's remaining labels, in proportion.
     """
     check_total(partition, len(dataset.train))
     kinds = kinds_of(dataset, partition.by)
@@ -36,7 +36,7 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return disjoint uniform draws for training. The test examples are divided evenly."""
+    """Return disjoint uniform draws for training. The test examples are divided evenly among the devices."""
     check_total(partition, len(dataset.train))
     total = partition.devices * partition.examples_per_device
     drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]

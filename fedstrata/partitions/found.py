@@ -29,7 +29,9 @@ def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assig
 
 
 def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
-    """Return the value of each device. Raises DataError if the data and the experiment disagree about the values."""
+    """Return the value of the column for each device. Raises DataError if the data and the experiment disagree about
+    the values.
+    """
     some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
     if partition.names is None:
         if len(found) != partition.devices:
@@ -44,7 +46,9 @@ def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
 
 
 def as_given(partition: GivenPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return, for each device, the training examples listed for it, and tests in the proportions of their labels."""
+    """Return, for each device, the training examples that are listed for it, and test examples with the same label
+    shares.
+    """
     total = len(dataset.train)
     train = _listed(partition, total) if partition.file is None else _owned(partition, partition.file, total)
     return Assignment(train=train, test=tests_like(train, labels_or_one_kind(dataset), seed))

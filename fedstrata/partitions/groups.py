@@ -27,9 +27,9 @@ from fedstrata.partitions.stock import (
 
 
 def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return examples of each device's labels. Devices draw in index order, without replacement.
+    """Return examples for each device with the labels of its group. Devices draw in index order, without replacement.
 
-    Tests have the proportions of the device's training labels, and the same shift.
+    Test examples have the label shares of the device's training examples, and the same shift.
     """
     kinds = kinds_of(dataset, partition.by)
     stock = Stock(kinds.train, kinds.count, [seed, TRAIN_ORDER])
@@ -44,7 +44,9 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
-    """Yield the labels that each device of the group may have. `place` is seed, group and first device."""
+    """Yield the labels that each device of the group may have. `place` has the numbers for the random draw: seed, group
+    and first device.
+    """
     seed, group_index, first = place
     labels = _labels_of(group, num_classes, where)
     number = group.labels_per_device or len(labels)
@@ -77,7 +79,9 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
 
 
 def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
-    """Return how many examples of each label a device takes from the rest. `place` is seed, group and device."""
+    """Return how many of the remaining examples of each label a device takes. `place` has the numbers for the random
+    draw: seed, group and device.
+    """
     seed, group_index, device = place
     available = np.zeros_like(left)
     available[labels] = left[labels]

@@ -1,6 +1,7 @@
-"""The examples that each device owns: a pure function of the experiment, the data set's labels and the device.
+"""The examples that each device owns. They depend only on the experiment, the labels of the data set and the device's
+index.
 
-All splits are index arithmetic over labels. The split is made once for all devices and kept as long as the data set.
+All splits compute with indices and labels. The split is made once for all devices and kept as long as the data set.
 Only the inputs of the requested device are copied. No training example goes to two devices.
 """
 
@@ -74,7 +75,9 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
 
 
 def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:
-    """Return all examples of the folder. Raises DataError if the folder has no tests, or tests are set aside, too."""
+    """Return all examples of the board's folder. Raises DataError if the folder has no tests, or if it has tests and
+    `test_share` is also set.
+    """
     everything = np.arange(len(dataset.train))
     if (partition.test_share is None) != bool(len(dataset.test)):
         raise DataError("a folder has test examples, or partition.test_share says how many are set aside: one of them")
@@ -109,8 +112,8 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
-    """Raise the errors of `device_data`, and DataError for a device with more examples than `bounds` allow, before
-    devices start.
+    """Raise the errors of `device_data` before devices start, and DataError for a device with more examples than
+    `bounds` allow.
     """
     if isinstance(experiment.partition, LocalPartition):
         return
@@ -123,7 +126,9 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
-    """Return the assignment, computed once per data set, partition and seed. The data set's end frees it."""
+    """Return the assignment, computed once per data set, partition and seed. It is deleted together with the
+    data set.
+    """
     known = _assignments.setdefault(dataset, {})
     key = (experiment.partition, experiment.seed)
     if key not in known:

@@ -1,5 +1,5 @@
-"""Examples that a split sets aside: a share of each device's own examples for tests, and public examples without an
-owner.
+"""Examples that a split sets apart: a share of each device's own examples for tests, and public examples that no device
+owns.
 """
 
 from dataclasses import replace
@@ -24,9 +24,10 @@ from fedstrata.partitions.stock import (
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return the split with the public examples, and with tests from devices' own data, if the partition asks for them.
+    """Return the split with public examples, and with tests from the devices' own data, if the partition asks for
+    these.
 
-    The public examples come from the examples that devices leave, so they change nothing in what a device owns.
+    Public examples are chosen from the examples that no device takes, so devices own the same examples as without them.
 
     Raises:
         ExperimentError: the data set has no such label.
@@ -52,8 +53,8 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
 
 
 def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, seed: int) -> Assignment:
-    """Return the split in which the public examples with a device's labels are its tests. Other test examples are
-    unused.
+    """Return the split in which a device's tests are the public examples with its labels. Other test examples are not
+    used.
     """
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
@@ -74,7 +75,9 @@ def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> 
 def own_tests(
     partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
 ) -> tuple[Indices, Indices]:
-    """Return a device's examples for training, and the share, rounded to whole examples, for its tests."""
+    """Return a device's examples for training, and its tests: a share of all its examples, rounded to a whole
+    number.
+    """
     share = partition.test_share or 0.0
     held_out = round(share * len(indices))
     if held_out in {0, len(indices)}:

@@ -1,4 +1,6 @@
-"""The changes of a group to its devices' examples: turned images (covariate shift), renamed labels (concept shift)."""
+"""The changes of a group to its devices' examples: turned images (covariate shift) or renamed labels (concept
+shift).
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +16,9 @@ from fedstrata.partitions.stock import LABEL_PERMUTATION
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shift:
-    """Hold quarter turns counter-clockwise, and the new name of each label, shape (num_classes,), if labels change."""
+    """Hold the number of quarter turns counter-clockwise and, if labels change, the new name of each label, shape
+    (num_classes,).
+    """
 
     quarter_turns: int = 0
     new_labels: NDArray[np.int64] | None = None
@@ -25,7 +29,7 @@ class Shift:
         return bool(self.quarter_turns) or self.new_labels is not None
 
     def apply(self, examples: Examples) -> Examples:
-        """Return the examples, turned and renamed."""
+        """Return the examples with turned images and renamed labels."""
         if self.quarter_turns:
             examples = turned(examples, self.quarter_turns)
         if self.new_labels is not None:

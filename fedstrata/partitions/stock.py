@@ -1,4 +1,4 @@
-"""Tools for all kinds of partition: piles of examples by label, and ways to divide a number."""
+"""Tools for all kinds of partition: examples in piles by label, and ways to divide a number into parts."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds:
-    """Hold the label of each example, or its value of another column, as numbers from 0 to `count` − 1."""
+    """Hold, for each example, its label or its value of another column, as a number from 0 to `count` − 1."""
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -26,14 +26,14 @@ class Kinds:
 
 
 def kinds_of(dataset: Dataset, by: str | None) -> Kinds:
-    """Return the kinds of a column, or of the labels if the column is None. Raises DataError if the column is
-    missing.
+    """Return the kind of each example: its value of the column, or its label if the column is None. Raises DataError if
+    the column is missing.
     """
     return Kinds(train=dataset.train.column(by), test=dataset.test.column(by), count=len(dataset.values(by)))
 
 
 def labels_or_one_kind(dataset: Dataset) -> Kinds:
-    """Return the kinds of the labels. Without labels all examples have the same kind."""
+    """Return the label of each example as its kind. Without labels all examples have the same kind."""
     if dataset.train.has_labels:
         return kinds_of(dataset, None)
     train, test = (np.zeros(len(part), np.int64) for part in (dataset.train, dataset.test))
@@ -46,7 +46,7 @@ def no_indices() -> Indices:
 
 
 class Stock:
-    """Hold the examples of each label in a random order, and hand them out from the top."""
+    """Hold the examples of each label in a random order, as a pile from which examples are taken."""
 
     def __init__(self, labels: NDArray[np.int64], num_classes: int, address: list[int]) -> None:
         self._piles = [
@@ -63,14 +63,16 @@ class Stock:
         return left
 
     def take(self, counts: Counts) -> Indices:
-        """Return the next `counts` examples of each label, sorted by label. An exhausted pile starts again."""
+        """Return the next `counts` examples of each label, sorted by label. If a pile is empty, it starts again."""
         starts, self._taken = self._taken, self._taken + counts
         rows = zip(self._piles, starts, counts, strict=True)
         return np.concatenate([pile.take(np.arange(start, start + count), mode="wrap") for pile, start, count in rows])
 
 
 def level(total: int, available: Counts) -> Counts:
-    """Return counts with sum `total`, as equal as `available` allows. `available` must hold this many."""
+    """Return counts with the sum `total`, as equal as `available` allows. The sum of `available` must be at least
+    `total`.
+    """
     counts = np.zeros_like(available)
     while total > 0:
         has_more = np.flatnonzero(available > counts)
@@ -82,7 +84,9 @@ def level(total: int, available: Counts) -> Counts:
 
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
-    """Return how often each label comes up in `total` draws by `shares` from the rest `left`."""
+    """Return how often each label is drawn in `total` draws with the probabilities `shares`, out of the examples
+    `left`.
+    """
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:
         more = left - counts
@@ -94,11 +98,11 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
 
 
 def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
-    """Return equally many test examples for each device, in the proportions of its training labels.
+    """Return the same number of test examples for each device, with the label shares of its training examples.
 
-    Devices get different examples until a label is used up. Then its examples are given out again, so that a device is
-    tested on its own labels. No device gets an example twice. A device with too few test examples for its labels gets
-    fewer.
+    Devices get different examples until all examples of a label are used. Then these are used again, so that every
+    device is tested on its own labels. No device gets an example twice. A device gets fewer examples if there are too
+    few with its labels.
     """
     stock = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
     share = max(1, len(kinds.test) // len(train))
@@ -110,7 +114,9 @@ def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
 
 
 def apportioned(total: int, weights: Counts) -> Counts:
-    """Return counts with sum `total` in proportion to `weights`, by largest remainders; zeros without weights."""
+    """Return counts with the sum `total` in proportion to `weights`, by largest remainders; zeros if all
+    weights are 0.
+    """
     if not weights.sum():
         return np.zeros_like(weights)
     counts, remainders = np.divmod(total * weights, weights.sum())

@@ -1,4 +1,4 @@
-"""Partition `tasks`: groups of devices. Each device has examples of its own task, and a minority from other tasks."""
+"""Partition `tasks`: each device has most examples from its own task, and a minority from other tasks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices,
 
 
 def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return, for each device, most examples from its own task and a minority from others. Tests are from its own task
-    only.
+    """Return, for each device, most examples from its own task and a minority from other tasks. Tests are only from its
+    own task.
 
-    The examples for all own parts are taken first. Examples are sorted by label and dealt like cards. So devices of a
-    task differ by at most one example per label, in the own part as in the minority.
+    The examples from devices' own tasks are taken first. Examples are sorted by label and dealt to the devices of a
+    task in turn. So these devices differ by at most one example per label, both in their own task and in the minority.
     """
     kinds = kinds_of(dataset, partition.by)
     _check_labels(partition, kinds.count)
@@ -43,14 +43,14 @@ def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
 
 
 def _minority_sizes(partition: TaskPartition) -> list[int]:
-    """Return, for each task, how many examples of each device come from other tasks."""
+    """Return, for each task, how many examples from other tasks each of its devices has."""
     if len(partition.tasks) == 1:
         return [0]
     return [round(task.examples_per_device * partition.minority_ratio) for task in partition.tasks]
 
 
 def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of its own labels its devices take together, as even as the data
+    """Return, for each task, how many examples of each of its labels its devices have together, as equal as the data
     allow.
     """
     owner, counts = _labels_of(partition, len(left)), []
@@ -67,11 +67,12 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
 
 
 def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of other labels its devices take together, as even as the data allow.
+    """Return, for each task, how many examples of each other label its devices have together, as equal as the data
+    allow.
 
     A task may use every label except its own. If examples are scarce, an earlier task must leave examples that a later
-    task can use. So it must take some of the later task's own labels (`owed`). Then all tasks are served if any
-    assignment can serve them (Hall's theorem). `_check_minority` refuses other partitions.
+    task can use. So it must take some of the later task's own labels (`owed`). Then all tasks get their examples if any
+    assignment makes this possible (Hall's theorem). `_check_minority` refuses other partitions.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

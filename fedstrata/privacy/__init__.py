@@ -1,1 +1,1 @@
-"""Differential privacy of updates: budgets, noise on what leaves a device, and its report in the record."""
+"""Differential privacy of updates: how much noise, the noise itself, and its report in the record."""

@@ -1,4 +1,4 @@
-"""The noise of a run for the record and `fedstrata check`: ε and δ, what they cover, and what they do not cover."""
+"""The report of noise, for the record and `fedstrata check`: ε and δ, what they cover, and what they do not cover."""
 
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
@@ -19,8 +19,8 @@ def not_covered(experiment: Experiment) -> tuple[str, ...]:
 
 
 class EpsilonSpent:
-    """Compute ε of a run's updates so far. Each status asks for ε, which is computed anew only after further
-    releases.
+    """Compute ε of a run's updates so far. It is computed again only if there were further releases since the last
+    time.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -28,7 +28,7 @@ class EpsilonSpent:
         self._last = 0, 0.0  # releases, and what they come to
 
     def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
-        """Return ε after this many global rounds, including the open one; None without noise on updates."""
+        """Return ε after this many global rounds, the open one included; None without noise on updates."""
         if self._budget is None:
             return None
         begun = min(global_rounds + 1, self._training.global_rounds) if is_grouped else 0
@@ -39,13 +39,15 @@ class EpsilonSpent:
 
 
 def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
-    """Return ε against a reader who sees only sums; None if nobody promises this."""
+    """Return ε for a reader who sees only sums of updates; None without secure aggregation or if updates are protected
+    singly.
+    """
     masks = experiment.secure_aggregation
     return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
 
 
 def privacy_lines(experiment: Experiment) -> list[str]:
-    """Return lines for a person: what is private, in which sense, and what is not private."""
+    """Return lines of text that say which values are private, in which sense, and which are not private."""
     privacy, budget, said = experiment.privacy, budget_of(experiment), []
     if privacy is None:
         return []

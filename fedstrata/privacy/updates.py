@@ -1,10 +1,10 @@
-"""Updates under differential privacy: the device shortens and noises each update before it sends it.
+"""Updates under differential privacy: before a device sends an update, it shortens the update and adds noise.
 
-The unit is all data of a device, replaced by any other data: two updates of length at most `clip` are at most 2 ·
-`clip` apart. Every device has weight one, because a weighted mean moves by its largest weight. Sources: McMahan,
-Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, for shortened updates of
-equal weight; Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), by which T adaptive Gaussian releases
-equal one release with 1/√T of the noise. The noise of one follows Balle & Wang, ICML 2018.
+The unit is all data of a device, replaced by any other data: two updates of length at most `clip` differ by at most 2 ·
+`clip`. Every device has weight one in means. Sources: McMahan, Ramage, Talwar, Zhang, Learning Differentially Private
+Recurrent Language Models, ICLR 2018, for shortened updates of equal weight; Dong, Roth, Su, Gaussian Differential
+Privacy, JRSS-B 84 (2022), for T releases, which reveal as much as one release with 1/√T of the noise. The noise of one
+release follows Balle & Wang, ICML 2018.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every devic
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBudget:
-    """Hold the amount of noise on updates, and the resulting ε."""
+    """Hold how much noise updates get, and the resulting ε."""
 
     settings: UpdatePrivacy
     rounds: int  # LPS rounds of the whole run
@@ -53,7 +53,7 @@ class UpdateBudget:
 
     @cached_property
     def multiplier(self) -> float:
-        """The noise on the covered values, as a multiple of the distance by which one device moves them."""
+        """The noise on the protected values, as a multiple of the distance by which one device can change them."""
         settings = self.settings
         if settings.noise_multiplier is not None:
             return settings.noise_multiplier / 2
@@ -66,14 +66,12 @@ class UpdateBudget:
 
     @property
     def reach(self) -> float:
-        """The bound on every value that a device sends."""
+        """The largest absolute value that a device can send."""
         return self.settings.clip + FARTHEST * self.deviation
 
     @property
     def grid(self) -> float:
-        """The inverse of the step of all values that a device sends. float32 holds all these multiples, and no finer
-        ones.
-        """
+        """The inverse of the step between values that a device sends. All these values are exact in float32."""
         return 2.0 ** min(SUM_BITS, FLOAT32_BITS - math.ceil(math.log2(self.reach)))
 
     @cached_property
@@ -82,7 +80,9 @@ class UpdateBudget:
         return self.epsilon_after(self.releases)
 
     def check_round(self, device_index: int, lps_round: int) -> None:
-        """Refuse a round that ε does not count, even if an LPS asks for it. Raises PayloadError."""
+        """Refuse to send an update in a round that ε does not cover, even if an LPS asks for it. Raises
+        PayloadError.
+        """
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
             raise PayloadError(
@@ -91,7 +91,7 @@ class UpdateBudget:
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:
-        """Return ε of this many releases, with the noise of `devices` devices in each sum; by default, of the usual
+        """Return ε of this many releases. Each sum has the noise of `devices` devices; by default, of the usual
         number.
         """
         if not releases:
@@ -117,7 +117,9 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Return the cohorts of each round, if only some devices are asked and the seed alone decides which."""
+    """Return the cohorts of each round, if only some devices are asked and only the seed decides which;
+    otherwise None.
+    """
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
     if (
@@ -132,17 +134,17 @@ def _cohorts(experiment: Experiment) -> Cohorts | None:
 
 
 def weight_of(experiment: Experiment, num_examples: int) -> int:
-    """Return the weight of a device in a mean: its number of examples, or 1 if updates are private."""
+    """Return the weight of a device in a mean: its number of examples, or 1 if updates carry noise."""
     return 1 if experiment.privacy is not None and experiment.privacy.updates is not None else num_examples
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """Return a device's update for sending, shape (size,): shortened, on the grid, with noise.
+    """Return a device's update as it is sent, shape (size,): shortened, rounded to the grid, with noise.
 
-    An update that is not finite becomes zeros, because a release must not depend on whether training diverged.
+    An update that is not finite is replaced by zeros, because a release must not show whether training diverged.
 
     Raises:
-        PayloadError: the device is not asked in this round.
+        PayloadError: the device may not send an update in this round.
     """
     budget.check_round(device_index, lps_round)
     scale = _scale(update, budget.settings.clip)
@@ -169,8 +171,8 @@ def _scale(update: Flat, clip: float) -> float | None:
 
 
 def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield the shortened update as multiples of 1 / grid, piece by piece, rounded towards zero so that its length
-    cannot grow.
+    """Yield the shortened update as multiples of 1 / grid, piece by piece. Values are rounded towards zero, so that the
+    length cannot grow.
     """
     for start in range(0, len(update), PIECE):
         piece = update[start : start + PIECE].astype(np.float64)

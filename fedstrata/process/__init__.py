@@ -1,1 +1,1 @@
-"""The needs of every process: start and stop, logs, metrics, HTTP, deadlines and pauses."""
+"""What every process needs: start and stop, logs, metrics, HTTP, deadlines and pauses."""

@@ -1,4 +1,4 @@
-"""Network addresses in the notation of users."""
+"""Network addresses as users write them."""
 
 import socket
 from contextlib import closing
@@ -29,11 +29,11 @@ def has_ipv6() -> bool:
 
 
 def numbered_address(address: str, number: int) -> str:
-    """Return `host:port`. With `+` at its end, the port counts up with the number: for 2, `host:50060+` is
-    `host:50062`.
+    """Return `host:port` for the process with this number. If the address ends in `+`, the number is added to the port:
+    for 2, `host:50060+` is `host:50062`.
 
     Raises:
-        AddressError: the text has another form, or the port exceeds the largest port.
+        AddressError: the text has another form, or the port is too large.
     """
     if not address.endswith("+"):
         return joined_address(*split_address(address))
@@ -55,7 +55,7 @@ def loopback() -> str:
 
 
 def any_port() -> str:
-    """Return an address for a process that only this machine may reach, with a port that the kernel chooses."""
+    """Return an address that only processes of this machine can reach. The kernel chooses the port."""
     return joined_address(loopback(), 0)
 
 
@@ -65,7 +65,7 @@ def joined_address(host: str, port: int) -> str:
 
 
 def _answers(host: str) -> bool:
-    """Return whether a connection of this machine to itself succeeds."""
+    """Return whether this machine can connect to itself at this host."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, 0), family=family)) as server:

@@ -1,6 +1,6 @@
-"""The arithmetic of a process: OpenBLAS chooses its kernel by processor or environment when NumPy is loaded.
+"""The arithmetic of a process. OpenBLAS chooses its code (kernel) by processor or environment when NumPy is loaded.
 
-This module imports nothing that computes, so the environment can be set before.
+This module imports nothing that computes, so that the environment can be set before NumPy is loaded.
 """
 
 import os
@@ -10,7 +10,7 @@ SCRUBBED = ("OPENBLAS_", "OMP_", "MKL_", "GOTO_")
 
 
 def scrub_environment() -> None:
-    """Delete the shell's settings for arithmetic, so that a shell and a pod compute the same bits."""
+    """Delete environment variables that change arithmetic, so that every shell and pod computes the same bits."""
     for name in [name for name in os.environ if name.startswith(SCRUBBED)]:
         del os.environ[name]
 

@@ -1,4 +1,4 @@
-"""The limit on a process's open files and connections, and what happens at the limit."""
+"""The limit on a process's open files and connections, and what the process does when it is reached."""
 
 import errno
 import resource
@@ -17,10 +17,10 @@ OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # longer than a connection is kept that says
 
 
 def raise_limit() -> int:
-    """Raise this process's limit on open files to its hard limit, and return the limit.
+    """Raise this process's limit on open files to its hard limit, and return the new limit.
 
     Raises:
-        ResourceError: the limit is too low for a start.
+        ResourceError: the limit is too low for the process to start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MOST_FILES:
@@ -33,7 +33,7 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once, with some files left for the server itself."""
+    """Return how many connections a server may have at once. Some files are kept for the server itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

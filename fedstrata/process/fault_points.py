@@ -1,9 +1,8 @@
-"""Named points of the code at which a process can be set to die, so that tests can cause a crash at a critical moment.
+"""Named points of the code at which tests can let a process die, to cause a crash at a critical moment.
 
-Nothing happens unless the environment says so: FEDSTRATA_DIE_AT is a JSON list of `{"point", "round", "count",
-"marker"}`. A process kills itself by SIGKILL, without a flush or a message, when it reaches the point for the
-`count`-th time, in that round if one is given. First it makes the marker file, so a restarted process does not die
-again.
+Nothing happens unless the environment variable FEDSTRATA_DIE_AT is set, to a JSON list of `{"point", "round", "count",
+"marker"}`. A process kills itself by SIGKILL when it reaches the point for the `count`-th time, in that round if one is
+given. Before, it makes the marker file, so that the restarted process does not die again.
 """
 
 import json
@@ -43,7 +42,7 @@ _ORDERS = _orders()
 
 
 def reach(point: Point, round_number: int | None = None) -> None:
-    """Kill this process if it is set to die at this point and has not done so before."""
+    """Kill this process if FEDSTRATA_DIE_AT names this point and the marker file does not exist yet."""
     for order in _ORDERS:
         if order.point != point or order.round not in {None, round_number}:
             continue

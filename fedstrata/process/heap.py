@@ -1,8 +1,8 @@
-"""The C library's heap: how much freed memory a process keeps between rounds.
+"""The heap of the C library: how much freed memory a process keeps for later use.
 
-A chunk of 1 MiB takes several buffers on its way, and a step of training takes a dozen. If a MiB goes back to the
-kernel and is requested again, it costs 256 page faults, which take longer than sending its bytes. With another C
-library than glibc both functions do nothing.
+A chunk of 1 MiB takes several buffers, and a step of training a dozen. If a MiB goes back to the kernel and is
+requested again, this costs 256 page faults, which take longer than sending the bytes. With another C library than glibc
+both functions do nothing.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ MIB = 1 << 20
 def keep_for_chunks() -> None:
     """Let a server's heap keep the freed memory of chunks, but not of models.
 
-    All threads share one heap. With separate heaps, each thread would keep the largest chunks that it has ever handled.
+    All threads use one heap. With separate heaps, each thread would keep as much memory as its largest chunks took.
     """
     _set({M_MMAP_THRESHOLD: 2 * MIB, M_TRIM_THRESHOLD: 8 * MIB, M_ARENA_MAX: 1})
 

@@ -46,8 +46,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own.
 
-        Above the limit, close the oldest connection of the address with the most connections, so that probes are always
-        answered. A new connection is dropped while all others are still closing.
+        If there are too many connections, close the oldest connection of the address with the most connections, so that
+        health probes are always answered. If all others are already being closed, drop the new connection.
         """
         if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
             self.shutdown_request(request)
@@ -61,14 +61,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that broke. Otherwise a peer that opens and resets connections fills the log with
+        """Ignore broken connections. Otherwise a peer that opens and resets connections would fill the log with
         tracebacks.
         """
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def _hang_up(self, request: socket.socket) -> None:
-        """Close a connection, so that its thread reads the end."""
+        """Close a connection, so that its thread stops reading."""
         self._from.pop(request, None)
         with suppress(OSError):  # it has ended by itself
             request.shutdown(socket.SHUT_RDWR)
@@ -81,7 +81,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def stay(self, request: socket.socket) -> bool:
-        """Let a connection last while its peer reads; return False if too many connections last."""
+        """Keep a connection open while its peer reads; return False if there are too many such connections."""
         if request not in self._staying and len(self._staying) >= MOST_STAYING:
             return False
         if request in self._open:  # else it was hung up on
@@ -90,14 +90,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         return True
 
     def service_actions(self) -> None:
-        """Close slow connections, a few times per second. Their threads then read the end."""
+        """Close slow connections, a few times per second. Their threads then stop reading."""
         now = time.monotonic()
         for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
             with suppress(OSError):  # it has ended by itself
                 request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Bind without the reverse look-up of the host name in the standard server."""
+        """Bind without looking up the host name, which the standard server does."""
         # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
@@ -114,11 +114,11 @@ class _Quiet(WSGIRequestHandler):
     server: _Server
 
     def get_environ(self) -> "WSGIEnvironment":
-        """Return a request's environment, with a function that lets its connection last."""
+        """Return a request's environment, with a function that keeps its connection open."""
         return super().get_environ() | {STAY: partial(self.server.stay, self.connection)}
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing: requests of probes and scrapers are not events."""
+        """Log nothing, because requests of probes and scrapers are not events."""
 
 
 class StatusServer:
@@ -132,7 +132,8 @@ class StatusServer:
         beside: "WSGIApplication | None" = None,
         names: Iterable[str] = (),
     ) -> None:
-        """Bind `address` (host:port, port 0 for any); `beside` answers all other paths.
+        """Bind `address` (host:port; with port 0 the kernel chooses one). The application `beside` answers all other
+        paths.
 
         The host name of a request must be this machine's, an address, a name of Kubernetes or one of `names`. Other
         names are refused, because an attacker's page may point a name of its own to this machine (DNS rebinding).
@@ -187,9 +188,7 @@ def _name_in(host: str) -> str:
 
 
 def _is_nobody_elses(name: str) -> bool:
-    """Return whether a name is an address, or a name that no stranger can own: a name without a dot, or of
-    Kubernetes.
-    """
+    """Return whether no stranger can own a name: an address, a name without a dot, or a name of Kubernetes."""
     if "." not in name or name.endswith(NOBODY_ELSES):
         return True
     try:

@@ -1,4 +1,4 @@
-"""JSON for every reader: a number that is not finite becomes null, because JSON has no such numbers."""
+"""JSON that every program can read. A number that is not finite becomes null, because JSON has no such numbers."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def json_text(value: object, **how: Any) -> str:
-    """Return a document as JSON. `how` goes to `json.dumps`. No number causes an error."""
+    """Return a document as JSON text. `how` is passed to `json.dumps`. Numbers that are not finite cause no error."""
     try:
         return json.dumps(value, allow_nan=False, **how)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Logs on standard error: one JSON object per event with its fields. The level INFO alone tells the story of a run."""
+"""Logs on standard error: one JSON object per event with its fields. The events of level INFO describe the run."""
 
 import io
 import logging
@@ -29,7 +29,7 @@ def configure_logs(level: str = "INFO") -> None:
 
 
 def print_whatever_comes() -> None:
-    """Print letters that the locale lacks as escapes. Otherwise such a letter would end the program."""
+    """Print letters that the locale lacks as escapes. Without this such a letter would end the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,6 +1,6 @@
-"""The measurements of a process about itself, at /metrics: bytes per link, rounds, updates.
+"""The metrics of a process, served at /metrics: bytes per link, rounds, updates.
 
-Bytes are counted where messages are serialised and parsed (`fedstrata.rpc.counting`), never computed.
+Bytes are counted when messages are serialised and parsed (`fedstrata.rpc.counting`). They are never estimated.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKey:
-    """Hold the place where bytes were counted: the link, the direction, the kind and the end."""
+    """Name a count of bytes: the link, the direction, the kind and the end of the link."""
 
     link: str
     direction: str
@@ -46,7 +46,7 @@ class LinkMeter(Collector):
         return add
 
     def go_on_from(self, counts: Mapping[LinkKey, int]) -> None:
-        """Add the counts of this process before its restart. If there are several notes of a count, the largest is
+        """Add the counts that this process had before its restart. If a count was saved several times, the largest is
         used.
         """
         for key, count in counts.items():
@@ -80,7 +80,7 @@ OUTCOMES = ("accepted", "late", "rejected")  # what becomes of an update
 
 
 class ProcessMetrics:
-    """The metrics of one process of a tier, in a registry of its own."""
+    """The metrics of one process of a tier, with a registry of their own."""
 
     def __init__(self, tier: str) -> None:
         self.tier = tier
@@ -142,7 +142,7 @@ class ProcessMetrics:
         self._run.progressed.set_to_current_time()
 
     def waits(self, seconds: Mapping[str, float], awaited: int) -> None:
-        """Show how long the run has waited for whom, and the number of all awaited children."""
+        """Show how long the run has waited for each device or LPS, and the number of all that it waits for."""
         for who in self._run.named - set(seconds):
             self._run.waits.remove(who)
         for who, waited_s in seconds.items():
@@ -166,7 +166,7 @@ class ProcessMetrics:
             self._devices.labels(state).set(count)
 
     def evaluated(self, lps_id: str, gauges: Mapping[str, str], measured: Mapping[str, float | None]) -> None:
-        """Show the loss and the metrics of a cluster. `gauges` names each metric's gauge."""
+        """Show the loss and the metrics of a cluster. `gauges` has the gauge of each metric."""
         for name, gauge in gauges.items():
             if name not in self._measured:
                 about = f"At the GPS: {name} of a cluster's last measured model on held-out examples."
@@ -178,7 +178,7 @@ class ProcessMetrics:
 
 
 class _RunMetrics:
-    """Hold the metrics of the whole run, which only the GPS shows. Without a registry they are not shown."""
+    """Hold the metrics of the whole run, which only the GPS shows."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.info = Gauge(

@@ -1,11 +1,11 @@
-"""Files and folders that only their owner may open, because state may contain models and keys."""
+"""Files and folders that only their owner may open, because they may contain models and keys."""
 
 import os
 from pathlib import Path
 
 
 def only_the_owner(path: str, flags: int) -> int:
-    """Open a file, for `open(..., opener=...)`. Only the owner may open a new file."""
+    """Open a file for use as `open(..., opener=...)`. If the file is new, only its owner may open it."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,4 +1,4 @@
-"""The start of every service process, the report of its addresses, and its end."""
+"""How every service process starts, reports its addresses, and ends."""
 
 import argparse
 import asyncio
@@ -60,8 +60,8 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """Return a folder. A missing folder is made for its owner alone. Raises OutputError if it cannot be made or
-    written.
+    """Return the path of a folder. A missing folder is made, and only its owner may open it. Raises OutputError if it
+    cannot be made or written.
     """
     path = Path(text)
     try:
@@ -79,10 +79,10 @@ def say_listening(**addresses: str) -> None:
 
 
 def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int | None]]) -> NoReturn:
-    """Run a service until its work is done or a signal stops it. The exit codes are those of `fedstrata.errors`.
+    """Run a service until its work is done or a signal stops it. Exit with a code of `fedstrata.errors`.
 
-    If `main` returns None, a signal stopped it before its work was done. Then the process ends with the exit code of
-    the signal, 143 for SIGTERM. So a supervisor knows that the process is still needed.
+    If `main` returns None, a signal has stopped it before its work was done. Then the exit code is the code of the
+    signal, 143 for SIGTERM, so that a supervisor knows that the process is still needed.
     """
     print_whatever_comes()
     configure_logs(options.log_level.upper())
@@ -132,10 +132,10 @@ def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
 
 
 def spare_what_is_loaded() -> None:
-    """Exclude all present objects, mostly modules, from garbage collection, because a pass over them takes 0.1 s.
+    """Exclude all present objects, mostly modules, from garbage collection, because one collection of them takes 0.1 s.
 
-    Other objects are collected less often than by default. With 2,000 devices the collection took an eighth of a device
-    process's time.
+    Other objects are collected less often than by default. With 2,000 devices, collections took an eighth of the time
+    of a device process.
     """
     gc.collect()
     gc.freeze()
@@ -143,7 +143,7 @@ def spare_what_is_loaded() -> None:
 
 
 async def first_of(stop: asyncio.Event, work: Awaitable[int]) -> int | None:
-    """Return the result of the work, or None if a stop comes first; the work is cancelled then."""
+    """Return the result of the work. If a stop signal comes first, cancel the work and return None."""
     job, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

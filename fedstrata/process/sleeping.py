@@ -1,4 +1,4 @@
-"""Time on links: how long calls may take, how long a parent holds a call, and the pauses between attempts.
+"""Times of calls: how long a call may take, how long a parent waits before it answers, and pauses between attempts.
 
 This is the only module that waits on purpose.
 """
@@ -25,12 +25,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
-    """Return the deadline of a call with a payload that the parent may hold for `held_s`."""
+    """Return the deadline, in seconds, of a call with a payload. The parent may wait `held_s` before it answers."""
     return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
 
 
 def hold_s(children: int) -> float:
-    """Return how long a parent of this many children holds each call.
+    """Return how many seconds a parent with this many children waits before it answers that there is nothing new.
 
     >>> hold_s(100), hold_s(2_000)
     (20.0, 400.0)
@@ -39,27 +39,30 @@ def hold_s(children: int) -> float:
 
 
 def wall_time() -> float:
-    """Return seconds since 1970, as the clock was when the process started plus the time since then. A changed clock
-    changes no duration.
+    """Return seconds since 1970: the time at which the process started, plus the time since then. If somebody changes
+    the machine's clock, durations stay right.
     """
     return _STARTED_AT + time.monotonic()
 
 
 def since_ns(unix_ns: int) -> int:
-    """Return the time since `unix_ns`, in nanoseconds since 1970; 0 for a future time."""
+    """Return how many nanoseconds have passed since `unix_ns`, a time in nanoseconds since 1970; 0 for a future
+    time.
+    """
     return max(0, round(wall_time() * 1e9) - unix_ns)
 
 
 def pass_time(seconds: float) -> None:
-    """Wait where no event loop runs yet."""
+    """Wait in a program without a running event loop."""
     time.sleep(seconds)
 
 
 async def until_ns(at_ns: int, early_ns: int = 0) -> None:
-    """Wait until a time of the monotonic clock. A timer of whole milliseconds may end early, and is then set again.
+    """Wait until a time of the monotonic clock. The event loop's timer may end up to a millisecond early, and is then
+    set again.
 
-    A timer may also be late. With `early_ns` the timer ends this much earlier, and the loop's turns fill the rest,
-    which uses the processor.
+    A timer may also end late. With `early_ns` it is set this much earlier, and the rest of the time is spent in turns
+    of the event loop, which use the processor.
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
@@ -124,7 +127,7 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
 
 
 class Changes:
-    """Wake the waiting callers whenever their condition may hold. Their time-outs share one timer."""
+    """Wake all waiting callers when their condition may have become true. Their time-outs share one timer."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, asyncio.Future[bool]]] = []  # a heap, by when their time is over
@@ -134,7 +137,7 @@ class Changes:
 
     @property
     def next(self) -> asyncio.Event:
-        """The event that is set when the clock moves next."""
+        """The event that is set at the next call of `tell`."""
         if self._next is None:
             self._next = asyncio.Event()
         return self._next
@@ -176,16 +179,16 @@ def _wake(waiting: "asyncio.Future[bool]", *, is_over: bool) -> None:
 
 
 class Alarm:
-    """Use one timer for many times. The alarm rings at the earliest requested time, or slightly earlier."""
+    """Use one timer for many times. The alarm calls a function at the earliest requested time, or slightly earlier."""
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """Set the function `ring`, which receives the time up to which everything is due."""
+        """Set the function `ring`. It is called with a time, and everything up to this time is due."""
         self._ring = ring
         self._timer: asyncio.Handle | None = None
         self._rings_at = math.inf
 
     def ring_by(self, when: float) -> None:
-        """Ring at this time of the running loop, or earlier."""
+        """Call the function at this time of the running loop, or earlier."""
         if when < self._rings_at:
             self.close()
             self._timer = asyncio.get_running_loop().call_at(when, self._fire)
@@ -203,9 +206,9 @@ class Alarm:
 
 
 class TimeLimit:
-    """Limit the time of one step after another, like `asyncio.timeout` but with one timer.
+    """Limit the time of several steps, one after another, like `asyncio.timeout` but with one timer.
 
-    A step that ends in time leaves the timer unchanged. A timer that fires too early is set again.
+    If a step ends in time, the timer stays as it is. If the timer then fires too early, it is set again.
     """
 
     def __init__(self) -> None:
@@ -236,7 +239,7 @@ class TimeLimit:
                 task.uncancel()
 
     def close(self) -> None:
-        """Cancel the timer, unless a step under way still needs it."""
+        """Cancel the timer, unless a running step still needs it."""
         if self._task is None:
             self._alarm.close()
 

@@ -1,1 +1,1 @@
-"""The run record: each table is declared once. The GPS writes the tables, and the experimenter reads them."""
+"""The run record. Each table is declared once; the GPS writes the tables, and the experimenter's programs read them."""

@@ -55,7 +55,7 @@ ENERGY = Table(EnergyRow)
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The energy of a device in an LPS round, or before training."""
+    """The energy that a device has used in an LPS round, or before training."""
 
     row: pb.LpsRound | None
     device: int
@@ -69,7 +69,9 @@ def spent_by(
     times: RunTimes,
     carried_before: Iterable[pb.Carried] = (),
 ) -> list[Spent]:
-    """Return the energy of questions before training, then of each round; on the real clock, as measured."""
+    """Return the energy of the questions before training, and then of each round. On the real clock, energy follows
+    from measured durations.
+    """
     model = DeviceEnergy(experiment)
     found = _spent(model, None, times.before, carried_before)
     for row in rows:
@@ -107,7 +109,7 @@ def _as_joules(energy_fj: int) -> str:
 
 
 def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergySummary:
-    """Return the sums of the energy, by device and in all."""
+    """Return the sums of the energy, per device and of all devices."""
     by_device = dict.fromkeys(device_ids, 0)
     for each in spent:
         by_device[device_ids[each.device]] += each.energy.total
@@ -121,10 +123,12 @@ def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergyS
 
 
 class EnergySoFar:
-    """Sum the energy of reported LPS rounds. A row that is reported again counts once."""
+    """Add up the energy of reported LPS rounds. A row that is reported twice counts once."""
 
     def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Set `rows_after`, which returns the LpsRound messages written after a place, each with its own place."""
+        """Set `rows_after`, which returns the LpsRound messages that were written after a position, each with its own
+        position.
+        """
         self._is_on = counts_energy(experiment)
         self._rows_after = rows_after
         self._model = DeviceEnergy(experiment)
@@ -133,7 +137,7 @@ class EnergySoFar:
         self._total_fj = 0
 
     def joules(self) -> float:
-        """Return the joules of all devices so far; 0 if the experiment does not count them."""
+        """Return the joules of all devices so far; 0 if the experiment has no section `energy`."""
         for place, data in self._rows_after(self._seen) if self._is_on else ():
             row = pb.LpsRound.FromString(data)
             spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))

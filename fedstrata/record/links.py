@@ -28,7 +28,7 @@ class Real:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class LinkRow:
-    """Hold the configured and the achieved values of a child's link in one direction, or of its computing."""
+    """Hold the configured and the achieved values of a child's link in one direction, or of a device's computing."""
 
     link: Link
     """Link. `device-gps` holds the answers before training, since the GPS last started."""

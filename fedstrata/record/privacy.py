@@ -1,4 +1,4 @@
-"""`privacy` of summary.json: the values that noise covered, with ε and δ, and the values that it did not cover."""
+"""`privacy` of summary.json: which values noise protected, with ε and δ, and which it did not protect."""
 
 from typing import Literal
 
@@ -41,7 +41,7 @@ class NoisedUpdates:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Hold the noise of a run."""
+    """Hold what summary.json says about the noise of a run."""
 
     noise: Literal["research", "protection"]
     """Source of the noise: `research` is a function of the seed, `protection` is secret."""
@@ -58,7 +58,7 @@ class Privacy:
 
 
 def privacy_summary(experiment: Experiment, spent: float | None = None) -> Privacy | None:
-    """Return the noise of a run for its record; None if the experiment has no section `privacy`."""
+    """Return what the record says about the noise of a run; None if the experiment has no section `privacy`."""
     privacy, budget = experiment.privacy, budget_of(experiment)
     if privacy is None:
         return None

@@ -33,13 +33,13 @@ class Relevance:
 
 
 def relevance_csv(relevance: Matrix, ids: Sequence[str]) -> Iterator[str]:
-    """Return the lines of relevance.csv, with numbers that read back to the bit."""
+    """Return the lines of relevance.csv. Reading the numbers gives the same bits."""
     rows = ([device_id, *(repr(float(value)) for value in row)] for device_id, row in zip(ids, relevance, strict=True))
     return csv_lines(["device", *ids], rows)
 
 
 def read_relevance(path: Path) -> Relevance | None:
-    """Return the matrix; None if it has no device, or the file is missing. Raises DataError."""
+    """Return the matrix of a file; None if it has no device, or the file is missing. Raises DataError."""
     table = csv_rows(path) if path.exists() else []
     ids = tuple(table[0][1:]) if table else ()
     if not ids:

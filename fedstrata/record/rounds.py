@@ -15,7 +15,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """Hold one LPS round. `loss` and all metrics are None if nobody measured the model."""
+    """Hold one LPS round. `loss` and all metrics are None if no device measured the model."""
 
     global_round: PositiveInt
     """Global round, counted from 1."""
@@ -56,7 +56,7 @@ class RoundsTable(Table[RoundRow]):
     """Declare rounds.csv, which has a column for each metric of the run's task."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
-        """Set the metrics, of which the first is the headline."""
+        """Set the metrics. The first is the main metric (headline)."""
         super().__init__(RoundRow)
         self._ranges = {metric.name: metric.range for metric in metrics}
         names = {
@@ -95,8 +95,8 @@ def _check_in_range(cell: str | None, least: float, most: float, said: str) -> N
 
 
 def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
-    """Return the mean loss as `loss` and the metrics, over held-out examples; None if devices have not measured the
-    model.
+    """Return the mean loss as `loss` and the metrics, over held-out examples; None if no device has measured
+    the model.
     """
     if not row.evaluated_examples:
         return None
@@ -104,7 +104,7 @@ def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
-    """Return the row for an LPS's report."""
+    """Return the row for what an LPS has reported about a round."""
     found = metrics_of(row, task) or {}
     return RoundRow(
         global_round=row.global_round + 1,
@@ -123,7 +123,7 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
 
 
 def page_row(row: RoundRow, headline: Metric) -> list[Any]:
-    """Return the cells of a row in the order of the page's columns, with the headline as the only metric."""
+    """Return the cells of a row in the order of the page's columns. The main metric is the only metric."""
     found = ((each.name, getattr(row, each.name)) for each in fields(row))
     return [value.get(headline.name) if name == "metrics" else value for name, value in found]
 
@@ -135,7 +135,7 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return a cell; an empty text for a number that was not measured."""
+    """Return the text of a cell; an empty text for a number that was not measured."""
     if value is None:
         return ""
     return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"

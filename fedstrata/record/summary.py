@@ -40,7 +40,7 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Name a device or LPS that took no part from some point on, and give the reason."""
+    """Name a device or LPS that took no part from some time on, and give the reason."""
 
     device: str
     """Device or LPS."""
@@ -64,7 +64,7 @@ class Adoption:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Replanning:
-    """Describe a plan that the GPS made in training."""
+    """Describe a plan that the GPS made during training."""
 
     global_round: PositiveInt
     """Global round of the plan, counted from 1."""
@@ -204,21 +204,21 @@ class Summary:
 
     @property
     def headline(self) -> Metric:
-        """The metric by which devices and runs are compared."""
+        """The main metric, by which devices and runs are compared."""
         return self.metrics[0]
 
     @property
     def of_headline(self) -> Measured:
-        """The values of the headline metric."""
+        """The values of the main metric."""
         return self.measured[self.headline.name]
 
     def mean_of(self, metric: Metric) -> float | None:
-        """Return the mean of a metric over clusters; None if the task lacks the metric, or nobody measured it."""
+        """Return the mean of a metric over clusters; None if the task lacks the metric, or no device measured it."""
         return self.measured[metric.name].clusters.get("mean") if metric.name in self.measured else None
 
     @property
     def mean(self) -> float | None:
-        """The mean of the headline metric over clusters."""
+        """The mean of the main metric over clusters."""
         return self.mean_of(self.headline)
 
     @property
@@ -227,7 +227,9 @@ class Summary:
 
     @property
     def by_lps(self) -> dict[str, tuple[str, ...]]:
-        """Return the devices of each LPS: of its cluster or, if clusters span LPSs, those that the LPS serves."""
+        """Return the devices of each LPS: the devices of its cluster or, if clusters span LPSs, the devices that it
+        serves.
+        """
         return self.clusters if self.homes is None else self.homes
 
     @property
@@ -272,7 +274,9 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a file in the form of `Summary`: the keys of each metric are in `measured`, by metric."""
+    """Return the content of a file as `Summary` needs it: the keys of each metric are moved to `measured`, by
+    metric.
+    """
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):
@@ -288,7 +292,7 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics that share a name with another key or column of the record. Raises ExperimentError."""
+    """Refuse metrics with the name of another key or column of the record. Raises ExperimentError."""
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     for metric in metrics:
         if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:

@@ -1,6 +1,6 @@
 """Tables of the record. The fields of a row's class are the columns of its file, for writing and for reading.
 
-Lines are made one by one, because a long run has many rows.
+Lines are made one at a time, because a long run has many rows.
 """
 
 import csv
@@ -51,7 +51,7 @@ class Table(Generic[R]):
         return [getattr(row, name) for name in self.columns]
 
     def lines(self, rows: Iterable[Iterable[object]]) -> Iterator[str]:
-        """Yield the lines of the file. Each row is given as its cells in the order of the columns."""
+        """Yield the lines of the file. Each row is given as a list of cells in the order of the columns."""
         return csv_lines(self.columns, rows)
 
     def read(self, path: Path) -> tuple[R, ...]:
@@ -88,7 +88,7 @@ class Table(Generic[R]):
 
 @checked_dataclass(frozen=True, kw_only=True)
 class OfRound:
-    """Hold the first columns of most tables."""
+    """Define the first columns of most tables: which round a row is about."""
 
     tier: Literal["before", "lps", "gps"]
     """`before`: the questions before training; `lps`: an LPS round; `gps`: a global round."""
@@ -104,12 +104,12 @@ BEFORE = ("before", "", "", "")  # these columns before training
 
 
 def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
-    """Return the first columns of an LPS round."""
+    """Return the first cells of a row about an LPS round."""
     return "lps", row.global_round + 1, row.lps_round + 1, row.home_id
 
 
 def of_global_round(global_round: int) -> tuple[object, ...]:
-    """Return the first columns of a global round, which is counted from 0 here."""
+    """Return the first cells of a row about a global round. The argument begins at 0, the cell at 1."""
     return "gps", global_round + 1, "", ""
 
 
@@ -145,7 +145,7 @@ def read_text(path: Path) -> str:
 
 
 def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
-    """Return a `kind` made from `values`. Raises DataError with the name of the first wrong key."""
+    """Return an object of the class `kind`, made from `values`. Raises DataError, which names the first wrong key."""
     try:
         return kind.validate_python(values)
     except ValidationError as error:
@@ -157,5 +157,5 @@ def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def as_seconds(duration_ns: int) -> str:
-    """Return nanoseconds as seconds, exactly: whole seconds and nine digits."""
+    """Return nanoseconds as text in seconds, exactly: whole seconds and nine digits."""
     return f"{duration_ns // 10**9}.{duration_ns % 10**9:09d}"

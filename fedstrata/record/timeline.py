@@ -1,4 +1,6 @@
-"""The virtual clock in the record: timeline.csv, flows.csv, from which it follows, and `virtual` of summary.json."""
+"""The virtual clock in the record: timeline.csv, flows.csv with the bytes from which the times follow, and `virtual` of
+summary.json.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Hold the seconds of a tier's rounds by part."""
+    """Hold how many seconds of a tier's rounds each part took."""
 
     down: Amount
     """Seconds in which models went down."""
@@ -55,7 +57,7 @@ class Virtual:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class TimelineRow(OfRound):
-    """Hold the times of the questions before training, of an LPS round, or of a global round."""
+    """Hold the times of one row: of the questions before training, of an LPS round, or of a global round."""
 
     begins_s: Amount
     """Virtual second at which the parent has the model of the round."""
@@ -82,7 +84,7 @@ TIMELINE = Table(TimelineRow)
 
 @checked_dataclass(frozen=True, kw_only=True)
 class FlowRow(OfRound):
-    """Hold the traffic between a parent and one child in a round, or for a question before training."""
+    """Hold the transfers between a parent and one child in a round, or for a question before training."""
 
     child: NonNegativeInt
     """Index of a device, or number of an LPS."""
@@ -100,7 +102,7 @@ class FlowRow(OfRound):
     """Number of `examples` that the device trained on before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """Return the row as the timeline's Exchanged."""
+        """Return the row as an `Exchanged` of the timeline."""
         work = pb.Work(
             examples=self.examples,
             busy_ns=busy_ns,
@@ -116,8 +118,8 @@ OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as t
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """Hold the times of the GPS: of the questions, from zero on, and of the global rounds, from the beginning of
-    training.
+    """Hold the times that the GPS knows: of the questions, which begin at 0, and of the global rounds, since training
+    began.
     """
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
@@ -189,7 +191,7 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
 
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
-    """Return the columns from begins_s on, for a round with times from another start."""
+    """Return the cells from begins_s on, for a round with times that begin at `since_ns`."""
     whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 
@@ -200,10 +202,10 @@ def _means(times: pb.RoundTimes) -> list[int]:
 
 
 def _summed(rounds: Iterable[pb.RoundTimes]) -> Parts:
-    """Return the sum of the parts over consecutive rounds."""
+    """Return the sum of each part over consecutive rounds."""
     return _named(sum(part) / 1e9 for part in zip(*(_means(times) for times in rounds), strict=True))
 
 
 def _named(seconds: Iterable[float]) -> Parts:
-    """Return seconds in the order of the parts; 0 for a missing part."""
+    """Return the seconds of each part, in the order of the parts; 0 for a missing part."""
     return Parts(**dict(zip(PARTS, [*seconds] or [0.0] * len(PARTS), strict=True)))

@@ -1,4 +1,4 @@
-"""The additions of a clock to a record: its tables, and its part of the summary."""
+"""What a clock adds to a record: its tables, and its keys of the summary."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

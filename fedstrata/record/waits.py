@@ -1,4 +1,6 @@
-"""waits.csv: each child's four parts of each round, on either clock, which show who waited for whom."""
+"""waits.csv: the four parts of each round for each child, with either clock. They show which child the others waited
+for.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """Hold the parts of one child's round."""
+    """Hold the parts of a round for one child."""
 
     tier: Literal["lps", "gps"]
     """`lps`: an LPS round; `gps`: a global round."""
@@ -36,12 +38,12 @@ class WaitRow(OfRound):
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """Each part with its seconds, in the order in which they happen."""
+        """Each part with its seconds, in order of time."""
         return [(part, getattr(self, f"{part}_s")) for part in PARTS]
 
     @property
     def busy_s(self) -> float:
-        """The time of the child's own work, without its wait."""
+        """The time in which the child received, computed and sent, without waiting."""
         return self.down_s + self.compute_s + self.up_s
 
 
@@ -50,7 +52,7 @@ WAITS = Table(WaitRow)
 
 @dataclass(kw_only=True)
 class _Took:
-    """Hold the time of a child in each part of a round, in nanoseconds."""
+    """Hold how long a child took for each part of a round, in nanoseconds."""
 
     down_ns: int = 0
     compute_ns: int = 0
@@ -61,7 +63,7 @@ class _Took:
         return self.down_ns + self.compute_ns + self.up_ns
 
     def cells(self, round_ns: int) -> list[str]:
-        """Return the parts, with the rest of the round as wait."""
+        """Return the parts as cells. The wait is the rest of the round."""
         parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
         return [as_seconds(part) for part in parts]
 
@@ -85,7 +87,9 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return each child's parts by number: calculated by the virtual clock, or measured by the real clock."""
+    """Return the parts of each child by number, as the virtual clock calculated them or the real clock measured
+    them.
+    """
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
     }
@@ -98,8 +102,8 @@ def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tu
 def _of_lpss(
     global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[int, _Took, int]]:
-    """Yield the LPSs of a global round and its duration. On the real clock, an LPS's computing is the time of its LPS
-    rounds, in which its devices' answers also go up.
+    """Yield the parts of each LPS in a global round, and the round's duration. On the real clock, the computing of an
+    LPS is the time of its LPS rounds, in which its devices' answers are also sent.
     """
     found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns

@@ -1,4 +1,4 @@
-"""One round between a parent and its children, with the same code for LPS and devices as for GPS and LPSs."""
+"""One round between a parent and its children. LPS and devices use the same code as GPS and LPSs."""
 
 from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient

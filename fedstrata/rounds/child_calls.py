@@ -1,4 +1,4 @@
-"""The answers of a parent to the calls of its children."""
+"""A parent's answers to the calls of its children."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ChildCalls:
-    """Answer the calls of one parent's children, in the open round."""
+    """Answer the calls of a parent's children in the open round."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class ChildCalls:
         """Set the parts of the parent. `accepts_updates` returns the required form of a round's updates; by default,
         the form in `exchange`.
 
-        `serves` returns False for a child that another parent serves now. `refused` keeps refused children, and other
-        objects may share it. `hear` takes each request of a child, and raises PayloadError for a request that no honest
-        child makes.
+        `serves` returns False for a child that another parent now serves. `refused` keeps the refused children, and may
+        be shared with other objects. `hear` takes each request of a child, and raises PayloadError for a request that
+        no honest child makes.
         """
         self.exchange = exchange
         self._metrics = metrics
@@ -60,8 +60,8 @@ class ChildCalls:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the number of the open round (-1 for none), the children that it waits for, and what they still have
-        to send.
+        """Return the number of the open round (-1 for none), the children that it waits for, and what these children
+        still have to send.
         """
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 
@@ -72,7 +72,7 @@ class ChildCalls:
         return self._round
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Hold the call until there is a reply for this child, then stream the reply."""
+        """Wait until there is a reply for this child, then stream the reply."""
         check_run(self.exchange.run_id, request.run_id)
         child_id = request.child_id
         self.refused.check(child_id)
@@ -99,7 +99,7 @@ class ChildCalls:
                 del part  # a chunk; the next may be long in coming
 
     async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Yield the parts of the open round for a child: its model, or the reply in place of the model."""
+        """Yield the parts of the open round for a child: its model, or another reply."""
         for first in opened.first(request):
             yield first
         if (said := await opened.instead_of_model(request)) is not None:
@@ -115,11 +115,13 @@ class ChildCalls:
         return self._is_over_for(request) or (self._round is not None and self._round.has_news_for(request))
 
     def _is_over_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether the child gets no further reply here: the run is over, or another parent serves the child."""
+        """Return whether the child gets no further reply from this parent: the run is over, or another parent serves
+        the child.
+        """
         return self._finished is not None or not self._serves(request.child_id)
 
     def _hear_of(self, request: pb.FetchModelRequest) -> None:
-        """Let the stages of the open round know that a child asks.
+        """Inform the stages of the open round that a child asks.
 
         Raises:
             PayloadError: no honest child asks like this. The child is refused, which is possible only in an open round.
@@ -133,7 +135,7 @@ class ChildCalls:
             raise
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        """Take a child's answer or announcement. Messages that the round does not want are ignored.
+        """Take a child's answer or announcement. If the round does not need the message, ignore it.
 
         Raises:
             PayloadError: no honest child sends this; the child is refused.
@@ -150,7 +152,7 @@ class ChildCalls:
             raise
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Take one child's update for the open round. For an update that misses the round, return a reply, not an
+        """Take one child's update for the open round. If the update misses the round, the reply says so, without an
         error.
         """
         check_run(self.exchange.run_id, header.run_id)
@@ -164,7 +166,7 @@ class ChildCalls:
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
     def check_payload(self, header: pb.UpdateHeader) -> None:
-        """Raise PayloadError for an update in another form than this parent's children must send."""
+        """Raise PayloadError for an update in a form that this parent does not accept."""
         self._uploads.check_payload(self._round, header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
@@ -200,7 +202,7 @@ class ChildCalls:
 
 @dataclass(frozen=True)
 class ChildStream:
-    """Answer one child on its stream. Each message on the stream replaces a call."""
+    """Answer one child on its stream. Each message on the stream takes the place of a call."""
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
@@ -225,9 +227,7 @@ class ChildStream:
                 await self.fetch(asked, context)
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
-        """Take an update from a stream of updates, and return its sender's request for the next model, if it
-        makes one.
-        """
+        """Take an update from a stream, and return its sender's request for the next model; None if it makes none."""
         update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
@@ -241,7 +241,7 @@ class ChildStream:
 
 
 class _UpdateParts:
-    """Yield the parts of one update from a stream of updates, without a copy of earlier parts."""
+    """Yield the parts of one update from a stream of updates. Earlier parts are not copied."""
 
     def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
         self._first: pb.UpdatePart | None = first

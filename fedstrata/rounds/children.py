@@ -1,4 +1,4 @@
-"""The children of a round: the state of each, whether enough are left, and their reports without tensors."""
+"""The children of a round: the state of each, whether enough are left, and what they report besides tensors."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ChildState(Enum):
-    """The state of a child in the round."""
+    """The state of a child in a round."""
 
     AWAITED = "awaited"
     ACCEPTED = "accepted"
@@ -80,7 +80,7 @@ class RoundResult:
 
 @dataclass
 class Notes:
-    """Keep the reports of children, without tensors."""
+    """Keep what children report besides tensors."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class Notes:
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
         """Keep what an accepted update reported.
 
-        An update of one part has as many examples as its checked weight. An update of several parts states its number
-        of examples.
+        The number of examples of an update with one part is its checked weight. An update with several parts states the
+        number.
         """
         name = upload.child_id
         examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples
@@ -100,7 +100,7 @@ class Notes:
             self.uploaded[name] = Exchanged.of_update(header)
 
     def result(self, children: Mapping[str, Child]) -> RoundResult:
-        """Return the result of a round that ends with its children in these states."""
+        """Return the result of a round that ends with the children in these states."""
         losses = self.losses.values()
         missing = tuple(name for name, child in children.items() if child.state is not ChildState.ACCEPTED)
         return RoundResult(
@@ -114,17 +114,17 @@ class Notes:
 
 
 class Enough:
-    """Decide how few children may be left in a round. This class requires nothing; the quorum counts reports."""
+    """Decide how few children may be left in a round. This class sets no limit; only the quorum matters."""
 
     is_void_without_any: ClassVar[bool] = False
     """Whether the sum is void if any child leaves, even one that has sent nothing."""
 
     def are_left(self, left: int, quorum: int) -> bool:
-        """Return whether the round can still make a sum with this many children."""
+        """Return whether a sum is still possible with this many children."""
         return True
 
     def check(self, left: int, of: int, refused: str) -> None:
-        """Raise RunStoppedError if too few children are left. The message ends with `refused`."""
+        """Raise RunStoppedError if too few children are left. `refused` is the end of the message."""
 
 
 NO_LEAST = Enough()
@@ -156,24 +156,24 @@ class Children:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the round waits for no child."""
+        """Return whether the round waits for no further child."""
         return not self._awaited or self._are_too_few
 
     @property
     def going_on(self) -> tuple[str, ...]:
-        """Return the children that have not been excluded."""
+        """Return the children that are still in the round."""
         return tuple(name for name, child in self._children.items() if child.state is not ChildState.EXCLUDED)
 
     @property
     def _are_too_few(self) -> bool:
-        """Return whether the round can end, because the children that are left cannot make an acceptable sum."""
+        """Return whether too few children are left for a sum."""
         return not self._enough.are_left(self._left, self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
-        """Raise RunStoppedError if too few children have reported. `refusals` give the reasons for those that never
-        will.
+        """Raise RunStoppedError if too few children have reported. `refusals` has the reasons for children that will
+        never report.
 
-        With `still_awaited`, children that can still report count as well.
+        With `still_awaited`, children that can still report also count.
         """
         self._enough.check(self._left, len(self._children), _why(refusals))
         enough = (
@@ -227,9 +227,9 @@ class Refusals:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
-        """Refuse a child of the open round. Return whether it was not refused before.
+        """Refuse a child for the rest of the run. Return whether it was not refused before.
 
-        An accepted update stays, even if a reason to refuse its sender comes later.
+        If its update was already accepted in the open round, the update stays in the sum.
         """
         if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
             return False
@@ -242,7 +242,7 @@ class Refusals:
 def mean_loss(losses: Collection[tuple[float, int]]) -> float:
     """Return the mean of losses, each weighted by its number of examples; 0 without examples.
 
-    In spite of rounding, the mean stays between the least and the largest loss.
+    The result is never outside the range of the losses, even with rounding.
     """
     if not losses:
         return 0.0
@@ -251,7 +251,7 @@ def mean_loss(losses: Collection[tuple[float, int]]) -> float:
 
 
 def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
-    """Return a copy, because a message inside an update keeps the whole update in memory."""
+    """Return a copy of the message. Otherwise the whole update would stay in memory with it."""
     copy = pb.Evaluation()
     copy.CopyFrom(evaluation)
     return copy

@@ -1,4 +1,4 @@
-"""A child's side of the rounds: it fetches models and submits updates, and continues after a cut."""
+"""The calls of a child in rounds: it fetches models and submits updates, and continues after a cut connection."""
 
 from collections.abc import Callable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -22,7 +22,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class RoundClient:
-    """Make one child's calls to its parent."""
+    """Make the calls of one child to its parent."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class RoundClient:
         """Set the parts of the client. `accepts_model` returns the required form of an announced model; by default, one
         model of `layout`.
 
-        `link_bytes` returns the counts that each update carries. With `masks`, updates are masked, on the grid of sums,
-        which takes 8 bytes per element.
+        `link_bytes` returns the byte counts that each update reports. With `masks`, updates are masked, as multiples of
+        the grid of exact sums, which take 8 bytes per element.
         """
         self._calls = calls
         self.identity = identity
@@ -56,7 +56,7 @@ class RoundClient:
         self._timeout_s = payload_timeout_s(largest, calls.held_s) + calls.clock.slowest_s
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
-        """Return the codec of a vector that this child sends. `layout` replaces the client's own layout."""
+        """Return the codec of a vector that this child sends. The default for `layout` is the client's own layout."""
         layout = self.layout if layout is None else layout
         if self.link.up == "int8":
             return PayloadCodec.for_vector(layout, self.link.up, flat)
@@ -65,14 +65,14 @@ class RoundClient:
         return self._codec
 
     def holds(self, held_round: int | None) -> None:
-        """Report in later calls that this child has the model of an LPS round, which it can send on request."""
+        """Report in later calls that this child has the model of this LPS round and can send it to the LPS."""
         self._receiving.held_round = held_round
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:
         """Wait for the next round's model, or for another reply: that the child has to send again, or that the run is
         over.
 
-        `sent_round` and `sent_digest` name the model to which this child's last update is relative; -1 without an
+        `sent_round` and `sent_digest` name the model from which this child's last update was computed; -1 without an
         update.
 
         Raises:
@@ -102,14 +102,14 @@ class RoundClient:
         self._calls.close()
 
     async def _pause(self, backoff: Backoff) -> None:
-        """Wait before the next attempt, if there will be one."""
+        """Wait before the next attempt. If there is none, raise the last error."""
         if self._calls.patience is not None and backoff.attempts >= self._calls.patience:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
 
     @property
     def _waits(self) -> bool:
-        """Return whether a call waits for an absent parent, instead of failing at once."""
+        """Return whether calls wait for an absent parent. Otherwise they fail at once."""
         return self._calls.patience is None
 
     @property
@@ -138,7 +138,7 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Return the parent's reply to one part; None without a reply, or if the call was cut."""
+        """Return the parent's reply in one message; None if the message has none, or if the call was cut."""
 
         def parts() -> Iterator[pb.UpdatePart]:
             yield part
@@ -175,7 +175,7 @@ class RoundClient:
         return await self.fetch(update.round, update.base_digest)
 
     async def submit(self, update: Update, offset: int = 0) -> pb.UpdateReply:
-        """Send an update from this byte on, and resume after cuts.
+        """Send an update from this byte on, and continue after cuts.
 
         Raises:
             FedstrataError: the parent refuses the update. ParentAwayError: the parent does not answer.

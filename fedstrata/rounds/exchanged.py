@@ -1,4 +1,4 @@
-"""The objects that a child exchanges with its parent in rounds."""
+"""The models and updates that a child exchanges with its parent."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class ParentCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedModel:
-    """Hold a received model, shape (layout.size,), read-only, and the request that came with it."""
+    """Hold a received model, shape (layout.size,), read-only, and what its header asks of the child."""
 
     round: int
     global_round: int
@@ -52,7 +52,7 @@ class ReceivedModel:
 
     @classmethod
     def of(cls, header: pb.ModelHeader, flat: Flat, whole_bytes: int) -> Self:
-        """Return a completely received model, with the values of its header."""
+        """Return a model that has arrived completely, with the values of its header."""
         return cls(
             round=header.round,
             global_round=header.global_round,
@@ -71,9 +71,9 @@ class ReceivedModel:
         )
 
     def trained_from(self, home_id: str, cluster: int) -> bytes:
-        """Return the SHA-256 of all received values on which the training of a device in this cluster depends.
+        """Return the SHA-256 of all received values that affect how a device of this cluster trains.
 
-        The hash covers the values themselves, not the digest that the parent claims.
+        It is computed from the values themselves, not taken from the parent's header.
         """
         numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
         lists = (self.offered, self.offers, self.withdrawn)
@@ -87,7 +87,7 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
 class Masker(Protocol):
-    """Define the masking of a child's updates, as the child's calls use it."""
+    """Define what the child's calls need to mask its updates."""
 
     digest: bytes  # of the roster that it knows; empty for none
 
@@ -96,7 +96,7 @@ class Masker(Protocol):
         """Return the child's key, with its current certificate."""
 
     def take(self, roster: pb.Roster) -> None:
-        """Mask for the devices of this roster from now on. Raises PayloadError."""
+        """Use masks for the devices of this roster from now on. Raises PayloadError."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """The identity of a caller."""
+    """Name a caller in its requests."""
 
     run_id: str
     child_id: str

@@ -1,6 +1,6 @@
 """The exact sum of one round. Updates are added chunk by chunk as they arrive.
 
-An update that cannot be completed, because its sender is refused or excluded half-way, voids the sum. Then the children
+If an update remains incomplete, because its sender is refused or excluded, the sum is emptied (void). Then the children
 send their last updates again, as after a restart of the parent.
 """
 
@@ -8,9 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fedstrata.errors import ExcludedError, NotReadyError, OffsetError, SupersededError
 from fedstrata.experiment import TierDeadline
@@ -23,7 +20,7 @@ INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than ha
 
 
 class Intake(Children):
-    """Gather the updates of one round's children into a sum."""
+    """Collect the updates of one round's children in a sum."""
 
     def __init__(
         self,
@@ -49,7 +46,9 @@ class Intake(Children):
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
-        """Call a function after each void of the sum. Several functions are called in the order of registration."""
+        """Call this function whenever the sum has been emptied. Several functions are called in the order of
+        registration.
+        """
         self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
@@ -58,8 +57,8 @@ class Intake(Children):
         """Start or continue an upload; return None if the child's update is already complete.
 
         Raises:
-            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: with the position from
-                which the child has to resume.
+            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: it has the position from
+                which the child must continue.
         """
         child = self._child(child_id)
         if child.state is ChildState.EXCLUDED:
@@ -80,11 +79,11 @@ class Intake(Children):
         return upload
 
     def _switch(self, child_id: str, child: Child) -> None:
-        """Void the sum for a child that continues with another update than it began. This may happen once, as after a
-        restart.
+        """Empty the sum because a child continues with an update other than the one that it began. A child may do this
+        once per round, for instance after a restart.
 
         Raises:
-            OffsetError: always, so that the child begins anew.
+            OffsetError: always, so that the child begins its upload again.
             PayloadError: the second time in a round.
         """
         child.switch(child_id)
@@ -95,7 +94,7 @@ class Intake(Children):
         """Add one chunk to the sum. If the caller is cancelled before its turn, add nothing.
 
         Raises:
-            SupersededError: the child has begun anew. PayloadError: the chunk is not what was declared.
+            SupersededError: the child has begun a newer upload. PayloadError: the chunk differs from the declaration.
         """
         async with self._folding:
             child = self._current(upload)
@@ -105,20 +104,13 @@ class Intake(Children):
             self.limits.check_norm(upload.child_id, squares)
             start = upload.offset // upload.codec.element_bytes
             voided = self.voided
-            was_cancelled = await self._add(upload, start, values)
+            add = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
+            was_cancelled = await _done(add, self._executor if len(values) > INLINE_ELEMENTS else None)
             upload.offset += len(data)
             if voided == self.voided:
                 child.offset, child.squares = upload.offset, squares
         if was_cancelled:
             raise asyncio.CancelledError
-
-    async def _add(self, upload: Upload, start: int, values: NDArray[Any]) -> bool:
-        """Add elements to the sum; return True if the caller was cancelled meanwhile."""
-        fold = partial(self._sums.fold, upload.child_id, start, values, upload.weights)
-        if len(values) <= INLINE_ELEMENTS or self._executor is None:
-            fold()
-            return False
-        return await _uninterrupted(asyncio.get_running_loop().run_in_executor(self._executor, fold))
 
     @property
     def _sums(self) -> Sums:
@@ -127,7 +119,7 @@ class Intake(Children):
         return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
-        """Count a complete upload. Raises OffsetError if bytes are missing."""
+        """Mark an upload as complete. Raises OffsetError if bytes are missing."""
         async with self._folding:
             child = self._current(upload)
             self._empty_if_void()
@@ -143,7 +135,7 @@ class Intake(Children):
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement in a round without updates. A late measurement changes nothing."""
+        """Take a child's measurement in a round without updates. If it comes too late, ignore it."""
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
             self._move(child, ChildState.ACCEPTED)
@@ -153,7 +145,7 @@ class Intake(Children):
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Continue without a child. If the child has sent a part of its update, void the sum."""
+        """Continue without a child. If a part of its update is in the sum, empty the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
@@ -165,10 +157,10 @@ class Intake(Children):
         self._tell()
 
     def exclude_late(self) -> tuple[str, ...]:
-        """Continue, at a deadline, without the children still awaited, and return them.
+        """At a deadline, continue without the children that have not reported, and return them.
 
-        A child that had reported before a void has missed nothing, so it gets the time of a deadline to send its update
-        again.
+        A child that had reported before the sum was emptied is not late. It gets the time of another deadline to send
+        its update again.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
         for child_id in late:  # where one had sent a part, those who had reported send again
@@ -178,13 +170,13 @@ class Intake(Children):
         return late
 
     def restart(self, child_id: str) -> None:
-        """Forget a child's incomplete upload and its stream. A complete update stays."""
+        """Forget a child's incomplete upload and its open stream. A complete update stays in the sum."""
         child = self._children.get(child_id)
         if child is not None and child.state is ChildState.AWAITED and child.has_part:
             self.void()
 
     def void(self) -> None:
-        """Empty the sum. All children that are not excluded are awaited again."""
+        """Empty the sum, and wait again for all children that are still in the round."""
         self._is_void = True
         self._notes = Notes()
         self.voided += 1
@@ -198,14 +190,16 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """Empty the sums if they are void. Only the job that adds calls this, so no addition runs meanwhile."""
+        """Empty the sums if they are void. Only the job that adds updates calls this, so nothing is added at the same
+        time.
+        """
         if self._is_void:
             if self.sums is not None:
                 self.sums.clear()
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """End the intake, and hand the sum over to the caller."""
+        """End the collection, and give the sum to the caller."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True
@@ -223,10 +217,18 @@ class Intake(Children):
         return child
 
 
+async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
+    """Do work in a thread, or here without an executor. Return True if the caller was cancelled meanwhile."""
+    if executor is None:
+        work()
+        return False
+    return await _uninterrupted(asyncio.get_running_loop().run_in_executor(executor, work))
+
+
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
     """Wait for a job in a thread even if the waiter is cancelled; return whether it was cancelled.
 
-    Otherwise half a chunk could stay in the sum.
+    Otherwise only a part of a chunk might be added to the sum.
     """
     was_cancelled = False
     while not job.done():

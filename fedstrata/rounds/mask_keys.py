@@ -1,8 +1,8 @@
-"""Secure aggregation at a parent: the keys of its children, and the devices that mask together in the open round.
+"""Secure aggregation at a parent: the keys of its children, and which devices mask together in the open round.
 
-`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent relays public
-keys, which cannot unmask updates. If a child leaves the round or shows another key, the sum is void, and the other
-children mask anew.
+`OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
+public keys, with which it cannot remove masks. If a child leaves the round or shows another key, the sum is emptied,
+and the other children mask their updates again.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MOST_KEYS = 16  # of one child in a round, each of which has all others mask ane
 
 
 def roster_digest(roster: pb.Roster) -> bytes:
-    """Return the digest of ids and keys. Rosters for the same masks have the same digest."""
+    """Return the digest of a roster's ids and keys. Rosters that lead to the same masks have the same digest."""
     said = hashlib.sha256(f"fedstrata roster {roster.max_examples}\n".encode())
     for member in roster.members:
         said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
@@ -55,7 +55,9 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 @dataclass(frozen=True)
 class EnoughToMask(Enough):
-    """Require enough devices to hide each other's updates. If one of them leaves, the others' masks void the sum."""
+    """Require enough devices to hide each other's updates. If one of them leaves, the sum is emptied because the
+    others' masks do not cancel.
+    """
 
     min_devices: int
 
@@ -73,10 +75,11 @@ class EnoughToMask(Enough):
 
 
 class KeyRing:
-    """Hold the newest key of each child, as long as a valid certificate vouches for the key."""
+    """Hold the newest key of each child, as long as the child's certificate for the key is valid."""
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """Set `has_member`, which decides about devices with kept keys, and `min_devices`, the least number in a sum.
+        """Set `has_member`, which says whether a device still belongs to the parent, and `min_devices`, the smallest
+        number of devices in a sum.
 
         `check` raises PayloadError for a key that no honest child shows, and OutdatedError for a key without a valid
         certificate.
@@ -99,7 +102,7 @@ class KeyRing:
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """Return a child's key, if the child has shown one with a valid certificate."""
+        """Return a child's key; None if the child has shown none with a certificate that is still valid."""
         key = self._keys.get(child_id)
         if key is None:
             return None
@@ -122,7 +125,7 @@ class KeyRing:
 
 
 class Masking:
-    """Hold the masking of one round: the devices that mask for each other."""
+    """Manage the masks of one round: which devices mask for each other."""
 
     def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
         """Set `max_examples`, the largest sum of the weights of the round's children."""
@@ -146,19 +149,19 @@ class Masking:
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
     async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
-        """Wait until all children of the round have shown their keys, or for the deadline. Return the children without
-        a key.
+        """Wait until all children of the round have shown their keys, or until the deadline. Return the children
+        without a key.
         """
         if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
             return ()
         return self.lacking
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
-        """Note that a child has shown its key. If the key differs from the roster's, all children mask anew. Return
-        True if this completes the roster.
+        """Note that a child has shown its key. If the key differs from the key in the roster, all children mask again.
+        Return True if the roster is now complete.
 
-        If a child `has_masked` in this round, the roster's key stays valid for it. Its new key is for the next global
-        round.
+        If a child `has_masked` in this round, its key in the roster stays valid for the round. Its new key is for the
+        next global round.
 
         Raises:
             PayloadError: the child has changed its key too often in this round.
@@ -181,7 +184,7 @@ class Masking:
         return False
 
     def renew(self) -> None:
-        """Make the roster of the children still in the round, with their newest keys, if all keys are there."""
+        """Make a roster of the children that are still in the round, with their newest keys, if all keys are known."""
         self.digest, self._known, self._vouched = b"", {}, {}
         members = sorted(self._intake.going_on)
         keys = {child_id: key for child_id in members if (key := self._keys.of(child_id)) is not None}
@@ -193,7 +196,7 @@ class Masking:
 
 
 def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums with masks that did not cancel, or with values beyond the grid. Raises RunStoppedError."""
+    """Refuse sums with masks that have not cancelled, or with values beyond the grid. Raises RunStoppedError."""
     try:
         for total in totals:
             total.check_total()
@@ -205,8 +208,8 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
 
 
 class OpenUpdates:
-    """Handle updates without secure aggregation: each is readable, in the encoding of its link, and children show no
-    keys.
+    """Accept updates without secure aggregation: the parent can read each one, in the encoding of its link, and
+    children show no keys.
     """
 
     fold: Fold = staticmethod(ExactSum.fold)
@@ -236,7 +239,8 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Handle updates that children mask for each other, on the grid of exact sums. The parent learns only their sum.
+    """Accept updates that children mask for each other, as multiples of the grid of exact sums. The parent learns only
+    their sum.
 
     Masks cancel only in streams to which every child adds.
     """
@@ -266,7 +270,7 @@ class MaskedUpdates(OpenUpdates):
 
 
 def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
-    """Return the function that makes the object for a parent's updates, from the function that decides about members.
+    """Return the function that makes the object for a parent's updates. It is called with `has_member` (see `KeyRing`).
 
     The package that checks keys is loaded only with secure aggregation.
     """
@@ -280,7 +284,7 @@ def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callab
 
 @dataclass
 class Masked(Stage):
-    """Let the children mask their updates for each other, so that the parent learns only the sum."""
+    """Let the children of a round mask their updates for each other, so that the parent learns only the sum."""
 
     masking: Masking
 
@@ -295,7 +299,7 @@ class Masked(Stage):
         return not self.masking.is_formed
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster for which the child masks, unless the child knows it."""
+        """Return the roster for which the child must mask; None if the child knows it."""
         return None if self.masking.digest == request.roster_digest else self.masking.part
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:

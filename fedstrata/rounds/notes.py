@@ -1,4 +1,4 @@
-"""Checks of children's reports: impossible numbers, and numbers about other children, are refused."""
+"""Checks of children's reports. They refuse impossible numbers, and numbers about devices that are not the sender's."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,7 +123,7 @@ def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -
 
 
 def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest possible value of each number of a row."""
+    """Return the smallest and the largest possible value of each number of a row."""
     largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
     largest_received = LARGEST_LOSS * (row.received_examples + 1)
     least, most = task.headline.range
@@ -136,7 +136,7 @@ def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can report this about its devices' links."""
+    """Return whether an LPS can have measured this about its devices' links."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
@@ -160,7 +160,7 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Hold the examples on which devices measure, and the sums of the measurement."""
+    """Hold how many examples each device measures on, and the sums of its measurement."""
 
     examples: Mapping[str, int]  # by device, as it said when it enrolled
     task: Task
@@ -183,7 +183,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """Hold the limits of children's values. Without arguments there are none: the GPS checks LPSs' sums in
+    """Hold limits for the values that children send. By default there are none, because the GPS checks LPSs' sums in
     other ways.
     """
 
@@ -195,7 +195,7 @@ class ChildLimits:
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:
-        """Refuse an update by its sum of squares so far. Raises PayloadError."""
+        """Refuse an update if its sum of squares so far exceeds the limit on norms. Raises PayloadError."""
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
                 f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "
@@ -203,7 +203,7 @@ class ChildLimits:
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:
-        """Refuse measurements that the device cannot have made. Raises PayloadError."""
+        """Refuse measurements that are impossible for the device. Raises PayloadError."""
         if self.held_out is not None:
             for evaluation in evaluations:
                 self.held_out.check(evaluation)

@@ -1,5 +1,5 @@
-"""The offer of a round to its children: a model, or the streams of several clusters, announced and cut into chunks
-once.
+"""What a round offers to its children: a model, or the streams of several clusters. It is announced and divided into
+chunks once for all children.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ KEPT_CHUNKS = 8  # children of a round begin together and stay close to each oth
 
 
 class SharedChunks:
-    """Read, encode and serialise each chunk in a thread, and keep the last few."""
+    """Read, encode and serialise each chunk in a thread, and keep the newest ones."""
 
     def __init__(self, codec: PayloadCodec, model: AnyModel) -> None:
         self._codec = codec
@@ -47,7 +47,7 @@ class SharedChunks:
 
 @dataclass
 class Offer:
-    """Hold a vector on its way down to the children of a round that receive it."""
+    """Hold a vector that a round sends down to its children."""
 
     model: AnyModel
     cluster: int = 0  # that the children are in

@@ -1,4 +1,4 @@
-"""The round now open at a parent: its models, its children, and its stages, in their order."""
+"""The open round of a parent: its models, its children, and its stages in order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """Hold the terms that all rounds of one parent share."""
+    """Hold what all rounds of one parent have in common."""
 
     run_id: str
     layout: Layout
@@ -40,7 +40,7 @@ class RoundTerms:
 
 
 class Verdict(Enum):
-    """Define the decisions about an update that a child begins to send."""
+    """Name the possible decisions about an update that a child begins to send."""
 
     TAKEN = "taken"
     LATE = "late"
@@ -48,33 +48,36 @@ class Verdict(Enum):
 
 
 class Stage:
-    """Define one optional part of a round. This class itself changes nothing. A round asks its stages in order.
+    """Define one optional part of a round, such as a question. This class itself changes nothing. A round asks its
+    stages in order.
 
-    A round without a feature has no stage for the feature.
+    If a feature is off, the round has no stage for it.
     """
 
     @property
     def is_over(self) -> bool:
-        """Return whether the next stages may take children's messages."""
+        """Return whether this stage is over, so that the next stages may take children's messages."""
         return True
 
     def begin(self, around: "Around") -> None:
         """Prepare for the round before any child knows of it."""
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Note that a child asks for the model. Return whether this matters to other children. Raises PayloadError."""
+        """Note that a child asks for the model. Return whether other children must be informed. Raises PayloadError."""
         return False
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        """Return whether a child has to wait. `is_sent` says that the child has sent its update of this round."""
+        """Return whether a child has to wait. `is_sent` means that the child has sent its update of this round."""
         return False
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the first reply to a child; None if this stage has none."""
+        """Return a message that a child gets before all others; None if this stage has none."""
         return None
 
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
-        """Return a reply in place of the model, for a child that does not need it; None if this stage has none."""
+        """Return a reply instead of the model, for a child that does not need the model; None if this stage has
+        none.
+        """
         return None
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
@@ -87,7 +90,7 @@ class Stage:
         return False
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update of this round. A child that is late for good is left out."""
+        """Decide about an update of this round. A late child is left out of the round."""
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
@@ -98,7 +101,7 @@ class Stage:
         """Wait for the messages that come before updates, and leave out the children that do not send them."""
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
-        """Note that updates are gathered from now on, and the cluster in which each child continues."""
+        """Note that the round now collects updates. `clusters` has the cluster in which each child continues."""
 
 
 @dataclass
@@ -117,7 +120,7 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start with one model and the arrays `told`."""
+        """Return a round in which all children start with the same model, and get the arrays `told`."""
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
@@ -134,7 +137,7 @@ class OpenRound:
             offer.announce(header, encoding)
 
     def offer_to(self, child_id: str) -> Offer:
-        """Return the offer with which a child starts."""
+        """Return the model that is sent to a child."""
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
@@ -143,33 +146,33 @@ class OpenRound:
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Return whether a child's update of this number and digest belongs to this round. An empty digest fits every
-        model.
+        """Return whether a child's update with this round number and digest belongs to this round. An empty digest
+        matches every model.
         """
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Tell all stages that a child asks for the model. Return whether this matters to other children. Raises
+        """Inform all stages that a child asks for the model. Return whether other children must be informed. Raises
         PayloadError.
         """
         are_news = [stage.asked(request) for stage in self.stages]
         return any(are_news)
 
     def has_news_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether there is a reply for a child that asks: a model, or a reply in place of it."""
+        """Return whether there is a reply for a child that asks: a model or another message."""
         if self.intake.is_closed or not self.awaits(request.child_id):
             return False
         is_sent = self._is_sent(request)
         return not any(stage.holds_back(request, is_sent=is_sent) for stage in self.stages)
 
     def first(self, request: pb.FetchModelRequest) -> list[pb.ModelPart]:
-        """Return the first replies to a child, before all others."""
+        """Return the messages that a child gets before its model."""
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
 
     async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the reply for a child that has been in this round before; None if it needs the model."""
+        """Return the reply for a child that already has the model of this round; None if it needs the model."""
         is_sent = self._is_sent(request)
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
@@ -177,7 +180,7 @@ class OpenRound:
         return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
-        """Return the byte of the payload from which a child resumes. Raises OffsetError."""
+        """Return the byte of the payload from which a child continues its download. Raises OffsetError."""
         offer = self.offer_to(request.child_id)
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
@@ -206,12 +209,14 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update belongs to this round, and the round gathers updates."""
+        """Return whether an update belongs to this round, and whether the round now collects updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update of this round: the first stage with an objection decides."""
+        """Return the decision about an update of this round. The first stage that does not accept the update
+        decides.
+        """
         verdicts = (stage.judge(header) for stage in self.stages)
         return next((each for each in verdicts if each is not Verdict.TAKEN), Verdict.TAKEN)
 
@@ -221,7 +226,7 @@ class OpenRound:
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
-        """Return how many bytes of a child's upload have arrived, if the upload belongs to this round."""
+        """Return how many bytes of a child's upload have arrived; 0 if the upload belongs to another round."""
         is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
         return self.intake.offset_of(request.child_id) if is_ours else 0
 
@@ -234,7 +239,7 @@ class OpenRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Hold the objects around a stage that it uses: the round, its terms, the refused children, metrics and the log."""
+    """Hold the objects that a stage uses: its round, the round's terms, the refused children, metrics and the log."""
 
     opened: OpenRound
     terms: RoundTerms

@@ -19,7 +19,7 @@ KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from ro
 
 @dataclass
 class Download:
-    """The part of a model that has arrived."""
+    """Hold the part of a model that has already arrived."""
 
     header: pb.ModelHeader
     codec: PayloadCodec
@@ -40,7 +40,7 @@ class Download:
 
 
 class Receiving:
-    """Request models, read a parent's replies, and keep the arrived part of a model after a cut."""
+    """Make requests for models, read a parent's replies, and keep the arrived part of a model after a cut."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Receiving:
         return ReceivedModel.of(partial.header, partial.flat, self._clock.whole_bytes(partial.header))
 
     def _begin(self, header: pb.ModelHeader) -> None:
-        """Begin a download, or continue the one that was cut. Raises PayloadError."""
+        """Begin a download, or continue a download that was cut. Raises PayloadError."""
         own = header.cluster if header.offered else -1
         kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)
         if kind not in self._known:

@@ -1,4 +1,4 @@
-"""A child's uploads: an update in parts, from any of its bytes on."""
+"""The uploads of a child: an update in parts, from any byte on."""
 
 from collections.abc import Callable, Generator
 
@@ -17,7 +17,7 @@ class Sending:
     """Make the messages of an update."""
 
     def __init__(self, identity: Identity, clock: ChildClock, link_bytes: Callable[[], list[pb.LinkBytes]]) -> None:
-        """Set `link_bytes`, which returns the counts that each update carries."""
+        """Set `link_bytes`, which returns the byte counts that each update reports."""
         self._identity = identity
         self._clock = clock
         self._link_bytes = link_bytes
@@ -27,7 +27,9 @@ class Sending:
     def header(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> pb.UpdateHeader:
-        """Return the header of an upload that begins at a byte. `then_fetch` requests a model in the same call."""
+        """Return the header of an upload that begins at a byte. `then_fetch` is a request for the next model in the
+        same call.
+        """
         who = self._identity
         return pb.UpdateHeader(
             run_id=who.run_id,

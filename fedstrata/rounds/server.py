@@ -1,6 +1,6 @@
-"""A parent's side of the rounds: it opens each round, waits for its children's messages, and closes the round.
+"""The rounds of a parent: it opens each round, waits for its children's messages, and closes the round.
 
-The LPS uses one for each cluster with devices as children, the GPS one with clusters as children.
+An LPS has one object for each cluster, with devices as children. The GPS has one, with clusters as children.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from fedstrata.tensors import Sums
 
 
 class RoundServer(ChildCalls):
-    """Serves one sequence of rounds to a set of children."""
+    """Serve one round after another to a set of children."""
 
     def open(self, opened: OpenRound) -> None:
-        """Let children fetch the round's model and answer."""
+        """Open a round, so that children can fetch its model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
         for child_id in self.refused:  # before anybody hears of the round
             opened.intake.exclude(child_id)
@@ -39,24 +39,24 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     def finish(self, reason: str = "") -> None:
-        """Reply to every child from now on that the run is over, with the reason if it was not completed."""
+        """Reply to every child from now on that the run is over, with the reason if the run failed."""
         self._finished = reason
         self._changes.tell()
 
     def look_again(self) -> None:
-        """Let held calls check whether there is a reply for them, because the served children have changed."""
+        """Let waiting calls check whether there is now a reply for them, because the served children have changed."""
         self._changes.tell()
 
     def release(self) -> None:
-        """Answer all held calls at once. No further replies come from here, and children that ask again are
-        sent away.
+        """Answer all waiting calls at once. This object then sends no further replies, and children that ask again are
+        sent to another parent.
         """
         self._is_released = True
         self._changes.tell()
 
     def restart(self, child_id: str) -> None:
-        """Note that another process speaks for a child. Incomplete work and messages of the earlier process are
-        void.
+        """Note that a new process speaks for a child. Incomplete uploads and messages of the old process are
+        dropped.
         """
         self.refused.forget(child_id)
         if self._round is not None:
@@ -81,7 +81,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
-        """Gather updates from now on. Each child continues in its cluster."""
+        """Collect updates from now on. Each child continues in its cluster of `clusters`."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:
@@ -89,5 +89,5 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
-        """Wait, for a limited time, until these children know that the run is over. Return whether all know it."""
+        """Wait, for a limited time, until these children know that the run is over. Return whether all of them know."""
         return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)

@@ -17,12 +17,12 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-    """Accept every answer with the question's shape."""
+    """Accept every answer, after the check of its form."""
 
 
 @dataclass
 class Asking(Stage):
-    """Ask the children a question, and let them train when the plan is made from their answers."""
+    """Ask the children a question. They train when the plan has been made from their answers."""
 
     question: Question
     check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's; raises PayloadError
@@ -40,7 +40,7 @@ class Asking(Stage):
         return self.clusters is not None
 
     async def gathered(self) -> Mapping[str, answers_pb2.Answer]:
-        """Wait until all children have answered, or for the round's deadline. Return the answers.
+        """Wait until all children have answered, or until the round's deadline. Return the answers.
 
         Raises:
             RunStoppedError: too few children have answered, or can still answer.
@@ -58,7 +58,7 @@ class Asking(Stage):
         return {child_id: self.answers[child_id] for child_id in intake.missing}
 
     def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
-        """Return the traffic between some children and the parent, up to their answers."""
+        """Return the bytes that these children and the parent have exchanged, up to their answers."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 
@@ -66,9 +66,7 @@ class Asking(Stage):
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take a child's answer. An answer that misses a deadline on the virtual clock excludes its child from the
-        round.
-        """
+        """Take a child's answer. If it misses a deadline on the virtual clock, the round leaves out the child."""
         if not isinstance(message, pb.RoundAnswer) or self.is_over:
             return False
         child_id, opened = message.child_id, self._around.opened
@@ -81,8 +79,8 @@ class Asking(Stage):
         return True
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep a checked answer. The first answer of a child counts. Raises PayloadError for an answer that would never
-        arrive.
+        """Keep a checked answer. Only the first answer of a child counts. Raises PayloadError for an answer that takes
+        too long for the clock.
         """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory
@@ -122,7 +120,7 @@ class Asking(Stage):
 class OnTime(Stage):
     """Leave out children that miss a deadline on the virtual clock.
 
-    If lateness depends on all children's transfers, children announce their updates before they send them.
+    If lateness depends on the transfers of all children, they announce their updates before they send them.
     """
 
     deadline: Deadline
@@ -175,5 +173,5 @@ class OnTime(Stage):
 
 
 def on_time(deadline: Deadline) -> list[Stage]:
-    """Return the stage for a round's deadline in virtual time; no stage if no child can miss the deadline."""
+    """Return a list with the stage for a round's deadline in virtual time; an empty list if no child can be late."""
     return [OnTime(deadline)] if deadline.can_be_missed else []

@@ -20,7 +20,7 @@ Announced = tuple[PayloadCodec, tuple[int, ...]]  # how an update is encoded, an
 
 
 class Uploads:
-    """Take updates for the open round."""
+    """Take the updates of the open round."""
 
     def __init__(
         self,
@@ -38,14 +38,16 @@ class Uploads:
         self._turns = turns
 
     def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement in a header. Raises PayloadError for an update that no child of this parent sends."""
+        """Return what a header announces. Raises PayloadError for an update in a form that this parent does not
+        accept.
+        """
         announced = self.check_payload(opened, header)
         check_notes(header, has_work=self._terms.clock.wants_work)
         return announced
 
     def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement of a payload. A late payload is checked, too, because `Attend` still reads it. Raises
-        PayloadError.
+        """Return what a payload's header announces. A late payload is also checked, because `Attend` must still read
+        it. Raises PayloadError.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)
@@ -53,7 +55,7 @@ class Uploads:
     async def take(
         self, opened: OpenRound | None, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]
     ) -> bool:
-        """Take one child's update. Return False for an update that misses its round, or that comes too early.
+        """Take one child's update. Return False for an update that is too late or too early for its round.
 
         Raises:
             PayloadError: no honest child sends this.
@@ -86,7 +88,7 @@ class Uploads:
     async def _fold(
         self, opened: OpenRound, header: pb.UpdateHeader, announced: Announced, parts: AsyncIterator[Any]
     ) -> bool:
-        """Add an update to the sum. Return False if the round was closed meanwhile."""
+        """Add an update to the sum. Return False if the round was closed in the meantime."""
         intake = opened.intake
         intake.limits.check_measured(header.evaluations)
         try:
@@ -105,9 +107,9 @@ class Uploads:
         return True
 
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
-        """Add the parts after the header. Each chunk of a large update has a turn of its own.
+        """Add the parts after the header. Each chunk of a large update waits for a turn.
 
-        The real clock has no turns: its pieces are small and wait for their links instead.
+        With the real clock there are no turns, because its pieces are small and wait for their links.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

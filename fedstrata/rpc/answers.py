@@ -1,4 +1,4 @@
-"""Conversion of answers to and from messages: small arrays by name, checked against their question."""
+"""Convert answers to and from messages: small arrays by name, checked against their question."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one messa
 
 
 def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
-    """Return an answer as a message. The parent, not this function, refuses arrays that the question does not allow, so
-    that no parent waits for a device that has stopped.
+    """Return an answer as a message. This function does not check the arrays: the parent refuses invalid ones, so it
+    never waits for a device that has stopped by itself.
     """
     little = {name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     headers = [
@@ -52,7 +52,7 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
 
 
 def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
-    """Return the number of bytes of the announced arrays. Raises PayloadError if the question does not allow them."""
+    """Return the number of bytes of the announced arrays. Raises PayloadError if the question allows no such arrays."""
     if [header.name for header in headers] != list(question.arrays):
         names = quoted(*(header.name for header in headers))
         raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
@@ -97,5 +97,5 @@ def question_named(questions: Iterable[Question], name: str) -> Question:
 
 
 def bytes_of(answers: Mapping[int, pb.Answer]) -> int:
-    """Return the size in bytes of these devices' answers as messages."""
+    """Return the total size in bytes of these devices' answers as messages."""
     return sum(answer.ByteSize() for answer in answers.values())

@@ -16,7 +16,7 @@ LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
 
 
 class Chunk:
-    """Hold a part with data alone. Readers use it like the message for which it stands."""
+    """Hold a part that has only data. Readers use it like the protobuf message that it replaces."""
 
     __slots__ = ("data",)
 
@@ -33,7 +33,7 @@ class Chunk:
 
 
 class Whole:
-    """Hold a part with a header and, in `small`, its payload. `chunk` is the payload as a part of its own."""
+    """Hold a part with a header and, in `small`, its payload. `chunk` is the payload as a separate part."""
 
     __slots__ = ("chunk", "header")
     data = b""  # none of the part's own, as protobuf has it
@@ -52,15 +52,15 @@ class Whole:
 
 
 def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
-    """Return a serialised part of this kind (UpdatePart, ModelPart) with data alone. Its bytes are copied once."""
+    """Return a serialised part of this kind (UpdatePart, ModelPart) that has only data. The data are copied once."""
     return b"".join((_tag(part, "data"), _varint(len(data)), data))
 
 
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
-    """Return a serialised part of this kind with a header and a small payload. Its bytes are copied once.
+    """Return a serialised part of this kind with a header and a small payload. The payload is copied once.
 
-    The header's length may take more bytes than necessary, which protobuf allows, so that the payload begins at a
-    multiple of four. Elements are read faster there.
+    The length of the header may be written with more bytes than necessary, which protobuf allows. So the payload begins
+    at a multiple of four, where its elements are read faster.
     """
     head, tail = header.SerializeToString(), _tag(part, "small") + _varint(len(small))
     length = _varint(len(head))
@@ -71,8 +71,8 @@ def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
-    """Return a parser of messages of this kind. If a message is a `Chunk` or a `Whole`, the parser returns it as a
-    view.
+    """Return a parser of messages of this kind. It returns a `Chunk` or a `Whole` without copying, if the message has
+    this form.
     """
     data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
     parse = part.FromString
@@ -97,7 +97,7 @@ def part_parser(part: Any) -> Callable[[bytes], Any]:
 
 
 def _by_protobuf(parsed: Any) -> Any:
-    """Return a part that has its fields in another order, or comes from another serialiser."""
+    """Return a part, parsed by protobuf, that has its fields in another order or comes from another serialiser."""
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()
         header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
@@ -121,7 +121,9 @@ def _varint(number: int, width: int = 1) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and the place after it. Without a number, return a length that fits nothing."""
+    """Return the number at a position, and the position after it. If there is no valid number, return a length that no
+    message has.
+    """
     number = 0
     for shift, byte in enumerate(message[at : at + LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * shift

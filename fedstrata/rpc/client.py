@@ -1,4 +1,4 @@
-"""Calls to a parent: channels that count bytes and reconnect, and errors that say whether another try can help."""
+"""Calls to a parent: channels that count bytes and reconnect, and errors that say whether another attempt can help."""
 
 import asyncio
 import os
@@ -72,14 +72,16 @@ _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in 
 def open_channel(
     address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
-    """Return a channel to a parent, and its counting wrapper for generated stubs."""
+    """Return a channel to a parent, and a wrapper of the channel that counts bytes, for generated stubs."""
     split_address(address)
     channel = plain_or_secure(address, tls, parent)
     return channel, CountingChannel(channel, meter)
 
 
 def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:
-    """Return a channel to a parent. If this process has a certificate, the channel uses TLS, and only with `parent`."""
+    """Return a channel to a parent. If this process has a certificate, the channel uses TLS, and accepts only a parent
+    with the name `parent`.
+    """
     if tls is None:
         return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
     return SecureChannel(address, tls, parent, CHANNEL_OPTIONS)
@@ -113,14 +115,14 @@ def is_passing(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _error_name(error: grpc.aio.AioRpcError) -> str | None:
-    """Return the name of our error with which the parent ended the call, if it did."""
+    """Return the name of Fedstrata's error with which the parent ended the call; None for other errors."""
     metadata: Any = error.trailing_metadata() or ()
     told = dict(tuple(metadata)).get(ERROR_KEY)
     return None if told is None else str(told)
 
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
-    """Return the domain error with which a parent answered, with its reason."""
+    """Return the error with which a parent answered, as an exception of `fedstrata.errors` with the parent's reason."""
     kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code().name, AddressError)
     return kind(brief(error.details() or error.code().name))
 
@@ -153,13 +155,15 @@ async def call_until_answered(
 
 
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
-    """Return the answer to a small call. The parent may hold the call for any time. Raises the parent's refusal."""
+    """Return the reply to a small call. The parent may wait before it replies. Raises the parent's refusal."""
     call = getattr(stub, name)
     return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """Call like `call_until_answered`. A pod also waits until an upgrade of its experiment reaches its parent."""
+    """Call like `call_until_answered`. In a pod, also wait while the parent still has the experiment from before an
+    upgrade.
+    """
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)
     while True:

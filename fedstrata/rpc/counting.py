@@ -75,7 +75,7 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 
 
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
-    """Return the function that counts messages of a method, by link, direction and kind."""
+    """Return the function that counts the messages of a method, by link, direction and kind."""
     link, kind = METHODS[method]
 
     def of_kind(kind: str) -> Callable[[int], None]:
@@ -138,7 +138,7 @@ class CountingServer:
         self._meter = meter
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Do nothing: registered handlers, which are added next, serve the same methods."""
+        """Do nothing. The same methods are added again as registered handlers, which serve them."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Add a service's methods, with counting serialisers."""

@@ -1,4 +1,4 @@
-"""Conversion of our records to and from messages, field by field, with checked numbers."""
+"""Convert Fedstrata's records to and from messages, field by field, with checked numbers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 def checked_number(value: float, least: float, most: float, said: str) -> float:
-    """Return a number from a peer. Raises PayloadError, with a message that begins with `said`, if it is out of range.
+    """Return a number from a peer. If it is out of range, raise PayloadError with a message that begins with `said`.
 
     NaN is in no range, so a finite range accepts only finite numbers.
     """
@@ -18,7 +18,7 @@ def checked_number(value: float, least: float, most: float, said: str) -> float:
 
 
 def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:
-    """Return counted bytes as messages of a report."""
+    """Return counted bytes as messages for a report."""
     return [
         pb.LinkBytes(link=key.link, direction=key.direction, kind=key.kind, end=key.end, bytes=count)
         for key, count in counts.items()
@@ -26,7 +26,7 @@ def link_bytes_to_proto(counts: Mapping[LinkKey, int]) -> list[pb.LinkBytes]:
 
 
 def link_bytes_from_proto(messages: Iterable[pb.LinkBytes]) -> dict[LinkKey, int]:
-    """Return counted bytes from messages of a report."""
+    """Return counted bytes from the messages of a report."""
     return {
         LinkKey(link=message.link, direction=message.direction, kind=message.kind, end=message.end): message.bytes
         for message in messages

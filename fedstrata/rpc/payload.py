@@ -1,4 +1,4 @@
-"""Conversion of payload headers to and from messages. A receiver checks the header before it reads the payload."""
+"""Convert headers of payloads to and from messages. A receiver checks the header before it reads the payload."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,13 +23,15 @@ _TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
 
 
 def payload_header(codec: PayloadCodec, *, name: str, num_examples: int = 0) -> pb.PayloadHeader:
-    """Return the header of a payload with one part: the codec's tensors, and how many examples they stand for."""
+    """Return the header of a payload with one part. It has the codec's tensors, and the number of examples as their
+    weight.
+    """
     return parts_header(codec, [(name, codec.layout)], [num_examples])
 
 
 def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]) -> pb.PayloadHeader:
-    """Return the header of a payload with several parts, one after the other in the codec's vector, with their
-    weights.
+    """Return the header of a payload with several parts and their weights. The parts follow each other in the codec's
+    vector.
     """
     scales = iter(codec.scales or [0.0] * len(codec.layout.tensors))
     announced = [
@@ -78,10 +80,12 @@ def accepted_parts(
 
 
 class Acceptance:
-    """Check the headers of one link's payloads. Headers rarely differ, so a known header needs no second check."""
+    """Check the headers of the payloads on one link. Headers rarely differ, so a header that was accepted before is not
+    checked again.
+    """
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, parts: str | PartLayouts) -> None:
-        """Set `parts`, in their order in `layout`, or the name of the only part."""
+        """Set `parts`, the names of the parts in their order in `layout`, or the name of the only part."""
         self._layout, self._encoding = layout, encoding
         self._parts: PartLayouts = [(parts, layout)] if isinstance(parts, str) else parts
         self._codec = PayloadCodec(layout, encoding)  # of what has no scales, which are each payload's own

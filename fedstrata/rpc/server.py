@@ -1,4 +1,4 @@
-"""The start of a gRPC server: bounded messages, health, reflection, one error table."""
+"""Start a gRPC server with limits on messages, health checks, reflection, and one table of errors."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from inspect import isasyncgenfunction
@@ -74,8 +74,9 @@ class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
     """Answer a FedstrataError with its status and reason, and any other error with INTERNAL and a logged traceback."""
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """Set the parts. With `is_guarded`, a guard refuses undecodable bytes after it knows their sender. `uploads`
-        limits the wait for uploads, and `refused` receives the reason for each upload that was given up.
+        """Set the parts. With `is_guarded`, a guard identifies the sender first and then refuses bytes that cannot be
+        decoded. `uploads` limits the wait for uploads, and `refused` receives the reason for each upload that the
+        server ended.
         """
         self._check = _nothing if is_guarded else check_decoded
         self._uploads = uploads
@@ -106,7 +107,7 @@ def _nothing(request: Any) -> None:
 
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """Return a handler of a stream that reports when an upload is given up."""
+    """Return a handler of a stream that reports each upload that the server ended."""
     if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
         return behaviour
 
@@ -121,8 +122,8 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Return a handler of a stream that holds no copy of its parts. For an upload, it waits for each part, from the
-    first to the last, as long as `uploads` allows.
+    """Return a handler of a stream that keeps no copy of parts. For an upload, it limits the total time of waiting for
+    parts to what `uploads` allows.
     """
     if isasyncgenfunction(behaviour):
 
@@ -190,17 +191,17 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
 
 
 def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
-    """Return the options that limit how much a child sends before the server reads."""
+    """Return the options that limit how many bytes a child may send before the server reads them."""
     if 0 < payload_bytes <= SMALL_BYTES:
         return (("grpc.http2.lookahead_bytes", max(LOOKAHEAD_BYTES, payload_bytes + HEADER_BYTES)),)
     return (("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES), ("grpc.http2.bdp_probe", 0))
 
 
 def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
-    """Return the options that limit what peers may hold.
+    """Return the options that limit connections and calls of peers.
 
-    A connection above the limit is closed at once. On a connection, calls above the limit of streams wait for other
-    calls. One process may speak for all children on one connection.
+    A connection above the limit is closed at once. Calls above the limit of a connection wait until others end. One
+    process may make the calls of all children on one connection.
     """
     return (
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
@@ -214,7 +215,7 @@ def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
 
 
 class RpcServer:
-    """Run one gRPC server with its health: all services report SERVING only after `set_ready` has said so."""
+    """Run one gRPC server with health checks. All services report SERVING only after `set_ready(True)`."""
 
     def __init__(
         self,
@@ -227,11 +228,11 @@ class RpcServer:
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
     ) -> None:
-        """Make a server. `payload_bytes` is the size of the largest payload that a child sends up; 0 if it is unknown.
+        """Make a server. `payload_bytes` is the size of the largest payload that a child sends; 0 if it is unknown.
 
-        `children` is the largest number of children. `tls` is this server's certificate. `guard` goes with it: it knows
-        what callers may do by their certificates. `uploads` limits the wait for an upload. `refused` gets the reason
-        for each upload that was given up.
+        `children` is the largest number of children. `tls` is this server's certificate. `guard`, which is required
+        with `tls`, knows which calls a certificate allows. `uploads` limits the wait for an upload. `refused` receives
+        the reason for each upload that the server ended.
         """
         keep_for_chunks()
         self._tls = tls
@@ -255,7 +256,7 @@ class RpcServer:
         self._names.append(name)
 
     async def start(self, address: str) -> None:
-        """Bind and serve, but do not report ready yet. Raises AddressError if the address cannot be bound."""
+        """Bind the address and serve, but report not ready. Raises AddressError if the address cannot be bound."""
         host, _ = split_address(address)
         reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         for name in ("", *self._names):
@@ -281,5 +282,5 @@ class RpcServer:
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Refuse new calls, and end calls under way after the grace time."""
+        """Refuse new calls, and end open calls after the grace time."""
         await self._server.stop(grace_s)

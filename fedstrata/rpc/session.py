@@ -1,5 +1,5 @@
-"""FetchModel and SubmitUpdate in turn on one stream, for a child that stays: a round takes only messages and no new
-calls. With a small model it takes one message each way.
+"""FetchModel and SubmitUpdate alternately on one stream. A round then takes messages but no new calls; with a small
+model, one message in each direction.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ParentStream:
-    """Hold one child's stream to its parent, which is opened when needed and again after a cut.
+    """Hold one child's stream to its parent. The stream is opened when it is needed, and again after a cut.
 
-    The stream itself has no deadline. Each exchange on it has the deadline of the call that it replaces.
+    The stream has no deadline. Each exchange on it has the deadline of the call that it replaces.
     """
 
     def __init__(self, attend: Any) -> None:
@@ -37,7 +37,7 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Yield the parts of the next model, or of the reply in place of it. Raises AioRpcError like the call."""
+        """Yield the parts of the next model, or of another reply. Raises AioRpcError like the call."""
         return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
     def exchange(
@@ -47,8 +47,8 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Send an update. Yield the parts that `fetch` would yield next, after the reply if the update was not
-        accepted.
+        """Send an update. If the update was not accepted, yield this reply first. Then yield the parts of the next
+        model, like `fetch`.
         """
         return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
 
@@ -79,7 +79,7 @@ class ParentStream:
             yield part
 
     async def _answer(self, parts: Iterable[pb.UpdatePart | bytes]) -> Any:
-        """Send some parts; return the first part of the reply."""
+        """Send some parts, and return the first part of the reply."""
         for part in parts:
             await self._write(part)
             del part  # a chunk; the next is made now
@@ -93,8 +93,8 @@ class ParentStream:
             self._call = None
 
     async def _take_leave(self, timeout_s: float) -> None:
-        """End the stream, and let the parent end it too. After a cut, the parent would not know that the child got its
-        reply.
+        """End the stream, and wait until the parent has ended it too. So the parent knows that the child got
+        its reply.
         """
 
         async def leave() -> None:
@@ -107,14 +107,16 @@ class ParentStream:
             await self._within(timeout_s, leave())
 
     async def _move(self, timeout_s: float) -> None:
-        """Leave a stream on a connection that its channel has left, between two exchanges."""
+        """If the channel has moved to a new connection, end the stream on the old one. This happens only between two
+        exchanges.
+        """
         if self._call is not None and not self._is_in_exchange and self._connection() is not self._began_on:
             if not self._call.done():
                 await self._take_leave(timeout_s)
             self.close()
 
     def _begin(self, *, wait_for_ready: bool) -> None:
-        """Start an exchange: on a new stream, if there is none or the last exchange was incomplete."""
+        """Start an exchange. If there is no stream, or if the last exchange was incomplete, open a new stream."""
         if self._is_in_exchange or (self._call is not None and self._call.done()):
             self.close()
         if self._call is None:
@@ -143,4 +145,4 @@ class ParentStream:
 
 
 def _the_only_one() -> None:
-    """Return None as the connection of a plain channel, which is always the same."""
+    """Return None, which represents the connection of a plain channel. It never changes."""

@@ -1,4 +1,4 @@
-"""Streams from a child, read part by part, so that no part is held longer than its processing takes."""
+"""Streams from a child, read part by part, so that each part is in memory only while it is processed."""
 
 import asyncio
 from collections import defaultdict
@@ -17,10 +17,10 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """Read the parts that a child sends, each on request. Only the caller holds the part.
+    """Read the parts that a child sends, each when it is requested. Only the caller keeps the part.
 
-    gRPC's own iterator keeps the last part until the next arrives, which would be a chunk per waiting child. A payload
-    that came in the message of its header follows as a part of its own.
+    gRPC's own iterator keeps the last part until the next arrives, which would need a chunk of memory per waiting
+    child. A payload that came in the message of its header follows as a separate part.
     """
 
     def __init__(self, context: Any) -> None:
@@ -44,16 +44,16 @@ class Parts:
 
 
 class Supersedable:
-    """Hold the work on one stream, until its sender begins a newer stream for the same payload."""
+    """Represent the processing of one stream, until its sender begins a newer stream for the same payload."""
 
     _limit: asyncio.Timeout | None = None
 
     @asynccontextmanager
     async def until_superseded(self, sender: str) -> AsyncIterator[None]:
-        """Abort the enclosed block, even while it waits for the sender, once the sender has begun a newer stream.
+        """Abort the enclosed block, even while it waits for the sender, when the sender begins a newer stream.
 
         Raises:
-            SupersededError: it has.
+            SupersededError: the sender has begun a newer stream.
         """
         try:
             async with asyncio.timeout(None) as self._limit:
@@ -64,7 +64,7 @@ class Supersedable:
             self._limit = None
 
     def supersede(self) -> None:
-        """Note that a newer stream has begun."""
+        """Note that the sender has begun a newer stream."""
         if self._limit is not None:
             self._limit.reschedule(0.0)
 
@@ -83,8 +83,8 @@ async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
 
 
 async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
-    """Send parts to a child without holding any. A handler that yields would hold the last part until the next
-    is made.
+    """Send parts to a child without keeping them. A handler that yields would keep the last part until the next is
+    made.
     """
     async for part in parts:
         await context.write(part)
@@ -92,9 +92,10 @@ async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
 
 
 class Turns:
-    """Give turns, each for one chunk, so that memory does not grow with the number of children that send at once.
+    """Give turns, each for one chunk, so that memory does not grow with the number of children that send at the same
+    time.
 
-    A child has one turn at a time, and no child delays the others for long.
+    A child has one turn at a time, and turns are short, so no child delays the others for long.
     """
 
     def __init__(self, at_once: int = CHUNKS_AT_ONCE, longest_s: float = LONGEST_TURN_S) -> None:
@@ -104,9 +105,9 @@ class Turns:
 
     @asynccontextmanager
     async def one(self, child_id: str) -> AsyncIterator[None]:
-        """Give a child its turn, which ends with the block, or when it has lasted too long.
+        """Give a child its turn. The turn ends with the block, or earlier if it lasts too long.
 
-        If a child has many streams, one has the turn and the others wait for it.
+        If a child has several streams, they take turns one after another.
         """
         own = self._of_child[child_id]
         await own.acquire()
@@ -124,7 +125,7 @@ class Turns:
             give_back()
 
     async def of(self, child_id: str, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
-        """Yield a child's parts. Each is read and processed in a turn of its own."""
+        """Yield a child's parts. Each part is read and processed in a turn."""
         while True:
             async with self.one(child_id):
                 try:
@@ -136,7 +137,9 @@ class Turns:
 
 
 def _once(*what: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls these functions, one after the other, at its first call only."""
+    """Return a function that calls the given functions, one after another, but only when it is called for the first
+    time.
+    """
     left = [*what]
 
     def call() -> None:

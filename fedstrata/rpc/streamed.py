@@ -1,4 +1,4 @@
-"""Calls that stream messages up, with the original error if they fail."""
+"""Calls that stream messages to a server. If such a call fails, they raise the original error."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -10,16 +10,16 @@ Messages = Iterable[Any] | AsyncIterable[Any]
 
 
 def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """Return the error as gRPC's error class, for causes that gRPC reports otherwise or not at all."""
+    """Return a gRPC error with this code, for causes that gRPC reports in another way or not at all."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, None)
 
 
 def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Return a stream-unary call of grpc.aio that is cancelled only if its caller cancels it.
 
-    grpc.aio takes messages in a separate job. If that job fails, because the link breaks between two messages or the
-    sender's iterator raises, grpc.aio cancels the call. Its caller would get CancelledError and end silently. Here a
-    broken link raises UNAVAILABLE, and an error of the iterator is raised itself.
+    grpc.aio reads messages in a separate job. If this job fails, because the connection breaks between two messages or
+    the sender's iterator raises, grpc.aio cancels the call. Its caller would then get CancelledError and end without an
+    error. Here a broken connection raises UNAVAILABLE, and an error of the iterator is raised unchanged.
     """
 
     def make(messages: Messages, **options: Any) -> Awaitable[Any]:
@@ -45,7 +45,7 @@ async def _answered(call: Callable[..., Awaitable[Any]], messages: Messages, opt
 
 
 def _noted(messages: Iterable[Any], failures: list[Exception]) -> Iterator[Any]:
-    """Yield the messages, and note an error that they raise."""
+    """Yield the messages, and add an error that they raise to `failures`."""
     try:
         yield from messages
     except Exception as error:

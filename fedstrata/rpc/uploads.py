@@ -1,5 +1,5 @@
-"""The time that a server waits for the next part of an upload. Otherwise a sender that sends almost nothing would keep
-its place for ever.
+"""How long a server waits for the next part of an upload. Otherwise a very slow sender would occupy the server for
+ever.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ SENDERS = ("child_id", "device_id", "home_id")  # what headers call who sends an
 
 @dataclass(frozen=True)
 class UploadWait:
-    """Hold the total time that an upload may take: a first allowance, and more for the bytes received.
+    """Hold the total time that an upload may take: an initial time, and more time for each received byte.
 
-    The first allowance is the sender's own deadline for a chunk or for the server's largest payload, plus ten seconds.
-    The bytes may come at half the rate that deadlines assume. So senders give up earlier than the server.
+    The initial time is the sender's own deadline for a chunk or for the server's largest payload, plus ten seconds.
+    Senders assume twice the rate that is required here, so they give up earlier than the server.
     """
 
     first_s: float = payload_timeout_s(CHUNK_BYTES) + LATER_S
@@ -36,13 +36,12 @@ UPLOAD_WAIT = UploadWait()
 
 
 class Awaited:
-    """Give the parts of one upload, and limit the time in which the server waits for them. The limit excludes the time
-    in which the server processes a part, holds it back for its link, or serves others. No part is held after it is
-    given.
+    """Yield the parts of one upload, and limit how long the server waits for them. The time in which the server
+    processes a part, delays it for its link, or serves others does not count. Parts are not kept.
     """
 
     def __init__(self, parts: AsyncIterator[Any], wait: UploadWait, sender: str = "") -> None:
-        """Set `sender`, the id of the sender; without it, the header of the stream names the sender."""
+        """Set `sender`, the id of the sender. Without it, the header of the stream names the sender."""
         self._parts = parts
         self._wait = wait
         self._sender = sender
@@ -85,7 +84,7 @@ def sender_of(part: Any) -> str:
 
 
 def _bytes_of(part: Any) -> int:
-    """Return how many bytes a part adds to an upload: its data, or the whole part if its kind has other fields."""
+    """Return how many bytes a part adds to an upload: the size of its data, or of the whole part for other kinds."""
     data = getattr(part, "data", None)
     if data is not None:
         return len(data)

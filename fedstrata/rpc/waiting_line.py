@@ -1,8 +1,7 @@
-"""The number of connections that may wait for acceptance: gRPC allows the system's maximum, 4,096 on Linux.
+"""Limit how many connections may wait until a server accepts them. gRPC sets the system's maximum, 4,096 on Linux.
 
-Each waiting connection costs its server a handshake, even if its peer has gone. After a flood of connections, the
-server would need seconds for these handshakes. With a short line, the kernel of a rejected caller tries again a second
-later.
+For each waiting connection the server makes a handshake, even if the peer has gone. After a flood of connections, these
+handshakes would take seconds. With a low limit, the kernel of a rejected caller tries again a second later.
 """
 
 import os
@@ -17,15 +16,15 @@ AT_LEAST = 128
 
 
 def keep_short(port: int, children: int) -> None:
-    """Limit the connections that may wait at a port of this process to the number of children and a few more, if its
-    sockets are found.
+    """Limit the connections that may wait at a port of this process to a few more than the number of children. If the
+    port's sockets are not found, change nothing.
     """
     for listener in _listeners(port):
         listener.listen(AT_LEAST + children)
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    """Yield this process's sockets that listen at a port. Each is open while the caller looks at it."""
+    """Yield this process's sockets that listen at a port. Each is open only until the next one is requested."""
     with suppress(FileNotFoundError):
         for number in [int(found.name) for found in OWN_FILES.iterdir()]:
             with suppress(OSError):  # of the folder itself, which is closed by now; and of sockets of other kinds

@@ -1,4 +1,4 @@
-"""State on disk: written aside, flushed, renamed, checksummed."""
+"""State on disk. Files are written under another name, flushed and renamed, and have checksums."""
 
 from fedstrata.store.files import (
     GLOBAL_ROUNDS_KEPT,

@@ -22,13 +22,14 @@ GLOBAL_ROUNDS_KEPT = 2  # whose files stay: of the open one, and of the one to w
 
 @contextmanager
 def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
-    """Yield a file for writing. It gets its name only if the block succeeds; with `durable`, after a flush to disk.
+    """Yield a temporary file for writing. It is renamed to `path` only if the block succeeds; with `durable`, after a
+    flush to disk.
 
-    Writers of the same file that may overlap use different labels. A block that raises leaves no file. Only the owner
-    can open the file, from its first byte on.
+    Writers that may write the same file at the same time use different labels. If the block raises, no file remains.
+    Only the owner can open the file.
 
     Raises:
-        StateError: the disk is full or refuses. An old file at `path` is unchanged.
+        StateError: the disk is full or refuses to write. An old file at `path` is unchanged.
     """
     aside = path.with_name(f".{path.name}{label}.aside")
     try:
@@ -64,23 +65,23 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file if it exists, and ignore a failure: the first error is the one to report."""
+    """Remove a file if it exists. Ignore a failure, because the error that came first is reported."""
     with suppress(OSError):
         path.unlink()
 
 
 def claim(folder: Path) -> None:
-    """Hold a folder of state for the life of this process. Wait for a process that is just ending.
+    """Reserve a folder of state for this process until it ends. Wait if another process is just ending.
 
     Raises:
-        StateError: another process of this machine holds the folder, or it cannot be written.
+        StateError: another process of this machine uses the folder, or it cannot be written.
     """
     _CLAIMS.append(_locked(folder))
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder of state while the block lasts. Raises StateError like `claim`."""
+    """Reserve a folder of state while the block runs. Raises StateError like `claim`."""
     with _locked(folder):
         yield
 
@@ -104,20 +105,20 @@ def _locked(folder: Path) -> TextIO:
 
 
 def clear_asides(folder: Path) -> None:
-    """Remove incomplete files of writers that were killed."""
+    """Remove incomplete temporary files of processes that were killed."""
     for path in folder.glob(".*.aside"):
         path.unlink(missing_ok=True)
 
 
 def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a small file with the SHA-256 of its content in front. Raises StateError like `write_aside`."""
+    """Write a small file that begins with the SHA-256 of its content. Raises StateError like `write_aside`."""
     with write_aside(path, durable=durable) as file:
         file.write(hashlib.sha256(data).digest() + data)
 
 
 def read_sealed(path: Path) -> bytes:
-    """Return the content of a sealed file. Raises StateError, with the file's name, if it is missing, cut or
-    altered.
+    """Return the content of a file that `write_sealed` wrote. Raises StateError, which names the file, if it is
+    missing, truncated or altered.
     """
     try:
         content = when_there_is_room(path.read_bytes)

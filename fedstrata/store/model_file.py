@@ -1,7 +1,8 @@
-"""Models on disk, in the safetensors format, read and written piece by piece so that no model is ever whole in memory.
+"""Models on disk, in the safetensors format. They are read and written piece by piece, so that no whole model is in
+memory.
 
-The data of a file is the flat vector of its layout. The metadata have the SHA-256 of the rest of the file. If the
-digest does not match, an error names the file.
+The data of a file is the flat vector of its layout. The metadata have the SHA-256 of the rest of the file. If this
+digest is wrong, an error names the file.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ def pieces_of(size: int) -> Iterator[tuple[int, int]]:
 
 
 def joined(pieces: Iterable[Flat]) -> Flat:
-    """Return the vector of consecutive pieces; without pieces, an empty vector."""
+    """Return one vector made of consecutive pieces; without pieces, an empty vector."""
     return np.concatenate([np.empty(0, np.float32), *pieces])
 
 
@@ -41,7 +42,8 @@ def write_model(
     path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
     digest: bytes = b"",
 ) -> None:  # fmt: skip
-    """Write a flat vector, given in consecutive pieces, as a safetensors file, with its digest if the digest is known.
+    """Write a flat vector, given as consecutive pieces, as a safetensors file. `digest` is the file's digest, if the
+    caller knows it.
 
     Raises:
         StateError: the file cannot be written. An old file at `path` is unchanged.
@@ -72,7 +74,7 @@ def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
 
 
 class AnyModel(ABC):
-    """Define a model that is read piece by piece from a file, from memory or from another source: a flat vector with a
+    """Define a model that is read piece by piece, from a file, from memory or from elsewhere: a flat vector with a
     layout.
     """
 
@@ -86,7 +88,7 @@ class AnyModel(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop) of the vector."""
+        """Return the elements from `start` to `stop` (exclusive) of the vector."""
 
     @abstractmethod
     def close(self) -> None:
@@ -102,11 +104,11 @@ class AnyModel(ABC):
         )
 
     def _bytes_at(self, start: int, size: int) -> Iterator[memoryview]:
-        """Yield the bytes of `size` elements from `start` on, piece by piece."""
+        """Yield the bytes of `size` elements, beginning at element `start`, piece by piece."""
         return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
-        """Return the SHA-256 of the model's file without the SHA-256 itself, in hexadecimal."""
+        """Return the SHA-256 of the model's file, without the digest in its metadata, in hexadecimal."""
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(_bytes_of(piece))
@@ -130,11 +132,11 @@ class AnyModel(ABC):
 
 
 class ModelFile(AnyModel):
-    """Read a model on disk. Each read needs memory only for the requested piece."""
+    """Read a model on disk. A read needs memory only for the requested elements."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        """Open the file, and check names, shapes and length. Raises StateError, with the file's name, if they do not
-        match.
+        """Open the file, and check names, shapes and length. Raises StateError, which names the file, if they are
+        wrong.
         """
         self.path = path
         self.layout = layout
@@ -151,7 +153,7 @@ class ModelFile(AnyModel):
             raise
 
     def _read_header(self) -> tuple[dict[str, str], int, str]:
-        """Return the metadata, the place of the first data byte, and the checksum in the file."""
+        """Return the metadata, the position of the first byte of data, and the checksum in the file."""
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
@@ -172,11 +174,11 @@ class ModelFile(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 in the file, which covers the rest of the file. `verify` compares it with the data."""
+        """The SHA-256 in the file, which covers the rest of the file. `verify` compares it with the content."""
         return self._digest.encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop) of the vector."""
+        """Return the elements from `start` to `stop` (exclusive) of the vector."""
         with self._reading:  # a descriptor that is closed under a reader may name another file by then
             if self._file.closed:
                 raise SupersededError(f"{self.path.name} belongs to a round that is over; ask for the newest")
@@ -186,21 +188,21 @@ class ModelFile(AnyModel):
         return np.frombuffer(data, "<f4")
 
     def verify(self) -> None:
-        """Compare the data with the checksum. Raises StateError, with the file's name, if they differ."""
+        """Compare the content with the checksum. Raises StateError, which names the file, if they differ."""
         if self._computed_digest() != self._digest:
             raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
     def close(self) -> None:
-        """Close the file. A later reader gets a SupersededError."""
+        """Close the file. Later reads raise SupersededError."""
         with self._reading:
             self._file.close()
 
 
 class ModelInMemory(AnyModel):
-    """Hold a model in memory that is read like a model on disk."""
+    """Hold a model in memory, with the functions of a model on disk."""
 
     def __init__(self, layout: Layout, flat: Flat, metadata: Mapping[str, str] | None = None) -> None:
-        """Set the metadata of the model's file, if it will be written."""
+        """Set `metadata`, the metadata for the model's file."""
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})
@@ -208,15 +210,15 @@ class ModelInMemory(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that the model's file would have."""
+        """The digest that a file with this model has."""
         return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop) of the vector."""
+        """Return the elements from `start` to `stop` (exclusive) of the vector."""
         return self._flat[start:stop]
 
     def close(self) -> None:
-        """Do nothing: memory needs no release."""
+        """Do nothing, because memory is freed by itself."""
 
 
 def _bytes_of(values: Flat) -> memoryview:

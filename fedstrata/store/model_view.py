@@ -1,4 +1,4 @@
-"""Some ranges of a vector, read as a separate model."""
+"""Some ranges of a model's vector, used as a separate model."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedstrata.tensors import Flat, Layout
 
 
 class ModelView(AnyModel):
-    """View the ranges `places` of another model, one after the other, in a new layout. Nothing is copied."""
+    """Show the ranges `places` of another model, one after another, as a model with a new layout. Nothing is copied."""
 
     def __init__(self, source: AnyModel, places: Sequence[slice], layout: Layout) -> None:
         self.layout = layout
@@ -23,11 +23,11 @@ class ModelView(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that a file of this model would have."""
+        """The digest that a file with this model has."""
         return self._digest
 
     def read(self, start: int, stop: int) -> Flat:
-        """Return the elements [start, stop) of the vector."""
+        """Return the elements from `start` to `stop` (exclusive) of the vector."""
         found: list[Flat] = []
         number = bisect_right(self._starts, start) - 1
         while start < stop:
@@ -38,4 +38,4 @@ class ModelView(AnyModel):
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
 
     def close(self) -> None:
-        """Do nothing: the owner of the source closes it."""
+        """Do nothing, because the owner of the source closes it."""

@@ -1,1 +1,1 @@
-"""The tensors that travel, and how far, and the model of each device."""
+"""Which tensors are averaged over which devices, and which model each device has."""

@@ -1,4 +1,4 @@
-"""The model of each device in each global round, if `architectures` gives some devices another model than `model`."""
+"""The model of each device in each global round, if the section `architectures` gives some devices another model."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Architecture(NamedTuple):
-    """Hold a model, and how far its tensors travel."""
+    """Hold a model, and over which devices its tensors are averaged."""
 
     model: "Model"
     streams: Streams
 
 
 class Architectures:
-    """Hold the architectures of a run. Each is built at its first use."""
+    """Hold the architectures of a run. Each is built when it is first used."""
 
     def __init__(self, experiment: Experiment, method: Method) -> None:
         self._experiment = experiment
@@ -29,18 +29,18 @@ class Architectures:
 
     @property
     def main(self) -> Architecture:
-        """The architecture of `model`, which the servers use. All others have the same travelling layers."""
+        """The architecture of the section `model`, which the servers use. All other architectures contain the same
+        tensors that are sent.
+        """
         return self._built(self._experiment.model)
 
     @property
     def all(self) -> "list[Architecture]":
-        """The architecture of `model`, then the architectures of `architectures`, in their order."""
+        """The architecture of the section `model`, then those of the section `architectures`, in their order."""
         return [self.main, *(self._built(entry.model) for entry in self._experiment.architectures)]
 
     def at(self, device_index: int, global_round: int) -> Architecture:
-        """Return a device's architecture in a global round, counted from 0. The same architecture is always the same
-        object.
-        """
+        """Return a device's architecture in a global round, counted from 0. Equal architectures are the same object."""
         return self._built(self._experiment.model_of(device_index, global_round))
 
     def _built(self, settings: "ModelSettings") -> Architecture:
@@ -57,10 +57,10 @@ class Architectures:
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:
-        """Refuse architectures with different travelling tensors.
+        """Refuse architectures in which the tensors that are sent differ.
 
         Raises:
-            ExperimentError: an architecture has other travelling tensors, or cannot be built for the data.
+            ExperimentError: an architecture sends other tensors, or cannot be built for the data.
         """
         for number, entry in enumerate(self._experiment.architectures):
             try:
@@ -78,6 +78,6 @@ class Architectures:
 
 
 def _said(architecture: Architecture, name: str) -> str:
-    """Return a travelling tensor with its shape in an architecture."""
+    """Return a text with a tensor's name and its shape in an architecture."""
     shape = next((each.shape for each in architecture.streams.travelling.tensors if each.name == name), None)
     return f"no {name}" if shape is None else f"{name} of shape {'×'.join(map(str, shape))}"

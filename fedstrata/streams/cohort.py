@@ -1,4 +1,4 @@
-"""The cohort of an LPS round: the devices that an LPS asks."""
+"""The cohort of an LPS round: which of its devices an LPS asks for an update."""
 
 import math
 from collections import Counter
@@ -13,11 +13,10 @@ COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second n
 
 
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
-    """Return the indexes, ascending, of the devices of an LPS that take part.
+    """Return the indexes, ascending, of the devices of an LPS that take part in a round.
 
-    Every device draws one number, at an address of its own. The devices with the smallest numbers take part: a number
-    of them, or a share, rounded up; None asks all. The cohort depends on the LPS's members and their number, not on
-    other LPSs.
+    Each device draws one random number. The devices with the smallest numbers take part: `participation` is how many,
+    or which share, rounded up; None means all. The cohort depends only on this LPS's devices, not on other LPSs.
     """
     count = cohort_size(len(members), participation)
     if count == len(members):
@@ -28,7 +27,7 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts:
-    """Hold the cohort of each round, if one LPS serves all devices from the first round to the last."""
+    """Hold the cohort of each round, for runs in which one LPS serves all devices from the first round to the last."""
 
     asked: tuple[frozenset[int], ...]  # by LPS round
     most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
@@ -47,7 +46,7 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:
-    """Return the size of a cohort. A share is taken as a decimal number, so that 0.1 of 30 devices are 3."""
+    """Return the size of a cohort. A share is treated as a decimal number, so 0.1 of 30 devices is 3."""
     if participation is None:
         return members
     if isinstance(participation, float):

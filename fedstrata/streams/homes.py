@@ -1,4 +1,4 @@
-"""The LPS of each device, and the number of LPSs."""
+"""Which LPS each device belongs to, and how many LPSs there are."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from fedstrata.streams.streams import are_placed_by_index
 
 
 def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return the indexes of each LPS's devices, by LPS."""
+    """Return, for each LPS, the indexes of its devices."""
     if not are_placed_by_index(experiment, method):
         return [tuple(cluster) for cluster in clusters]
     there = sorted(index for cluster in clusters for index in cluster)
@@ -18,7 +18,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """Return the number of a device's LPS, if clusters do not decide the LPS."""
+    """Return the number of a device's LPS, for runs in which the device's index decides it."""
     topology = experiment.topology
     if topology is None:
         return 0
@@ -28,10 +28,10 @@ def home_of(experiment: Experiment, device_index: int) -> int:
 
 
 def lps_count(experiment: Experiment) -> int:
-    """Return the number of LPSs, if clusters do not decide it."""
+    """Return the number of LPSs, for runs in which the clusters do not decide it."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 
 def lps_known(experiment: Experiment, method: Method) -> int:
-    """Return the number of LPSs that the experiment gives; 0 if the plan decides it."""
+    """Return the number of LPSs if the experiment decides it; 0 if the plan decides it."""
     return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

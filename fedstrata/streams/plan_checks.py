@@ -1,4 +1,4 @@
-"""Checks of a method's plan against the streams of a run, before the tiers follow it."""
+"""Checks of a method's plan, before the GPS and the LPSs use it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from fedstrata.streams.streams import Streams, are_offers
 
 
 def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None) -> None:
-    """Refuse a plan that does not fit the streams of a run or the plan before it.
+    """Refuse a plan that contradicts the streams of the run or the earlier plan.
 
     Raises:
-        PluginError: the tiers cannot carry out the plan.
+        PluginError: the plan cannot be carried out.
     """
     name, parents, known = method.options.name, plan.parents, len(before.clusters) if before is not None else 0
     fits = len(parents) == len(plan.clusters) and all(0 <= parent < known for parent in parents)

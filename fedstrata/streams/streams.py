@@ -1,4 +1,5 @@
-"""The streams of a run: how far each tensor travels, and the place of each stream in the vectors that travel.
+"""The streams of a run: over which devices each tensor is averaged, and where each stream is in the vectors that are
+sent.
 
 Tensors belong to the model, or are tables: additional tensors of a method, such as scores of public examples.
 
@@ -32,7 +33,7 @@ WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / t
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Describe one current value of a channel."""
+    """Describe one stream: the current values of a channel, for all devices or for a cluster."""
 
     channel: str
     cluster: int | None  # None: everybody's
@@ -46,7 +47,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Hold the channels of a run, by layout."""
+    """Hold the channels of a run, with the layouts of their tensors."""
 
     model: Layout  # as a device has it
     channels: tuple[Channel, ...]
@@ -69,17 +70,17 @@ class Streams:
 
     @cached_property
     def tables(self) -> Layout:
-        """The tensors that do not belong to the model, channel by channel."""
+        """The layout of the tables of all channels, channel by channel."""
         tensors = (tensor for channel in self.channels for tensor in channel.tensors.tensors)
         return Layout(tuple(tensor for tensor in tensors if tensor.name not in self.model.names))
 
     @cached_property
     def whole(self) -> Layout:
-        """The model's tensors, then the tables: all tensors with which a device begins a round."""
+        """The layout of all tensors with which a device begins a round: the model's tensors, then the tables."""
         return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
 
     def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
-        """Return the whole vector of the model's weights and the tables. If `tables` is None, they are 0, as at the
+        """Return one vector with the model's weights and the tables. If `tables` is None, all tables are 0, as at the
         start.
 
         Raises:
@@ -94,7 +95,7 @@ class Streams:
         return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
 
     def without(self, names: Iterable[str]) -> "Streams":
-        """Return the streams after these tensors have stopped travelling and stay on devices.
+        """Return the streams of a run in which these tensors are no longer sent, but stay on devices.
 
         Raises:
             PayloadError: the model has no such tensor.
@@ -121,21 +122,23 @@ class Streams:
 
     @cached_property
     def everywhere(self) -> Layout:
-        """The tensors that all devices share, in the model's order."""
+        """The layout of the tensors that are averaged over all devices, in the model's order."""
         return self._of(Reach.EVERYWHERE)
 
     @cached_property
     def travelling(self) -> Layout:
-        """The tensors that a device receives and sends, in the model's order."""
+        """The layout of the tensors that a device receives and sends, in the model's order."""
         return self._of(Reach.EVERYWHERE, Reach.CLUSTER)
 
     @cached_property
     def own(self) -> Layout:
-        """The tensors that never leave a device, in the model's order."""
+        """The layout of the tensors that never leave a device, in the model's order."""
         return self._of(Reach.DEVICE)
 
     def streams(self, clusters: Clusters) -> list[Stream]:
-        """Return all streams in the order of a vector: first the streams for all devices, then cluster by cluster."""
+        """Return all streams in the order of their vector: first the streams for all devices, then cluster by
+        cluster.
+        """
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
         found = [Stream(channel=c.name, cluster=None, tensors=c.tensors) for c in shared]
@@ -144,11 +147,13 @@ class Streams:
         ]
 
     def parts(self, clusters: Clusters) -> list[tuple[str, Layout]]:
-        """Return the parts of a payload with all streams: the name and the tensors of each part."""
+        """Return the parts of a payload with all streams: the name and the layout of each part."""
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
     def layout(self, clusters: Clusters) -> Layout:
-        """Return the layout of the vector of all streams. Names of a cluster's tensors begin with its number."""
+        """Return the layout of the vector of all streams. Names of a cluster's tensors begin with the cluster's
+        number.
+        """
         return Layout(
             tuple(
                 tensor
@@ -168,7 +173,7 @@ class Streams:
         return found
 
     def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
-        """Return the slices of a cluster's travelling tensors in the vector of all streams, in the model's order."""
+        """Return the slices of a cluster's sent tensors in the vector of all streams, in the model's order."""
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))
         found: list[slice] = []
@@ -183,9 +188,10 @@ class Streams:
     def routes(
         self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
     ) -> list[Route]:
-        """Return the streams to which each stretch of a device's update goes, with its weight in each.
+        """Return, for each range of a device's update, the streams to which it is added, with the device's weight in
+        each stream.
 
-        `shares` has, for each mixed channel, the device's weights by stream of the channel.
+        `shares` has the device's weights in each channel that the plan mixes, by stream.
         """
         found = []
         for number, stream in enumerate(self.streams(clusters)):
@@ -215,7 +221,7 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether the offers name, for each cluster, some clusters in ascending order, including the cluster
+    """Return whether the offers name, for each cluster, some clusters in ascending order, one of which is the cluster
     itself.
     """
     return len(offers) == clusters and all(
@@ -229,7 +235,7 @@ def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return a device's weights by stream, on the grid, in each channel that a plan mixes."""
+    """Return a device's weights in each channel that the plan mixes, by stream, as integers on the grid."""
     return {
         channel: {
             stream: weight
@@ -249,21 +255,21 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
 
 
 def spans_lps(experiment: Experiment, method: Method) -> bool:
-    """Return whether clusters span LPSs: by `topology`, or because of what the method's plans do.
+    """Return whether clusters span LPSs: because of `topology`, or because the method requires it.
 
-    Clusters also span LPSs if they change or mix, if devices fetch models of other clusters, or if tensors stop
-    travelling. The GPS decides all of this, so it keeps all streams.
+    A method requires it if clusters change or mix, if devices receive models of other clusters, or if tensors stop
+    being sent. The GPS decides these things, so it keeps all streams.
     """
     return method.mixes or method.fetches_all or method.withdraws or are_placed_by_index(experiment, method)
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Return whether a device's LPS follows from its index: by `topology`, or because one LPS serves changing
-    clusters.
+    """Return whether a device's index decides its LPS: because of `topology`, or because one LPS serves clusters that
+    change.
     """
     return experiment.topology is not None or asks_in_training(method) is not None
 
 
 def asks_in_training(method: Method) -> Moment | None:
-    """Return the moment of a global round at which devices are asked; None if they are not asked in training."""
+    """Return when devices answer questions in global rounds; None if the method asks none in training."""
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

@@ -1,4 +1,6 @@
-"""Tasks: the loss that devices minimise, and the metrics that they are measured by (`base`), by name (`registry`)."""
+"""Tasks: the loss that devices minimise, and the metrics of their models. `base` defines what a task is, and `registry`
+maps names to tasks.
+"""
 
 from fedstrata.tasks.base import Metric, Sum, Task, TaskSettings, measured
 from fedstrata.tasks.classification import CLASSIFICATION, Classification

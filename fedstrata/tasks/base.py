@@ -1,8 +1,8 @@
-"""The contract between tasks and tiers. A task is one file: a subclass of `Task` with a loss, sums and metrics.
+"""What a task is: a subclass of `Task` in one file, with a loss, sums and metrics.
 
-A device compares a model's outputs with targets. The sum of the losses of its examples leaves the device, and so do the
-other sums of the task. LPSs and the GPS add these sums without knowing the task. `summarise` turns them into metrics,
-for one device as for all. Only `loss`, `mean_loss` and `measure` need torch.
+A device compares a model's outputs with targets. It sends the sum of the losses of its examples, and the other sums of
+the task. LPSs and the GPS add these sums without knowing the task. `summarise` computes metrics from sums, of one
+device or of all devices. Only `loss`, `mean_loss` and `measure` need torch.
 """
 
 import math
@@ -31,7 +31,7 @@ LARGEST_METRIC = 1e300  # a larger value is written as none: sums and means of m
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Describe a number that a task reports. Raises PluginError for a name that no column can have."""
+    """Describe a number that a task reports. Raises PluginError for a name that a column of the record cannot have."""
 
     name: str
     """Name in the record: small letters, digits and underscores."""
@@ -53,21 +53,21 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The name for people."""
+        """The name of the metric in texts and figures."""
         return self.title or self.name.replace("_", " ").capitalize()
 
     @property
     def is_percent(self) -> bool:
-        """True if values are shares, shown in percent."""
+        """True if values are shares, which are shown in percent."""
         return self.unit == "percent"
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """Return the worst of some values; None without values."""
+        """Return the worst of some values; None if there are none."""
         return (min if self.higher_is_better else max)(values, default=None)
 
     def is_reached(self, value: float, final: float, share: float) -> bool:
-        """Return whether a value is as good as this share of the final value: at least 0.95 of it, or at most 1 / 0.95
-        of an error.
+        """Return whether a value is as good as this share of the final value. With the share 0.95, an accuracy must be
+        at least 0.95 times the final one, and an error at most 1 / 0.95 times.
         """
         grows = self.higher_is_better == (final >= 0)
         enough = final * share if grows else final / share
@@ -75,13 +75,13 @@ class Metric:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the largest value."""
+        """The smallest and the largest possible value."""
         return (0.0, 1.0) if self.unit == "percent" else (-LARGEST_METRIC, LARGEST_METRIC)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Name a sum over examples, and bound what one example adds to it."""
+    """Name a sum over examples, and limit how much one example can add to it."""
 
     name: str
     """Name of the sum."""
@@ -93,7 +93,7 @@ class Sum:
     """Whether the sum is a whole number."""
 
     def range(self, num_examples: int) -> tuple[float, float]:
-        """Return the least and the largest possible sum over this many examples, with room for rounding."""
+        """Return the smallest and the largest possible sum over this many examples, with a tolerance for rounding."""
         room = 1.0 if self.is_count else 1 + 1e-9
         ends = (self.least, self.most) if num_examples else (0.0, 0.0)
         least, most = (min(max(room * num_examples * end, -LARGEST_METRIC), LARGEST_METRIC) for end in ends)
@@ -101,7 +101,7 @@ class Sum:
 
 
 class Task:
-    """Define a task. A subclass overrides what is new. Its only state is its options."""
+    """Define a task. A subclass overrides what differs. Its only state is its options."""
 
     Options: ClassVar[type[TaskSettings]] = TaskSettings
     """The task's options, a subclass of `TaskSettings`. pydantic checks them."""
@@ -117,14 +117,14 @@ class Task:
 
     @property
     def headline(self) -> Metric:
-        """The metric by which devices and runs are compared."""
+        """The main metric, by which devices and runs are compared."""
         return self.metrics[0]
 
     def check(self, info: DatasetInfo) -> None:
         """Raise ExperimentError for data that do not fit the task."""
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
-        """Return the shape of a model's output for one example."""
+        """Raise ExperimentError if the task is impossible with these data."""
         raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
@@ -146,7 +146,7 @@ class Task:
         return self.loss(outputs, targets).mean()
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
-        """Return what these examples add to each of `sums`, in the order of `sums`."""
+        """Return how much these examples add to each of `sums`, in the order of `sums`."""
         return ()
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Classification(Task):
-    """Learn one label per example. The model gives one output per label; the largest is its answer."""
+    """Learn one label per example. The model has one output per label, and the label with the largest output is its
+    answer.
+    """
 
     metrics = (Metric(name="accuracy", unit="percent", about="share of hits"),)
     sums = (Sum(name="correct", most=1, is_count=True),)

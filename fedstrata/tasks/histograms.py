@@ -1,4 +1,4 @@
-"""The area under the ROC curve from counts of scores per bin. Counts add up over devices; single scores would not."""
+"""The area under the ROC curve, computed from a histogram of scores. Histograms of devices can be added."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ def histogram_sums(bins: int) -> tuple[Sum, ...]:
 
 
 def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
-    """Return the counts of scores in [0, 1] per bin, first of negatives, then of positives. All tensors have
-    one shape.
+    """Return how many scores in [0, 1] are in each bin, first for negatives, then for positives. All tensors have the
+    same shape.
     """
     import torch
 
@@ -30,9 +30,9 @@ def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
 
 
 def ranking(counts: Sequence[float]) -> float | None:
-    """Return the share of pairs in which the positive example has the higher score; None without a pair.
+    """Return the share of pairs in which the positive example has the higher score; None if there are no pairs.
 
-    A pair in one bin counts half. The true share differs by at most half the share of such pairs.
+    A pair in the same bin counts half. The result differs from the exact share by at most half the share of such pairs.
     """
     negatives, positives = np.asarray(counts, np.float64).reshape(2, -1)
     pairs = negatives.sum() * positives.sum()

@@ -19,8 +19,8 @@ BINS = 128
 class MultiLabel(Task):
     """Learn which of several labels an example has, by binary cross-entropy of each label.
 
-    Targets are float32 of 0 and 1, shape (n, labels), and outputs are scores before the sigmoid, of the same shape.
-    All metrics count each label of each example once.
+    Targets are float32 of 0 and 1, shape (n, labels), and outputs are scores before the sigmoid, of the same shape. In
+    all metrics, each pair of example and label counts once.
     """
 
     class Options(TaskSettings):

@@ -1,4 +1,4 @@
-"""Next token: the token that follows each place of a sequence."""
+"""Next token: predict the token that follows each position of a sequence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,12 @@ IGNORED = -100  # a target that is none: padding
 
 
 class NextToken(Task):
-    """Learn the token at each place of a sequence, by cross-entropy. A place with target -100 is ignored.
+    """Learn the next token at each position of a sequence, by cross-entropy. Positions with the target -100 are
+    ignored.
 
     Targets are int64 of shape (n, length). Outputs have one score per token of the vocabulary, shape (n, length,
-    num_classes). Training weighs all tokens of a batch alike. The loss of an example is the mean over its tokens.
+    num_classes). In training, all tokens of a batch have the same weight. The loss of an example is the mean over its
+    tokens.
     """
 
     metrics = (
@@ -57,7 +59,7 @@ class NextToken(Task):
 
 
 def _token_losses(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Return the cross-entropy of each token, in the shape of targets; 0 for places without a target."""
+    """Return the cross-entropy of each token, in the shape of targets; 0 for ignored positions."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(outputs.movedim(-1, 1), targets, reduction="none", ignore_index=IGNORED)

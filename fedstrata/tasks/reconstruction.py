@@ -18,10 +18,10 @@ DECADES = (-8.0, 8.0)  # of errors that the histogram tells apart, as powers of 
 
 
 class Reconstruction(Task):
-    """Learn to give the inputs back, by the mean squared error. No targets are needed.
+    """Learn to reproduce the inputs, by the mean squared error. No targets are needed.
 
-    If the data has anomalies marked, the error of an example is its score, and the area under the ROC curve says how
-    well the score finds anomalies. Bins of the score are a sixteenth of a power of ten wide.
+    If a column of the data marks anomalies, the error of an example is its score, and the area under the ROC curve says
+    how well the score finds anomalies. The histogram has 16 bins of the score per power of ten.
     """
 
     class Options(TaskSettings):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Regression(Task):
-    """Learn numbers. Metrics are over all numbers of all examples together."""
+    """Learn numbers. Metrics are computed over all numbers of all examples together."""
 
     class Options(TaskSettings):
         loss: Literal["squared", "absolute", "huber"] = "squared"
@@ -43,7 +43,7 @@ class Regression(Task):
         return info.target_shape or (1,)
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the mean loss of each example's numbers, shape (n,)."""
+        """Return the loss of each example, which is the mean over its numbers, shape (n,)."""
         from torch.nn import functional
 
         given, reduction = outputs.reshape(targets.shape), "none"

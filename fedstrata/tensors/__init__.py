@@ -1,4 +1,4 @@
-"""Tensors: their layout in a flat vector, their bytes on the wire, and their exact sums."""
+"""Tensors: their layout in a flat vector, their encoding as bytes, and their exact sums."""
 
 from fedstrata.tensors.codec import CHUNK_BYTES, PayloadCodec
 from fedstrata.tensors.digest import values_digest

@@ -1,4 +1,4 @@
-"""The tensor codec: float32 elements to and from the bytes of an encoding.
+"""The tensor codec: it converts float32 elements to and from the bytes of an encoding.
 
 All encodings are little-endian. `float32` is a view, without a copy; `float16` and `bfloat16` round to nearest even;
 `int8` is a signed byte times the tensor's scale, max|x| / 127.
@@ -52,8 +52,8 @@ def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> m
 
 
 def decode(data: bytes | memoryview, encoding: AnyEncoding, scale: float = 0.0) -> NDArray[Any]:
-    """Return the float32 elements of encoded bytes; for `exact`, int64. For float32 and `exact`, the result is a
-    read-only view.
+    """Return the float32 elements of encoded bytes; for the encoding `exact`, int64. For float32 and `exact`, the
+    result is a read-only view.
     """
     match encoding:
         case "float32":
@@ -73,10 +73,10 @@ def _bytes_of(array: NDArray[np.generic]) -> memoryview:
 
 
 class PayloadCodec:
-    """Encode and decode a flat vector chunk by chunk, and tensor by tensor if the encoding has scales."""
+    """Encode and decode a flat vector chunk by chunk. If the encoding has scales, each tensor has its own."""
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
-        """Set `scales`, one number per tensor for int8, and otherwise empty."""
+        """Set `scales`, one number per tensor for int8, otherwise empty."""
         if len(scales) not in {0, len(layout.tensors)}:
             raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
         self.layout = layout
@@ -87,18 +87,18 @@ class PayloadCodec:
 
     @property
     def is_small(self) -> bool:
-        """Return whether the payload travels in the message of its header."""
+        """Return whether the payload is so small that it is sent in the message of its header."""
         return self.payload_bytes <= SMALL_BYTES
 
     @classmethod
     def for_vector(cls, layout: Layout, encoding: Encoding, flat: Flat) -> "PayloadCodec":
-        """Return the codec for one vector, with its measured int8 scales."""
+        """Return the codec for one vector, with int8 scales computed from its values."""
         if encoding != "int8":
             return cls(layout, encoding)
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
 
     def chunks(self, read: Callable[[int, int], NDArray[Any]], offset: int = 0) -> Iterator[bytes | memoryview]:
-        """Yield the payload in chunks, from byte `offset` on. `read(start, stop)` returns elements."""
+        """Yield the payload in chunks, beginning at byte `offset`. `read(start, stop)` returns elements."""
         step = CHUNK_BYTES // self.element_bytes
         for start in range(offset // self.element_bytes, self.layout.size, step):
             stop = min(start + step, self.layout.size)
@@ -130,7 +130,7 @@ class PayloadCodec:
         return np.concatenate([decode(view[a - start : b - start], "int8", scale) for a, b, scale in spans])
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
-        """Yield the ranges of [start, stop) by tensor, each with its scale."""
+        """Yield the ranges of elements from `start` to `stop` (exclusive) by tensor, each with the tensor's scale."""
         index = bisect_right(self.layout.starts, start) - 1
         while start < stop:
             tensor_stop = self.layout.starts[index] + self.layout.tensors[index].size

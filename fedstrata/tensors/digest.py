@@ -1,5 +1,5 @@
-"""One digest for the content of arrays. Equal names, types, shapes and values have equal digests, wherever they are
-stored.
+"""One digest for the content of arrays. Arrays with equal names, types, shapes and values have equal digests, in any
+file format.
 """
 
 import hashlib

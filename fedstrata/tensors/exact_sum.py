@@ -1,8 +1,8 @@
-"""Exact, order-free weighted sums: float32 values on a fixed grid of integers.
+"""Exact weighted sums that do not depend on order: float32 values on a fixed grid of integers.
 
-Each value is rounded once to a multiple of 2⁻³² and multiplied by its number of examples. The sum adds integers, so no
-order of arrival can change a bit, and no update has to be kept or sorted. Rounding moves a mean by at most 2⁻³³, less
-than half a float32 step of any value above 2⁻⁹.
+Each value is rounded once to a multiple of 2⁻³² and multiplied by its number of examples. The sum adds integers, so the
+order of arrival cannot change a bit, and no update has to be kept or sorted. Rounding changes a mean by at most 2⁻³³,
+less than half a float32 step of any value above 2⁻⁹.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
 def largest_value(max_examples: int) -> float:
-    """Return the largest |value| that a sum accepts if its weights add up to at most `max_examples`."""
+    """Return the largest absolute value that a sum accepts if its weights add up to at most `max_examples`."""
     return min(2.0**18, 2.0**30 / max_examples)
 
 
@@ -31,7 +31,9 @@ class ExactSum:
     """Hold a weighted sum of vectors, shape (size,), as int64. It takes as much memory as two float32 vectors."""
 
     def __init__(self, size: int, max_examples: int) -> None:
-        """Set `max_examples`, the largest sum of the weights. It decides `limit`, the largest accepted |value|."""
+        """Set `max_examples`, the largest sum of the weights. It determines `limit`, the largest accepted absolute
+        value.
+        """
         if max_examples < 1:
             raise PayloadError(f"a sum over {max_examples} examples: at least 1 is needed")
         self.limit = largest_value(max_examples)
@@ -68,13 +70,13 @@ class ExactSum:
         self.fold_unchecked(start, sums, num_examples)
 
     def fold_unchecked(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add sums modulo 2⁶⁴ like `fold_sums`, without a check. `check_total` has to check the total."""
+        """Add sums modulo 2⁶⁴ like `fold_sums`, without a check. `check_total` must check the final sum."""
         here = self._sums[start : start + len(sums)]
         np.add(here, sums, out=here)
         np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
 
     def check_total(self) -> None:
-        """Refuse a sum that is impossible for its number of examples. Raises PayloadError."""
+        """Raise PayloadError for a sum that is impossible for its number of examples."""
         for start in range(0, len(self._sums), PIECE):
             self._check_sums(self.sums(start, start + PIECE), self.num_examples)
 
@@ -86,12 +88,16 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector `times` times without counting examples: the base of values that are counted."""
+        """Add a whole vector `times` times, without counting examples. It is the base of values with examples that are
+        counted separately.
+        """
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
 
     def sums(self, start: int = 0, stop: int | None = None) -> Sums:
-        """Return the elements [start, stop) on the grid: int64 multiples of 2⁻³², each times its examples."""
+        """Return the elements from `start` to `stop` (exclusive) as integers on the grid: int64 multiples of 2⁻³², each
+        value times its examples.
+        """
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
 
     def check(self, values: Flat) -> None:
@@ -106,7 +112,7 @@ class ExactSum:
             )
 
     def count(self, num_examples: int) -> None:
-        """Count the examples of a completely added vector."""
+        """Count the examples of a vector of which all elements were added."""
         if not 0 < num_examples <= self._max_examples - self.num_examples:
             raise PayloadError(f"{num_examples} examples on top of {self.num_examples}: {self._max_examples} in all")
         self.num_examples += num_examples
@@ -117,7 +123,7 @@ class ExactSum:
         self.count(num_examples)
 
     def mean(self, start: int = 0, stop: int | None = None) -> Flat:
-        """Return the weighted mean of the elements [start, stop), float32.
+        """Return the weighted mean of the elements from `start` to `stop` (exclusive), float32.
 
         Raises:
             NoUpdatesError: no examples were counted.

@@ -1,6 +1,6 @@
 """The layout of a model in one flat float32 vector: the names, shapes and order of its tensors.
 
-Code that moves or adds weights works on the flat vector. The layout maps names to places in this vector.
+Code that moves or adds weights uses the flat vector. The layout says where in this vector each tensor is.
 """
 
 import math
@@ -55,12 +55,14 @@ class Layout:
 
     @property
     def float32_bytes(self) -> int:
-        """The size of the flat vector in float32, as on disk and on links without another encoding."""
+        """The size of the flat vector in float32, which is its size on disk and on links without another encoding."""
         return 4 * self.size
 
     @property
     def is_small(self) -> bool:
-        """Return whether a flat vector is small: kept in memory, and written after its round has opened."""
+        """Return whether a flat vector is small. A small vector is kept in memory, and written after its round has
+        opened.
+        """
         return self.float32_bytes <= SMALL_BYTES
 
     def select(self, names: Iterable[str]) -> "Layout":
@@ -96,7 +98,9 @@ class Layout:
 
 
 def taken(whole: Flat, places: Sequence[slice]) -> Flat:
-    """Return some stretches of a vector, one after the other; if they are the whole vector, the vector itself."""
+    """Return some ranges of a vector, one after another, as one vector. If they are the whole vector, return the vector
+    itself.
+    """
     if len(places) == 1 and places[0] == slice(0, len(whole)):
         return whole
     return np.concatenate([np.empty(0, np.float32), *(whole[place] for place in places)])

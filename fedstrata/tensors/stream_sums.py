@@ -1,6 +1,6 @@
-"""The sums that a parent gathers in one round: one vector for all children, or several streams.
+"""The sums that a parent collects in one round: one vector for all children, or several streams.
 
-A child's routes say into which streams its values go, and with which weight.
+The routes of a child say to which streams its values are added, and with which weight.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Describe where one range of a child's payload goes: a stream's sum, and the place in it."""
+    """Describe where one range of a child's payload is added: the sum of which stream, and at which position."""
 
     place: slice  # of the payload, in values
     stream: int
@@ -27,18 +27,16 @@ class Route:
 
 
 class Sums(Protocol):
-    """Define the sums to which an intake adds children's updates. `weights` are the weights in a payload, part
-    by part.
-    """
+    """Define the sums to which children's updates are added. `weights` are the weights in a payload, one per part."""
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
         """Raise PayloadError for weights that are impossible for a child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a range of a child's payload. Raises PayloadError for refused values, and then adds nothing."""
+        """Add a range of a child's payload. If a value is refused, raise PayloadError and add nothing."""
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count a child with a complete payload."""
+        """Count the examples of a child with a complete payload."""
 
     def clear(self) -> None:
         """Reset the sums to zero."""
@@ -48,7 +46,9 @@ class OneSum:
     """Sum one vector, to which every child adds its whole update, weighted by its examples."""
 
     def __init__(self, size: int, children: Mapping[str, int], fold: Fold = ExactSum.fold) -> None:
-        """Set the children, with the largest number of examples of each. `fold` adds values to a sum."""
+        """Set the children, with the largest number of examples of each. `fold` is the function that adds values to a
+        sum.
+        """
         self._most = children
         self._fold = fold
         self.total = ExactSum(size, max(1, sum(children.values())))
@@ -77,7 +77,9 @@ class OneSum:
 
 
 class RoutedSums:
-    """Sum several streams at an LPS. Each device's update goes by its routes, with the weights of the plan."""
+    """Sum several streams at an LPS. The routes of each device say to which streams its update is added, with the
+    weights of the plan.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class RoutedSums:
 
     @property
     def weights(self) -> list[int]:
-        """The weight of all children in each stream."""
+        """The total weight of all children in each stream."""
         return [stream.num_examples for stream in self.streams]
 
     def weight(self, child_id: str, stream: int) -> int:
@@ -108,12 +110,12 @@ class RoutedSums:
         return self._weights[child_id].get(stream, 0)
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require the number of examples with which the child enrolled."""
+        """Require that the weight is the number of examples with which the child enrolled."""
         if list(weights) != [self._examples[child_id]]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a range of an update to every stream of its routes."""
+        """Add a range of an update to every stream in the child's routes."""
         stop = start + len(values)
         for route in self._routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
@@ -122,7 +124,7 @@ class RoutedSums:
                 self._fold(self.streams[route.stream], at, values[first - start : last - start], route.weight)
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the child in every stream to which it adds."""
+        """Count the child's examples in every stream to which it adds."""
         for stream, weight in self._weights[child_id].items():
             self.streams[stream].count(weight)
         self.counted.add(child_id)
@@ -140,12 +142,14 @@ class RoutedSums:
 
 
 class PartialSums:
-    """Sum several streams at the GPS. Each LPS sends its part of each stream, with the weight of its devices in the
-    stream.
+    """Sum several streams at the GPS. Each LPS sends its part of each stream, with the total weight of its devices in
+    the stream.
     """
 
     def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]], *, is_exact: bool) -> None:
-        """Set `most`, the largest weight in each stream by LPS. Exact parts are sums; other parts are means."""
+        """Set `most`, the largest weight of each LPS in each stream. With `is_exact`, parts are sums; otherwise they
+        are means.
+        """
         self._most = most
         self._is_exact = is_exact
         totals = [max(1, sum(weights[stream] for weights in most.values())) for stream in range(len(sizes))]
@@ -172,7 +176,7 @@ class PartialSums:
                 stream.fold(at, here, weights[number])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the LPS in every stream to which it adds."""
+        """Count the LPS's weight in every stream to which it adds."""
         for stream, weight in zip(self.streams, weights, strict=True):
             if weight:
                 stream.count(weight)

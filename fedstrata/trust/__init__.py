@@ -1,1 +1,3 @@
-"""Trust between processes: an authority, names in certificates, TLS, and one table of who may make which call."""
+"""Trust between processes: an authority, names in certificates, TLS, and one table that says who may make which
+call.
+"""

@@ -1,4 +1,4 @@
-"""The authority of a run or a release. It issues the certificates by which processes identify each other."""
+"""The authority of a run or a release. It issues certificates, by which processes identify each other."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -69,14 +69,16 @@ class Authority:
         return {CA_KEY: _key_pem(self.key), CA: self.trusted()}
 
     def trusted(self) -> bytes:
-        """Return the content of `ca.pem`: the certificates of this authority and of its still trusted predecessor."""
+        """Return the content of `ca.pem`: the certificate of this authority, and of its predecessor if that is still
+        trusted.
+        """
         return b"".join(map(_pem, (self.certificate, *self.before)))
 
     def succeeded(self) -> Self:
-        """Return a new authority of the same domain. Its `ca.pem` still trusts this authority.
+        """Return a new authority for the same domain. The `ca.pem` of the new authority also trusts this one.
 
         Raises:
-            CertificateError: this authority's own predecessor is still trusted.
+            CertificateError: the predecessor of this authority is still trusted.
         """
         if self.before:
             raise CertificateError(
@@ -90,12 +92,12 @@ class Authority:
         return replace(self, before=())
 
     def replace_in(self, folder: Path) -> None:
-        """Replace the authority in a folder. The old one stays in use until all files are written."""
+        """Replace the authority in a folder. The old authority stays in use until all files are written."""
         files = self.files()
         write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
-        """Return whether this authority's own key has signed a certificate."""
+        """Return whether this authority has signed a certificate."""
         return is_issued_by(certificate, self.certificate)
 
     def save(self, folder: Path) -> None:
@@ -110,7 +112,7 @@ class Authority:
         """Return a new key, a certificate with these names, and this authority's certificates, by file name.
 
         Raises:
-            CertificateError: there are more names than a peer would read.
+            CertificateError: there are more names than a peer would accept.
         """
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
@@ -141,7 +143,9 @@ class Issued:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the certificate in a folder, valid or not. Raises CertificateError if it is not one of ours."""
+        """Return the certificate in a folder, whether it is still valid or not. Raises CertificateError if Fedstrata
+        did not issue it.
+        """
         path = folder / CERT
         try:
             return cls.parse(path.read_bytes(), str(folder))
@@ -198,7 +202,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Return the identifier of the signing key: the authority's own identifier of the key, if it has one."""
+    """Return the identifier of the key that signs: the authority's own identifier, if it has one."""
     try:
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""The content and the validity of certificates, by the library `cryptography`.
+"""The content and the validity of certificates, read with the library `cryptography`.
 
 A process without TLS does not import this module, which takes 60 ms and 9 MB.
 """
@@ -45,8 +45,8 @@ def uris(certificate: x509.Certificate) -> list[str]:
 
 
 def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509.Certificate]) -> str | None:
-    """Return why a parent would now refuse a caller with this certificate, the first of `chain`; None if it
-    would not.
+    """Return why a parent now refuses a caller with this certificate, which is the first of `chain`; None if it accepts
+    the caller.
     """
     now, own = datetime.now(UTC), chain[0]
     if own.not_valid_after_utc < now:
@@ -66,9 +66,9 @@ def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509
 
 @lru_cache(SHOWN_REMEMBERED)
 def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
-    """Return the end of validity of a certificate in PEM, and whether one of the authorities in PEM vouches for it.
+    """Return when a certificate in PEM ends, and whether one of the authorities in PEM has signed it.
 
-    `chain` holds the certificate, then the further certificates that its holder has shown.
+    `chain` has the certificate, then the further certificates that its holder has shown.
 
     Raises:
         CertificateError: the chain cannot be read.

@@ -1,7 +1,7 @@
-"""A channel with TLS that moves to a new connection after its process's certificate was renewed.
+"""A TLS channel that uses a new connection after its process's certificate was renewed.
 
-In gRPC for Python, a channel's certificate and authorities never change (grpc/grpc#41779). So calls begin on the newest
-channel, and calls under way end on the channel that they began on.
+In gRPC for Python, the certificate and the authorities of a channel cannot change (grpc/grpc#41779). So new calls begin
+on the newest channel, and open calls end on the channel on which they began.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
-    """Hold a channel with one certificate, and the number of calls under way on it."""
+    """Hold a channel with one certificate, and the number of open calls on it."""
 
     def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
@@ -35,13 +35,13 @@ class _Connection:
         return self._closing is None
 
     def carry(self, call: Any) -> Any:
-        """Count a call until it ends."""
+        """Count a call as open until it ends."""
         self._under_way += 1
         call.add_done_callback(self._note_end)
         return call
 
     def leave(self) -> None:
-        """Close the channel when no call is under way on it."""
+        """Close the channel when it has no open call."""
         self._is_left = True
         self._close_if_idle()
 
@@ -55,7 +55,7 @@ class _Connection:
 
 
 class _Call:
-    """Call one method of a parent on the newest connection."""
+    """Call one method of a parent, on the newest connection."""
 
     def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel, self._kind, self._words, self._options = channel, kind, words, options
@@ -75,7 +75,7 @@ class _Call:
 
 
 class SecureChannel(grpc.aio.Channel):
-    """Connect to one parent only, with TLS, and survive renewals of the certificate."""
+    """Connect to one parent only, with TLS. New calls use a new connection if the certificate was renewed."""
 
     def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
         self._address = address
@@ -86,7 +86,7 @@ class SecureChannel(grpc.aio.Channel):
         self._left: list[_Connection] = []
 
     def newest(self) -> _Connection:
-        """Return the connection for new calls. After a renewal of the certificate, open it now.
+        """Return the connection for new calls. If the certificate was renewed, open a new connection first.
 
         Raises:
             NotServedError: the list of revoked names of this process names the parent.
@@ -99,7 +99,7 @@ class SecureChannel(grpc.aio.Channel):
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
-        """Open another connection, and leave the present one."""
+        """Open another connection, and stop using the present one."""
         before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
@@ -132,7 +132,7 @@ class SecureChannel(grpc.aio.Channel):
         return self.newest().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the last inspected connection changes its state, or is replaced."""
+        """Wait until the connection that was last inspected changes its state, or is replaced."""
         changed = asyncio.ensure_future(self._connection.channel.wait_for_state_change(last_observed_state))
         moved = asyncio.ensure_future(self._moved.wait())
         try:

@@ -1,7 +1,7 @@
-"""The reason why no connection to a server succeeds.
+"""Find out why no connection to a server succeeds.
 
-gRPC tries for ever. At best, the text of its error distinguishes a server that has not started from a server that will
-never accept. Therefore Python's own TLS connects to the server once.
+gRPC tries for ever. The text of its error does not always say whether the server has not started yet or will never
+accept the caller. Therefore Python's own TLS connects to the server once.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 
 
 class _HungUpError(Exception):
-    """The server has shown its certificate, and closed the connection after it saw ours."""
+    """The server has shown its certificate, and then closed the connection when it saw the caller's certificate."""
 
 
 async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str | None:
-    """Return why calls to a server will never succeed, for the person who started the caller; None if they may succeed
-    later.
+    """Return why calls to a server can never succeed, as a text for the person who started the caller; None if they may
+    succeed later.
     """
     host, port = split_address(address)
     tls = tls and tls.newest(at_once=True)
@@ -61,7 +61,9 @@ def _greeted(host: str, port: int, context: ssl.SSLContext, name: str | None = N
 
 
 def _greet_in_the_clear(host: str, port: int) -> str:
-    """Return why a server that answers a TLS greeting is not usable. Raises OSError if the server does not answer."""
+    """Connect without TLS, and return why the server is not usable for a caller with TLS. Raises OSError if the server
+    does not answer.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""The current TLS files of a process: its certificate and key, its authorities, the revoked names.
+"""The TLS files that a process now uses: its certificate and key, its authorities, and the revoked names.
 
 Files are checked when they are used, at most once per second, and read again after a change.
 """
@@ -35,7 +35,7 @@ log = EventLog("trust")
 
 class _Told(Protocol):
     def told(self) -> dict[str, Any]:
-        """Return the fields that describe the content in the log."""
+        """Return the fields of a log event that describe the content."""
 
 
 Content = TypeVar("Content", bound=_Told)
@@ -44,7 +44,7 @@ Content = TypeVar("Content", bound=_Told)
 class _Watched(Generic[Content]):
     """Hold the content of some files, and read them again when they change. Unusable content is ignored.
 
-    kubelet changes times and rights of files every minute. Such changes do not change the content.
+    kubelet changes times and permissions of files every minute. Such changes do not count as a change of the content.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class _Watched(Generic[Content]):
     ) -> None:
         """Read the files for the first time.
 
-        `kind` is the prefix of events in the log. `read` gets this object and the content in use, which is None at
-        first.
+        `kind` is the prefix of events in the log. `read` is called with this object and the present content, which is
+        None at first.
 
         Raises:
             CertificateError: the files cannot be used.
@@ -67,7 +67,7 @@ class _Watched(Generic[Content]):
         self._reason = ""
 
     def newest(self, *, at_once: bool = False) -> Content:
-        """Return the content in use. The files are checked once per second, or immediately with `at_once`."""
+        """Return the present content. The files are checked at most once per second, or immediately with `at_once`."""
         if at_once or time.monotonic() >= self._next_look:
             with self._lock:
                 self._look()
@@ -104,7 +104,7 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return the sizes, times and numbers of the files on disk, which show a change without reading the files."""
+        """Return sizes, times and inode numbers of the files on disk. They show a change without reading the files."""
         return tuple(map(_stamp, self._paths))
 
 
@@ -118,13 +118,13 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Revoked:
-    """Hold revoked names, from a list with one name per line. `#` begins a remark."""
+    """Hold revoked names, from a list with one name per line. Lines that begin with `#` are remarks."""
 
     names: frozenset[Name] = field(default_factory=frozenset)
 
     @classmethod
     def load(cls, path: Path, before: "Revoked | None" = None) -> "Revoked":
-        """Read a list. A missing file is an empty list.
+        """Return the list in a file. A missing file is an empty list.
 
         Raises:
             CertificateError: the list cannot be read, or is empty although `before` was not.
@@ -148,7 +148,9 @@ class Revoked:
 
     @classmethod
     def parse(cls, text: str, path: str | Path = REVOKED) -> "Revoked":
-        """Read the text of a list. Raises CertificateError if a line is not a name, or the last line is incomplete."""
+        """Return the list in a text. Raises CertificateError if a line is not a name, or if the last line is
+        incomplete.
+        """
         if not text.endswith("\n") and text:
             raise CertificateError(
                 f"{path}: its last line has no end, so it may be copied in part; end the last line, or copy it again"
@@ -165,11 +167,11 @@ class Revoked:
         return cls(frozenset(names))
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of the list's file by file name; nothing if no name is revoked."""
+        """Return the content of the list's file by file name; an empty mapping if no name is revoked."""
         return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
 
     def told(self) -> dict[str, Any]:
-        """Return the fields that describe a list in the log."""
+        """Return the fields of a log event that describe a list."""
         return {"entries": len(self.names)}
 
     def with_also(self, names: Iterable[Name]) -> "Revoked":
@@ -177,13 +179,13 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return the reason for which every call of this certificate's holder is refused. Return None if it is not
+        """Return the reason to refuse every call of the holder of this certificate; None if the holder is not
         revoked.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
     def revokes(self, roles: Iterable[Role], device_or_lps_id: str) -> bool:
-        """Return whether the list revokes the device or LPS with this id."""
+        """Return whether the list names the device or LPS with this id."""
         return any(self._named.has(role, device_or_lps_id) for role in roles)
 
     @cached_property
@@ -193,7 +195,7 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Hold the identity of a process, its key and its trusted authorities, in PEM, as the folder had them at
+    """Hold the names of a process, its key and its trusted authorities, in PEM, as they were in the folder at
     one time.
     """
 
@@ -243,18 +245,20 @@ class TlsFiles:
         return files
 
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
-        """Return the folder's current files. The folder is checked once per second, or immediately with `at_once`.
+        """Return the folder's current files. The folder is checked at most once per second, or immediately with
+        `at_once`.
 
-        Files that are unusable or name another holder are ignored: the process keeps its present files.
+        Files that are unusable, or that name another holder, are ignored, and the process continues to use its present
+        files.
         """
         return self if self.on_disk is None else self.on_disk.newest(at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
-        """Return the current list of revoked names, even if the certificate is not replaced."""
+        """Return the current list of revoked names. It is read separately from the certificate."""
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
-        """Raise CertificateError unless the certificate has all these names, which the process uses."""
+        """Raise CertificateError unless the certificate has all names that the process uses."""
         mine = NameSet(self.me.names)
         for name in names:
             if not mine.covers(name):
@@ -263,12 +267,12 @@ class TlsFiles:
                 )
 
     def told(self) -> dict[str, Any]:
-        """Return the fields that describe the files in the log: a part of the output of `sha256sum`."""
+        """Return the fields of a log event that describe the files, with the beginning of the output of `sha256sum`."""
         return {"certificate": sha256(self.cert).hexdigest()[:16], "authority": sha256(self.ca).hexdigest()[:16]}
 
     def why_outdated(self, chain: bytes, now_s: float) -> str | None:
-        """Return why a certificate is no longer valid that was valid before: it has expired, or its authority is
-        dropped.
+        """Return why a certificate is no longer valid: it has expired, or its authority is no longer trusted; None if
+        it is valid.
 
         `chain` is in PEM: the certificate, then the further certificates that were shown. `now_s` is in seconds since
         1970.
@@ -284,13 +288,13 @@ class TlsFiles:
         return None if is_vouched_for else "is by an authority that counts no more"
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
-        """Return whether a connection with these files shows the same certificate as one with the others."""
+        """Return whether connections with these files show the same certificate as connections with the other files."""
         return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return a server's credentials. Each handshake uses the current files of the folder.
 
-        Only callers with a certificate of the server's authorities can make calls.
+        Only callers with a certificate from the server's authorities can make calls.
         """
         shown = self
 
@@ -309,12 +313,12 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return a caller's credentials, which accept only a server with a certificate of the caller's authorities."""
+        """Return a caller's credentials. They accept only a server with a certificate from the caller's authorities."""
         return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context with which Python's own TLS connects to a server. Raises OSError, which includes the
-        errors of ssl.
+        """Return the context for Python's own TLS to connect to a server. Raises OSError, of which the errors of ssl
+        are subclasses.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
@@ -324,7 +328,8 @@ class TlsFiles:
 
 
 def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
-    """Return the TLS files of a process with the names `me`; None without a folder, when the process does not encrypt.
+    """Return the TLS files of a process with the names `me`; None if no folder is given, so that the process does not
+    encrypt.
 
     `options` come from the command line: the folder, and a list of revoked names that replaces the folder's list.
 
@@ -339,8 +344,8 @@ def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
 
 
 def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
-    """Return the channel option with the server's required name. An address can change, and does not identify a
-    server.
+    """Return the channel option with the name that the server's certificate must have. The server's address, which can
+    change, is not checked.
     """
     return (("grpc.ssl_target_name_override", server_name(parent)),)
 

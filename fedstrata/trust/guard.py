@@ -1,4 +1,4 @@
-"""The guard of a server: it checks each call and lets it through if the table allows it for the caller's
+"""The guard of a server. It checks each call, and accepts the call if the table allows it for the caller's
 certificate.
 """
 
@@ -44,30 +44,30 @@ log = EventLog("trust")
 
 
 class Place(Protocol):
-    """Define the members of a server's clusters, as the server knows them."""
+    """Say which peers belong to which cluster of a server."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a caller belongs to the cluster in its claim."""
+        """Return whether a caller belongs to the cluster that its message names."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Hold the peer of a connection, and the certificate that proves its identity."""
+    """Hold the address of a caller, and the certificate that proves its identity."""
 
     peer: Peer
     chain: bytes  # in PEM: the certificate, then those that were shown with it
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Refuse calls, and messages of streams, by their sender. Count refusals by reason."""
+    """Refuse calls, and messages of streams, that their sender may not make. Count refusals by reason."""
 
     def __init__(
         self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
         look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """Set the server's own files `tls`, and `refused`, which receives the reason of each refusal.
+        """Set `tls`, the server's own files, and `refused`, which receives the reason of each refusal.
 
-        `shares` limits the calls of an identity. Every `look_every_s` the guard checks calls under way for revoked
+        `shares` limits the calls of an identity. Every `look_every_s` seconds the guard checks open calls for revoked
         callers. `clock` returns seconds since 1970.
         """
         self._tls = tls
@@ -113,7 +113,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     @contextmanager
     def share(self, caller: Caller) -> Iterator[None]:
-        """Count a call of an identity while the block lasts. Raises TooManyCallsError."""
+        """Count a call of an identity as open while the block runs. Raises TooManyCallsError."""
         try:
             with self._shares.call(caller.peer):
                 yield
@@ -126,11 +126,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return self._shares.reading(caller.peer)
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Enter a block for a call under way. It raises NotAllowedError soon after its caller is revoked."""
+        """Enter a block that runs during an open call. It raises NotAllowedError soon after the caller is revoked."""
         return self._lookout.over(caller)
 
     def check_sent(self, caller: Caller) -> None:
-        """Refuse to send more to a caller with an invalid certificate. Raises NotAllowedError, OutdatedError."""
+        """Refuse to send a further reply if the caller's certificate is no longer valid. Raises NotAllowedError,
+        OutdatedError.
+        """
         self._check_valid(caller)
         self._check_outdated(caller)
 
@@ -139,7 +141,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
-        """Refuse a certificate that was valid when its connection began. Its holder may try again with a newer one."""
+        """Refuse a certificate that was valid when its connection began, and no longer is. Its holder may try again
+        with a newer one.
+        """
         try:
             why = self._tls.newest().why_outdated(caller.chain, self._clock())
         except CertificateError as error:
@@ -153,8 +157,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message with a false claim about its sender. End a call if its certificate has expired since, or its
-        authority was dropped.
+        """Refuse a message that states a false sender. End a call if its certificate has expired since, or if its
+        authority is no longer trusted.
 
         Raises:
             NotAllowedError, NotMemberError, OutdatedError.
@@ -178,7 +182,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer is refused now because of its certificate, but could return with a new one."""
+        """Return whether a peer is refused now because of its certificate, but may return with a new one."""
         return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
@@ -198,7 +202,7 @@ def guard_of(
 
 
 class _Outdated:
-    """Hold the peers that were refused recently for a revoked or replaced certificate."""
+    """Hold the peers that were recently refused because of a revoked or replaced certificate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -206,7 +210,7 @@ class _Outdated:
         self._said_at: dict[Peer, float] = {}
 
     def note(self, peer: Peer, why: str) -> None:
-        """Note that a peer is refused. The log reports this once per minute."""
+        """Note that a peer is refused. The log reports a peer at most once per minute."""
         now = self._clock()
         self._refused_at[peer] = now
         self._refused_at.move_to_end(peer)
@@ -224,13 +228,13 @@ class _Outdated:
 
 
 class Lookout:
-    """Check callers with calls under way at intervals; rest while there are none."""
+    """Check, at intervals, the callers with open calls. Without open calls, do nothing."""
 
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
         """Set `counts`, which returns whether a caller's calls may continue, and `check`, which raises the reason if
-        not.
+        they may not.
         """
         self._counts = counts
         self._check = check
@@ -240,7 +244,7 @@ class Lookout:
 
     @asynccontextmanager
     async def over(self, who: Caller) -> AsyncIterator[None]:
-        """Abort a block, wherever it waits, when its call may not continue.
+        """Abort a block, wherever it waits, when its call may no longer continue.
 
         Raises:
             FedstrataError: the error of `check`. OutdatedError: a new call may succeed.
@@ -277,7 +281,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class _Check:
-    """Apply the rule of one method at a server."""
+    """Apply the rule of one method at a server to its calls."""
 
     def __init__(self, guard: Guard, method: str) -> None:
         self._guard = guard
@@ -315,11 +319,11 @@ class _Check:
         return message
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Enter a block for the call, which ends soon after its caller is revoked."""
+        """Enter a block that runs during the call, and ends soon after its caller is revoked."""
         return self._guard.over(caller)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """Yield a handler's replies to a caller while the caller's certificate is valid."""
+        """Yield a handler's replies while the caller's certificate is valid."""
         async with aclosing(replies):
             while True:
                 async with self._guard.over(caller):
@@ -336,8 +340,8 @@ class _Check:
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for one message. The message is read after its sender is known to be allowed. Before that, at
-    most the window of a stream is in memory.
+    """Return a handler for one message. The message is read only after the sender is known to be allowed; until then at
+    most a stream's window is in memory.
     """
     if isasyncgenfunction(behaviour):
 
@@ -378,7 +382,7 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
 
 
 class _Checked:
-    """Yield the messages of a stream, without holding any."""
+    """Yield the messages of a stream, without keeping them."""
 
     def __init__(self, messages: AsyncIterator[Any], check: _Check, caller: Caller) -> None:
         self._messages = messages

@@ -1,7 +1,8 @@
-"""The check that a mask key belongs to its device: its point, its signature, and the certificate of the signature.
+"""The check that a mask key belongs to its device: the point on the curve, the signature, and the certificate that
+signed it.
 
-An LPS checks each key before the key enters a roster, and each device checks the roster. Without certificates only the
-point is checked.
+An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without certificates
+only the point is checked.
 """
 
 import time
@@ -28,7 +29,7 @@ ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # by which a
 
 
 def signed_text(run_id: str, device_id: str, public_key: bytes) -> bytes:
-    """Return the bytes that a device signs, to prove that `public_key` is its key for masks."""
+    """Return the bytes that a device signs to prove that `public_key` is its mask key."""
     return f"fedstrata secure aggregation\0{run_id}\0{device_id}\0".encode() + public_key
 
 

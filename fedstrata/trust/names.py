@@ -1,6 +1,6 @@
 """Names in certificates: URIs in the form of SPIFFE IDs, such as `spiffe://RUN/device/device-003`.
 
-The name of a process with many devices has the first and the last of them: `spiffe://RUN/device/device-000_device-049`.
+The name for a process with many devices has its first and its last device: `spiffe://RUN/device/device-000_device-049`.
 """
 
 import re
@@ -30,7 +30,7 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a row of devices with consecutive
+    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a range of devices with consecutive
     numbers.
     """
 
@@ -62,7 +62,7 @@ class Name:
 
     @cached_property
     def ends(self) -> tuple[Stem, int, int] | None:
-        """The stem of the ids, the first and the last number; None if the ids do not end in numbers."""
+        """The stem of the ids, and the first and the last number; None if the ids do not end in numbers."""
         first, last = _numbered(self.id), _numbered(self.last or self.id)
         return first and last and (*first, last[1])
 
@@ -84,17 +84,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Peer:
-    """Hold the names of a certificate's holder."""
+    """Hold all names in one certificate."""
 
     domain: str
     names: tuple[Name, ...]
 
     @classmethod
     def of_uris(cls, uris: Iterable[str]) -> Self:
-        """Return the holder in these URIs. URIs of other kinds are ignored.
+        """Return the names in these URIs. URIs of other kinds are ignored.
 
         Raises:
-            CertificateError: the URIs name nobody, or have several domains.
+            CertificateError: no URI has a name, or they have several domains.
         """
         found = [match for uri in uris if (match := URI.fullmatch(uri))]
         domains = sorted({match["domain"] for match in found})
@@ -105,11 +105,11 @@ class Peer:
         return cls(domains[0], tuple(names))
 
     def is_a(self, role: Role) -> bool:
-        """Return whether a name has this role."""
+        """Return whether one of the names has this role."""
         return any(name.role == role for name in self.names)
 
     def is_(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether the holder is the device or LPS with this id."""
+        """Return whether one of the names is, or includes, the device or LPS with this id."""
         return any(name.role == role and name.covers(device_or_lps_id) for name in self.names)
 
     def __str__(self) -> str:
@@ -118,8 +118,8 @@ class Peer:
 
 
 def device_names(ids: Iterable[str]) -> list[Name]:
-    """Return names for these devices: as few names as possible, in the order of the ids. Devices with consecutive
-    numbers share one name.
+    """Return as few names as possible for these devices, in the order of the ids. Devices with consecutive numbers
+    share one name.
     """
     names: list[Name] = []
     for device_id in ids:
@@ -132,9 +132,7 @@ def device_names(ids: Iterable[str]) -> list[Name]:
 
 
 def name_of(text: str) -> Name:
-    """Return the name in this text, which is the part of the URI after the run: `device/device-003`. Raises
-    CertificateError.
-    """
+    """Return the name in a text without the run, such as `device/device-003`. Raises CertificateError."""
     found = re.fullmatch(NAME, text)
     if found is None:
         raise CertificateError(f"{quoted(text)} is no name")
@@ -142,12 +140,12 @@ def name_of(text: str) -> Name:
 
 
 def server_name(name: Name) -> str:
-    """Return the name for the check of a server's certificate, independent of its address: `gps`, `lps-0`."""
+    """Return the name that a server's certificate must have, independent of its address: `gps`, `lps-0`."""
     return name.id or name.role
 
 
 def check_domain(domain: str) -> str:
-    """Return the name of a run or a release in the form for certificates. Raises CertificateError."""
+    """Return the name of a run or a release as certificates write it. Raises CertificateError."""
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"
@@ -156,10 +154,10 @@ def check_domain(domain: str) -> str:
 
 
 class NameSet:
-    """Hold a set of names for devices, LPSs, operators and so on. Lookups do not search all names."""
+    """Hold a set of names of devices, LPSs, operators and so on. A look-up does not go through all names."""
 
     def __init__(self, names: Iterable[Name]) -> None:
-        """Join rows that touch or overlap. A device with a number at the end of its id is a row of one."""
+        """Join ranges that touch or overlap. A single device with a number at the end of its id is a range of one."""
         self._single: set[tuple[Role, str]] = set()
         rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
         for name in names:
@@ -192,7 +190,7 @@ class NameSet:
 
 
 def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the first and the last numbers of rows, in order. No two rows touch."""
+    """Return the first numbers and the last numbers of the joined ranges, in ascending order."""
     begins, ends = list[int](), list[int]()
     for low, high in sorted(rows):
         if ends and low <= ends[-1] + 1:
@@ -204,13 +202,13 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return an id's stem and the number at its end; None without a number at its end."""
+    """Return an id's stem and the number at its end; None if it does not end in a number."""
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
 def _is_row(first: str, last: str) -> bool:
-    """Return whether two ids are the ends of a row: they differ only in the number at their ends."""
+    """Return whether two ids are the ends of a range: they differ only in the number at their ends."""
     low, high = _numbered(first), _numbered(last)
     return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
 

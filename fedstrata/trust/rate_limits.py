@@ -1,7 +1,8 @@
-"""The limits of one identity at a server: calls under way and calls per second, per device or cluster of the identity.
+"""Limits on the calls of one identity at a server: open calls, and calls per second. They grow with the identity's
+devices or clusters.
 
-A certificate identifies the caller, a connection does not. The limits are far above the needs of the protocol, so
-honest callers never reach them. A flood of calls is refused before its messages are read.
+The certificate identifies the caller, not the connection. The limits are far above the needs of the protocol, so honest
+callers never reach them. Of a flood of calls, the messages are not even read.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ log = EventLog("trust")
 
 @dataclass
 class _Share:
-    """Hold the calls of one identity: how many it may still begin, and how many are under way."""
+    """Hold how many calls an identity may still begin, and how many of its calls are open."""
 
     allowed: float  # calls that it may begin at once
     at_s: float  # when that was so
@@ -44,20 +45,20 @@ class _Share:
 
 
 class Shares:
-    """Admit calls of each identity up to its share."""
+    """Accept calls of each identity up to its limits."""
 
     def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set `children`, the number of devices of the run. An LPS has at most as many clusters."""
+        """Set `children`, the number of devices of the run. An LPS can have at most this many clusters."""
         self._children = children
         self._clock = clock
         self._shares: OrderedDict[Peer, _Share] = OrderedDict()
 
     @contextmanager
     def call(self, peer: Peer) -> Iterator[None]:
-        """Count a call of an identity while the block lasts.
+        """Count a call of an identity as open while the block runs.
 
         Raises:
-            TooManyCallsError: the identity has too many calls under way, or has begun too many in a short time.
+            TooManyCallsError: the identity has too many open calls, or has begun too many in a short time.
         """
         share = self._take(peer)
         try:
@@ -67,10 +68,11 @@ class Shares:
 
     @asynccontextmanager
     async def reading(self, peer: Peer) -> AsyncIterator[None]:
-        """Enter a block that reads the first message of a call. Only a few calls of an identity read at the same time.
+        """Enter a block that reads the first message of a call. Only a few calls of an identity may read at the same
+        time.
 
         Raises:
-            TooManyCallsError: the message does not come.
+            TooManyCallsError: the message does not come in time.
         """
         async with self._shares[peer].reading:
             try:
@@ -97,7 +99,9 @@ class Shares:
         return share
 
     def _remember(self, peer: Peer, share: _Share) -> _Share:
-        """Keep a share. Above the limit, delete the share without calls that was used least recently."""
+        """Keep the counts of an identity. If there are too many identities, forget the one without open calls that was
+        used least recently.
+        """
         for _ in range(len(self._shares) if len(self._shares) >= IDENTITIES_REMEMBERED else 0):
             oldest, held = self._shares.popitem(last=False)
             if not held.under_way:
@@ -113,6 +117,6 @@ class Shares:
         return TooManyCallsError(f"{reason}; wait, and try again")
 
     def _weight(self, peer: Peer) -> int:
-        """Return the weight of an identity: the devices of its process, or the clusters of an LPS."""
+        """Return the factor of an identity's limits: the number of devices of its process, or of clusters of an LPS."""
         devices, clusters = sum(name.devices for name in peer.names), self._children if peer.is_a("lps") else 0
         return max(devices, clusters) or OPERATORS

@@ -1,5 +1,5 @@
-"""The table of who may make which call. A call without a row is open to nobody. `make reference` writes it as a
-page.
+"""The table that says who may make which call. A call without a row is refused for everybody. `make reference` writes
+the table as a page.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold the claim of a message about its sender: its id, and the cluster for which it speaks, if any."""
+    """Hold what a message says about its sender: its id, and the cluster for which it speaks, if any."""
 
     id: str | None  # None where a message of its kind does not say
     home_id: str | None = None
@@ -27,7 +27,9 @@ Claims = Callable[[Any], Iterator[Claim]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Name the roles that may make a call. The caller's certificate has to cover all claims of its messages."""
+    """Name the roles that may make a call. The caller's certificate must include every sender that its messages
+    state.
+    """
 
     roles: tuple[Role, ...]
     claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
@@ -43,7 +45,7 @@ def _lps(message: Any) -> Iterator[Claim]:
 
 
 def _header(claims: Claims) -> Claims:
-    """Return the claims of a stream: only its header makes claims."""
+    """Return the function that reads the sender from a stream. Only the header of the stream names it."""
 
     def of(part: Any) -> Iterator[Claim]:
         if part.HasField("header"):
@@ -67,7 +69,7 @@ def _measured(message: Any) -> Iterator[Claim]:
 
 
 def _cluster(message: Any) -> Iterator[Claim]:
-    """Yield the claim of an LPS, which speaks in a round for the cluster that it serves."""
+    """Yield the sender of an LPS's message: the LPS speaks for a cluster that it serves."""
     fields = message.DESCRIPTOR.fields_by_name
     lps_id = message.lps_id if "lps_id" in fields else None
     yield Claim(lps_id, message.home_id, message.term if "term" in fields else None)
@@ -78,7 +80,7 @@ def _cluster(message: Any) -> Iterator[Claim]:
 
 
 def _attended(claims: Claims) -> Claims:
-    """Return the claims of a stream that requests, answers and sends in turn."""
+    """Return the function that reads the senders from a stream with alternating requests, answers and updates."""
 
     def of(part: Any) -> Iterator[Claim]:
         for kind in ("header", "fetch", "answer", "announced"):

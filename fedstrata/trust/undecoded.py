@@ -1,4 +1,4 @@
-"""Undecodable requests. gRPC would answer them itself, each with a traceback in the log."""
+"""Requests that cannot be decoded. gRPC would answer each of them itself, with a traceback in the log."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ from google.protobuf.message import DecodeError
 
 
 class Undecoded:
-    """Represent an undecodable request, until it is known whether its sender may call at all."""
+    """Represent a request that cannot be decoded, until it is known whether its sender may make calls."""
 
 
 def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a parser that returns an Undecoded for undecodable bytes."""
+    """Return a parser that returns an `Undecoded` if the bytes cannot be decoded."""
 
     def run(data: bytes) -> Any:
         try:
@@ -23,6 +23,6 @@ def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def check_decoded(request: Any) -> None:
-    """Refuse an undecodable request. Raises DecodeError."""
+    """Raise DecodeError for a request that cannot be decoded."""
     if isinstance(request, Undecoded):
         raise DecodeError("bytes that are no message")

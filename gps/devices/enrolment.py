@@ -1,4 +1,4 @@
-"""Before training: devices enrol and answer questions, and the GPS waits for them until the deadline."""
+"""The time before training: devices enrol and answer questions, and the GPS waits for them until the deadline."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gps.journal.journal import Journal
 
 
 class Enrolment:
-    """Decide when the GPS waits for no device before training."""
+    """Decide when the GPS stops waiting for devices before training."""
 
     def __init__(
         self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog,
@@ -33,7 +33,7 @@ class Enrolment:
 
     @property
     def is_closed(self) -> bool:
-        """Return whether devices that enrol now are late."""
+        """Return whether a device that enrols now is late."""
         return self._questions.is_closed
 
     # --- waiting --------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ class Enrolment:
         self._check_quorum(self._present())
 
     async def gather_answers(self) -> None:
-        """Wait until every device with an answer to the first question has answered all questions, or for the deadline
-        once more.
+        """Wait until every device that has answered the first question has answered all questions, or until the same
+        deadline has passed again.
         """
         self._set_deadline()
         await self._questions.changes.wait_until(self._all_answered, self._time_left())
@@ -108,11 +108,11 @@ class Enrolment:
             )
 
     def candidates(self) -> list[Device]:
-        """Return the devices of the plan, in index order: those that have answered all questions."""
+        """Return the devices for the plan, in index order: those that have answered all questions."""
         return [device for device in self._present() if self._questions.has_answered_all(device)]
 
     async def gather_newcomers(self) -> None:
-        """Wait until every newcomer has been placed or refused, or for the deadline of the enrolment."""
+        """Wait until every newcomer has a cluster or was refused, or until the deadline of the enrolment."""
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
         try:
@@ -126,7 +126,7 @@ class Enrolment:
     # --- calls ----------------------------------------------------------------------------------
 
     def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
-        """Enrol a device. `places_late` says whether a device may come after the first plan."""
+        """Enrol a device. `places_late` says whether a device may join after the first plan."""
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not places_late:

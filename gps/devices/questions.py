@@ -1,7 +1,7 @@
-"""The questions before training: the GPS takes and keeps answers and, if the question says so, relays them to other
+"""The questions before training. The GPS takes and keeps answers and, if the question says so, sends them to the other
 devices.
 
-Answers go from the journal to the wire one at a time, so neither the GPS nor a device holds all of them.
+Answers are read from the journal and sent one at a time, so neither the GPS nor a device has all of them in memory.
 """
 
 import asyncio
@@ -25,13 +25,15 @@ from gps.journal.journal import Journal
 
 
 class Questions:
-    """Hold the answers of a run's devices before training."""
+    """Manage the answers of a run's devices before training."""
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
         on_late: Callable[[Device], None], clock: ParentClock,
     ) -> None:  # fmt: skip
-        """Set `on_late`, which places a late device that has answered all questions."""
+        """Set `on_late`, which is called with a late device that has answered all questions, and chooses its
+        cluster.
+        """
         self._method = method
         self._roster = roster
         self._journal = journal
@@ -51,7 +53,7 @@ class Questions:
         self._on_late = on_late
 
     def tell(self) -> None:
-        """Let every held call check for news."""
+        """Let every waiting call check whether it can continue."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
             self._decided_ns[index] = time.monotonic_ns()
@@ -68,7 +70,9 @@ class Questions:
         return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
-        """Return the answers of these devices by question. Relayed answers are left out: only devices read them."""
+        """Return the answers of these devices by question. Answers that the GPS sends to other devices are left out,
+        because only devices read them.
+        """
         there = {device.device_index for device in devices}
         return {
             question.name: {
@@ -81,7 +85,7 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """Return what the links have carried of answers since the GPS started, if the clock notes this."""
+        """Return how much the links have carried of answers since the GPS started, if the clock keeps this."""
         for number in range(len(self.asked)):
             self._carried += self._clock.take(number)
         return list(self._carried)
@@ -90,7 +94,7 @@ class Questions:
 
     @contextmanager
     def _or_refuse(self, device: Device) -> Iterator[None]:
-        """Refuse a device for the run if it sends an invalid answer."""
+        """Run a block. If the device sends an invalid answer in it, refuse the device for the run."""
         try:
             yield
         except PayloadError as error:
@@ -129,14 +133,16 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Allow the placement of late devices. Place those with complete answers at once."""
+        """Allow late devices to join. Choose a cluster at once for those with complete answers."""
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
             self.hand_on(device)
         self.tell()
 
     def hand_on(self, device: Device) -> None:
-        """Place a late device if it has answered the last question and has no cluster yet."""
+        """Let the method choose a cluster for a late device that has answered the last question and has no
+        cluster yet.
+        """
         last = self.asked[-1] if self.asked else None
         is_waiting = device.is_late and device.cluster is None and not device.refused
         if self.sponsors is not None and is_waiting and (last is None or last.name in device.answered):
@@ -144,7 +150,7 @@ class Questions:
             self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
-        """Return the other devices with answers that the GPS has relayed to this device."""
+        """Return the other devices with answers that this device has received."""
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)
@@ -152,7 +158,7 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Stream the other devices' answers in index order, each as soon as it has arrived."""
+        """Yield the other devices' answers in index order, each as soon as it has arrived."""
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
         with self._roster.call_of(request.device_id, request.process_id) as device:
@@ -180,8 +186,8 @@ class Questions:
         return sorted(index for group in self.sponsors or () for index in group)
 
     async def _wait_decided(self, index: int) -> bool:
-        """Wait for the answer of one device only. If each of a thousand calls checked every change, there would be a
-        million checks.
+        """Wait until one device's answer has arrived, or can no longer arrive. Each call waits for one device only, so
+        a thousand calls do not all check every change.
         """
         if self._is_decided(index):
             return True
@@ -191,7 +197,7 @@ class Questions:
         return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
-        """Return whether a device's relayed answer has arrived, or will never arrive."""
+        """Return whether a device's answer has arrived, or can no longer arrive."""
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))
@@ -201,7 +207,7 @@ class Questions:
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
-    """Return the answer that a header announces. Raises PayloadError or SupersededError like `take`."""
+    """Return the complete answer to a header. Raises PayloadError or SupersededError like `take`."""
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")

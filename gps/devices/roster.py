@@ -1,6 +1,6 @@
-"""The devices of a run at the GPS: enrolled, profiled, related or refused.
+"""The devices of a run as the GPS knows them: enrolled, profiled, related or refused.
 
-The module has states and rules only. `gps.devices.enrolment` waits for devices.
+This module has only states and rules. `gps.devices.enrolment` waits for devices.
 """
 
 import re
@@ -62,18 +62,18 @@ class Roster:
                 self.by_id(device_id).refused = reason
 
     def _first_round(self, device_index: int) -> int:
-        """Return the global round from which a device takes part, as far as the experiment says."""
+        """Return the global round from which a device takes part, as the experiment says."""
         settings = self._experiment.newcomers
         return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
 
     @property
     def expected(self) -> int:
-        """The number of devices for which training waits: all except newcomers."""
+        """The number of devices that must be there before training begins: all except newcomers."""
         return len(self._ids) - len(self.newcomers)
 
     @property
     def founders(self) -> list[Device]:
-        """Return the enrolled devices that are no newcomers."""
+        """Return the enrolled devices that are not newcomers."""
         return [device for index, device in self.devices.items() if index not in self.newcomers]
 
     def absent(self) -> list[str]:
@@ -85,7 +85,7 @@ class Roster:
         return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
 
     def unplaced_newcomers(self) -> list[str]:
-        """Return the ids of the newcomers without a cluster for which the run waits."""
+        """Return the ids of the newcomers that the run waits for because they have no cluster yet."""
         decided = {d.device_id for d in self.devices.values() if d.cluster is not None or d.refused}
         decided |= {who for who, _, reason in self._journal.exclusions() if reason == NEVER_JOINED}
         return [self._ids[index] for index in sorted(self.newcomers) if self._ids[index] not in decided]
@@ -100,7 +100,9 @@ class Roster:
         return self._claim(request, is_late=is_late)
 
     def check(self, request: pb.EnrollRequest) -> None:
-        """Refuse a device that does not match the experiment. Raises WrongRunError, UnknownChildError, PayloadError."""
+        """Raise an error for a device that contradicts the experiment: WrongRunError, UnknownChildError,
+        PayloadError.
+        """
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(
                 f"{quoted(request.device_id)} was started with another experiment than the GPS "
@@ -160,7 +162,7 @@ class Roster:
         return device
 
     def _note_pod(self, device: Device, pod_name: str) -> None:
-        """Keep the pod in which a device runs now. A pod with another name may have replaced the earlier one."""
+        """Keep the name of the pod in which a device runs now. The pod may be a new one."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
             self._journal.devices.enroll(device)
@@ -188,7 +190,7 @@ class Roster:
             device.calls_under_way -= 1
 
     def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
-        """Write a device's answer to the journal, and drop it from memory."""
+        """Write a device's answer to the journal, and delete it from memory."""
         self._journal.answers.add(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
         device.answered.add(answer.question)
 
@@ -204,7 +206,7 @@ class Roster:
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 
     def behind(self, questions: Sequence[str]) -> list[Device]:
-        """Return the enrolled devices that have not answered some of these questions before training."""
+        """Return the enrolled devices that have not answered all of these questions before training."""
         there = [device for device in self.devices.values() if not device.refused and not device.is_late]
         return [device for device in there if not set(questions) <= device.answered]
 

@@ -1,1 +1,3 @@
-"""The local parameter servers (LPS) of clusters, the LPSs' reports, and the adoption of an absent LPS's clusters."""
+"""Which local parameter server (LPS) serves which cluster, the reports of LPSs, and the adoption of clusters of an
+absent LPS.
+"""

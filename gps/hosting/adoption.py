@@ -1,4 +1,4 @@
-"""The adoption of clusters: another LPS serves the clusters of an absent LPS, and returns them later."""
+"""The adoption of clusters: another LPS serves the clusters of an absent LPS, and gives them back later."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from gps.plans.rounds import GlobalRounds
 
 
 class Adoption:
-    """Hand clusters over to other LPSs during training."""
+    """Give clusters to other LPSs during training."""
 
     def __init__(
         self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal,
@@ -29,13 +29,13 @@ class Adoption:
         self._log = log
 
     async def until_served(self) -> None:
-        """With deadlines, wait until each cluster's LPS, or an adopter, is present."""
+        """With deadlines, wait until each cluster is served by an LPS that is present."""
         if self._deadline_s is not None:
             longest_s = self._deadline_s + self._serving.presence.hold_s
             await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
 
     async def watch(self) -> None:
-        """Let another LPS adopt the clusters of an absent LPS as soon as one is available."""
+        """Let another LPS adopt the clusters of an absent LPS, as soon as an LPS is available."""
         loop = asyncio.get_running_loop()
         self._serving.presence.listen()
         while (check_again_s := self._serving.check_again_s()) is not None:
@@ -46,14 +46,14 @@ class Adoption:
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:
-        """Return clusters to their own LPSs if these are present again."""
+        """Give clusters back to their own LPSs if these are present again."""
         self._hand_over(self._serving.returnable())
 
     def _adoptable(self) -> dict[str, str]:
         return self._serving.adoptable(self._journal.rounds.reported())
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
-        """Let other LPSs serve clusters. The LPSs learn of the change from their held calls."""
+        """Let other LPSs serve clusters. The LPSs learn of this from their open calls."""
         for home_id, lps_id in lps_of.items():
             before = self._serving.lps_of(home_id)
             handover = self._serving.hand_over(home_id, lps_id, self._rounds.global_round)

@@ -1,4 +1,4 @@
-"""The calls of the GPS to its backend: the number of LPSs, labels of pods, and Events for the operator."""
+"""The calls of the GPS to its backend: it sets the number of LPSs, labels pods, and writes Events for the operator."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ from gps.kubernetes.backend import Backend
 
 
 class BackendCalls:
-    """Forward all calls to the backend without waiting, so that no run waits for a label."""
+    """Pass all calls to the backend without waiting, so that no run waits for a label."""
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend
@@ -18,7 +18,7 @@ class BackendCalls:
         self._notes: set[asyncio.Task[None]] = set()
 
     def scale_lps(self, replicas: int) -> None:
-        """Request this number of running LPSs."""
+        """Request that this number of LPSs run."""
         self._soon(self._backend.scale_lps(replicas))
 
     def label_pods(self) -> None:
@@ -26,15 +26,15 @@ class BackendCalls:
         self._soon(self._backend.label_pods(self._serving.pods()))
 
     def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Leave a note for the operator."""
+        """Write an Event for the operator."""
         self._soon(self._backend.record_event(reason, message, is_warning=is_warning))
 
     def tell_excluded(self, who: str, stage: str, reason: str) -> None:
-        """Tell the operator of an exclusion."""
+        """Write an Event about an exclusion for the operator."""
         self.tell("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def exclude(self, who: str, stage: str, reason: str) -> None:
-        """Note an exclusion. Tell the operator if it is new."""
+        """Note an exclusion. If it is new, write an Event about it."""
         if self._journal.exclude(who, stage, reason):
             self.tell_excluded(who, stage, reason)
 

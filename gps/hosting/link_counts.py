@@ -1,4 +1,4 @@
-"""The bytes of a run's links, counted at the parents' ends: at the GPS, and at LPSs, which report their counts."""
+"""The bytes of a run's links. They are counted at the parents: at the GPS, and at LPSs, which report their counts."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,10 @@ KINDS = ("model", "update", "control", "answer")
 
 
 class LinkCounts:
-    """Hold counts of bytes that survive a restart of the process."""
+    """Hold counts of bytes, which are kept when the process restarts."""
 
     def __init__(self, journal: Journal, links: LinkMeter) -> None:
-        """Continue from the counts that the process kept before its restart."""
+        """Continue from the counts that were saved before the restart."""
         self._journal = journal
         self._links = links
         self._of_lps: dict[str, dict[LinkKey, int]] = {}
@@ -27,7 +27,9 @@ class LinkCounts:
                 links.go_on_from(counts)
 
     def note(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
-        """Keep the counts of an LPS for all its clusters. Of several notes the largest count is used."""
+        """Keep the counts that an LPS reports for all its clusters. If there are several reports, the largest count is
+        used.
+        """
         known = self._of_lps.setdefault(lps_id, {})
         kinds = {*KINDS, *self._links.questions}
         own = {key: count for key, count in counts.items() if _is_of_devices(key) and key.kind in kinds}
@@ -35,7 +37,7 @@ class LinkCounts:
         self._write(lps_id, known)
 
     def keep(self) -> None:
-        """Keep the GPS's own counts so far."""
+        """Save the GPS's own counts so far."""
         self._write("", self._links.snapshot())
 
     def _write(self, source: str, counts: Mapping[LinkKey, int]) -> None:
@@ -43,7 +45,7 @@ class LinkCounts:
         self._journal.rounds.set_link_bytes(source, message.SerializeToString(deterministic=True))
 
     def total(self) -> dict[LinkKey, int]:
-        """Return all bytes so far: the GPS's counts, and each LPS's last report."""
+        """Return all bytes so far: the GPS's counts, and the last counts of each LPS."""
         counts = {key: n for key, n in self._links.snapshot().items() if key.end == "parent"}
         for reported in self._of_lps.values():
             for key, count in reported.items():
@@ -52,5 +54,5 @@ class LinkCounts:
 
 
 def _is_of_devices(key: LinkKey) -> bool:
-    """Return whether an LPS counts these bytes for both sides: bytes between it and its devices, at its end."""
+    """Return whether these are bytes between an LPS and its devices, counted by the LPS."""
     return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

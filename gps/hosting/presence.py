@@ -1,4 +1,4 @@
-"""The last contact of each LPS, and the LPSs that are absent, refused or revoked."""
+"""When the GPS last had contact with each LPS, and which LPSs are absent, refused or revoked."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,13 +12,13 @@ LOOK_S = 1.0  # seconds between two looks at the list of revoked certificates
 
 
 class LpsPresence:
-    """Track the contacts of LPSs by id. Without a deadline of global rounds, only revoked LPSs are absent."""
+    """Track the contacts with each LPS. Without a deadline of global rounds, an LPS is absent only if it is revoked."""
 
     def __init__(
         self, experiment: Experiment, known: Iterable[str], clock: Callable[[], float] | None, tls: TlsFiles | None
     ) -> None:
-        """Set `known`, the LPSs that registered before, and `tls`, the GPS's own files with the list of revoked
-        names.
+        """Set `known`, the LPSs that registered earlier, and `tls`, the GPS's own files with the list of
+        revoked names.
         """
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._tls = tls
@@ -29,11 +29,13 @@ class LpsPresence:
 
     @property
     def hold_s(self) -> float:
-        """The time for which the GPS may hold an LPS's call. A living LPS calls again well before the deadline."""
+        """The longest time that the GPS may wait before it answers an LPS's call. A running LPS calls again well before
+        the deadline.
+        """
         return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
 
     def listen(self) -> None:
-        """Begin to track contacts, or begin again after an absence of the GPS. Earlier silence does not count."""
+        """Begin to track contacts. If the GPS was away, earlier silence is not counted."""
         self._listening_since = self._clock()
 
     def register(self, lps_id: str) -> None:
@@ -46,7 +48,9 @@ class LpsPresence:
             self._heard[lps_id] = self._clock()
 
     def refuse(self, lps_id: str) -> None:
-        """Refuse an LPS for the rest of the run: it gets no clusters. With deadlines another LPS adopts them."""
+        """Refuse an LPS for the rest of the run: it serves no clusters. With deadlines another LPS adopts its
+        clusters.
+        """
         self._refused.add(lps_id)
 
     def is_refused(self, lps_id: str) -> bool:
@@ -58,14 +62,14 @@ class LpsPresence:
         return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
 
     def _silent_s(self, lps_id: str) -> float:
-        """Return how long an LPS has been silent, within the time in which the GPS has listened."""
+        """Return how long an LPS has been silent since the GPS began to track contacts."""
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def left_s(self, lps_id: str) -> float:
-        """Return how long an LPS may still be silent; negative for an absent or revoked LPS.
+        """Return how many seconds an LPS may still be silent; a negative number for an absent or revoked LPS.
 
-        With deadlines a refused LPS is absent, too. Without deadlines no LPS may continue with a cluster that has
-        missed a round.
+        With deadlines a refused LPS is also absent. Without deadlines it is not, because no other LPS may continue with
+        a cluster that has missed a round.
         """
         if self.is_revoked(lps_id):
             return -1.0
@@ -74,13 +78,13 @@ class LpsPresence:
         return -1.0 if lps_id in self._refused else self._deadline_s - self._silent_s(lps_id)
 
     def is_there(self, lps_id: str) -> bool:
-        """Return whether the GPS has had contact with an LPS since its start, and the LPS is not absent."""
+        """Return whether the LPS has called the GPS since the GPS started, and is not absent."""
         if self._heard.get(lps_id, float("-inf")) == float("-inf") or self.left_s(lps_id) <= 0:
             return False
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
 
     def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
-        """Return the time after which the first of these LPSs can be absent. Return None if this cannot happen."""
+        """Return the seconds until the first of these LPSs can become absent; None if none can."""
         look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s

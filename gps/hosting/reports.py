@@ -1,4 +1,4 @@
-"""The LPSs' reports of rounds, bytes, exclusions and final models. The journal keeps them for the record."""
+"""The reports of LPSs about rounds, bytes, exclusions and final models. The journal keeps them for the record."""
 
 import asyncio
 import re
@@ -33,13 +33,13 @@ STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's
 
 
 class Reports:
-    """Take LPSs' reports. For a cluster, accept only the LPS that serves it now."""
+    """Take the reports of LPSs. For a cluster, only the LPS that serves it now may report."""
 
     def __init__(
         self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
         models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
-        """Set `exclude`, which is called with the excluded child, the stage and the reason."""
+        """Set `exclude`, which is called for each reported exclusion, with the child, the stage and the reason."""
         self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count
@@ -66,7 +66,9 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Count a call with a reply that belongs in the record. Return the function to call after the reply."""
+        """Note that a call has begun, and that the record must count its reply. Return the function to call after the
+        reply.
+        """
         self._under_way += 1
         return self._call_ended
 
@@ -75,13 +77,13 @@ class Reports:
         self._changes.tell()
 
     async def all_answered(self) -> None:
-        """Wait until the last replies are counted, before the record is written."""
+        """Wait until all such replies are counted, before the record is written."""
         await self._changes.wait_until(lambda: not self._under_way, HOLD_S)
 
     # --- what is said ---------------------------------------------------------------------------
 
     def note(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Keep an LPS's report that comes with its aggregate or model. Without a reply the LPS repeats the report.
+        """Keep the report that comes with an LPS's aggregate or model. If the LPS gets no reply, it repeats the report.
 
         Raises:
             UnknownChildError, PayloadError: the report has unknown names or impossible numbers. Nothing of it is kept.
@@ -107,7 +109,7 @@ class Reports:
                 self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Refuse an impossible report of an LPS. Raises UnknownChildError, PayloadError."""
+        """Refuse a report of an LPS with impossible content. Raises UnknownChildError, PayloadError."""
         self._check_known(header.home_id)
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
@@ -139,7 +141,7 @@ class Reports:
                 )
 
     def _members(self, home_id: str) -> set[str]:
-        """Return the devices about which an LPS may report: its own, and devices that have moved away since."""
+        """Return the devices about which an LPS may report: its devices, and devices that have moved to another LPS."""
         return {device.device_id for device in self._places.members(home_id)} | self._places.left(home_id)
 
     def _check_known(self, home_id: str) -> None:
@@ -150,8 +152,9 @@ class Reports:
         """Take a cluster's final report and model. A repeated report changes nothing.
 
         Raises:
-            UnknownChildError, PayloadError: the report is invalid. NotServedError: the LPS does not serve the cluster
-                any more. NotReadyError: the last round is not over. SupersededError: the LPS has begun a newer report.
+            UnknownChildError, PayloadError: the report is invalid. NotServedError: the LPS no longer serves the
+                cluster.
+            NotReadyError: the last round is not over. SupersededError: the LPS has begun a newer report.
         """
         self._check_said(header)
         self._check_current(header)
@@ -164,7 +167,7 @@ class Reports:
         self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's model, unless its LPS begins to send the model again."""
+        """Take a cluster's model. If its LPS begins to send the model again, stop."""
         before, newest = self._newest.get(header.home_id), Supersedable()
         self._newest[header.home_id] = newest
         if before is not None:

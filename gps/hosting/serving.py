@@ -1,4 +1,6 @@
-"""The LPS that serves each cluster: the cluster's own LPS or, while that is absent, an adopter."""
+"""Which LPS serves each cluster: the cluster's own LPS or, while this is absent, the LPS that has adopted the
+cluster.
+"""
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ LONGEST_NUMBER = 9  # digits of an LPS's number
 
 @dataclass(frozen=True, kw_only=True)
 class Handover:
-    """Describe a cluster that changes its LPS."""
+    """Describe a change of the LPS that serves a cluster."""
 
     home_id: str
     lps_id: str
@@ -34,13 +36,13 @@ class Handover:
 
 
 class Serving:
-    """Hold the addresses of LPSs, and the LPS that serves each cluster. Each change is written to the journal."""
+    """Hold the addresses of LPSs, and which LPS serves each cluster. Each change is written to the journal."""
 
     def __init__(
         self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """Set the GPS's own files `tls`, if it has any. An LPS that their list revokes serves nothing."""
+        """Set `tls`, the GPS's own files, if it has any. An LPS in their list of revoked names serves nothing."""
         self._experiment = experiment
         self._places = places
         self._journal = journal
@@ -79,15 +81,17 @@ class Serving:
         return next((h.lps_id for h in reversed(self.handovers) if h.home_id == home_id), home_id)
 
     def term_of(self, home_id: str) -> int:
-        """Return the number of times that a cluster has changed its LPS."""
+        """Return how often the LPS of a cluster has changed. This number is called the term."""
         return sum(handover.home_id == home_id for handover in self.handovers)
 
     def is_current(self, home_id: str, term: int) -> bool:
-        """Return whether the LPS that serves a cluster now is the LPS of this term."""
+        """Return whether `term` is the present term of the cluster."""
         return term == self.term_of(home_id)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a caller is the LPS that serves, or served, a cluster in the term of its claim."""
+        """Return whether a caller is the LPS that serves, or has served, a cluster in the term that its message
+        states.
+        """
         handovers = [handover.lps_id for handover in self.handovers if handover.home_id == claim.home_id]
         served = [claim.home_id or "", *handovers]  # by term
         if claim.term is not None:
@@ -95,11 +99,11 @@ class Serving:
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
-        """Return the clusters that an LPS serves; none for a refused LPS."""
+        """Return the clusters that an LPS serves; an empty list for a refused LPS."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Return the LPS and the cluster of a device, when they are known and the LPS is present."""
+        """Return the LPS and the cluster of a device, if they are known and the LPS is present."""
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
         if device.home is None:
             return reply
@@ -111,7 +115,7 @@ class Serving:
         return reply
 
     def pods(self) -> dict[str, list[str]]:
-        """Return the LPSs of the devices in each pod, by pod name."""
+        """Return, for each pod with devices, the LPSs of these devices."""
         return {
             pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
             for pod, clusters in self._places.pods().items()
@@ -123,19 +127,20 @@ class Serving:
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Return whether devices receive an LPS's address."""
+        """Return whether devices may be told an LPS's address."""
         return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------
 
     def check_again_s(self) -> float | None:
-        """Return the time after which an LPS with clusters may count as absent; None if none ever does."""
+        """Return the seconds until an LPS with clusters can become absent; None if none can."""
         return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
-        """Return, for each cluster with an absent LPS, the LPS that has to adopt it. `done` clusters need no adopter.
+        """Return, for each cluster with an absent LPS, the LPS that should adopt it. Clusters in `done` need none.
 
-        This is the cluster's own LPS if it is back, else the LPS with the fewest clusters, the first among equals.
+        This is the cluster's own LPS if it is back. Otherwise it is the LPS with the fewest clusters, or the first of
+        several such LPSs.
         """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0
@@ -151,18 +156,18 @@ class Serving:
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """Return the adopted clusters and their own LPSs, if these are back."""
+        """Return the adopted clusters with an own LPS that is back, and this LPS."""
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:
-        """Let another LPS serve a cluster from now on."""
+        """Let another LPS serve a cluster, and return the change."""
         self._journal.hosting.hand_over(home_id, lps_id, global_round)
         handover = Handover(home_id=home_id, lps_id=lps_id, global_round=global_round)
         self.handovers.append(handover)
         return handover
 
     def stage_of(self, handover: Handover) -> str:
-        """Return the stage at which a cluster has changed its LPS, in the form of exclusions."""
+        """Return a text that says when a cluster changed its LPS, as exclusions state it."""
         is_trained = handover.global_round == self._experiment.training.global_rounds
         return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
 

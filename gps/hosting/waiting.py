@@ -1,6 +1,4 @@
-"""The devices and LPSs for which a run waits, and the beginning of each wait. LPSs report the waits for their
-devices.
-"""
+"""Which devices and LPSs a run waits for, and since when. LPSs report for which devices they wait."""
 
 import time
 from collections import Counter
@@ -32,7 +30,7 @@ NAMED_MAX = 10  # in an Event, a log line, and as series of a metric
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Describe a wait for one device or LPS."""
+    """Describe how long the run has waited for one device or LPS."""
 
     name: str
     what: str
@@ -43,7 +41,7 @@ class Wait:
 
 
 class Run(Protocol):
-    """Define the parts of a run that the list of waits uses."""
+    """Define the parts of a run that `Waiting` uses."""
 
     phase: str
     rounds: GlobalRounds
@@ -51,17 +49,17 @@ class Run(Protocol):
     roster: Roster
 
     def tell_soon(self) -> None:
-        """Let every observer of the run check it again soon."""
+        """Let every observer of the run look at it again soon."""
 
 
 class Waiting:
-    """Find the missing devices and LPSs, from the roster, the LPSs' calls and the LPSs' reports."""
+    """Find the missing devices and LPSs, from the roster, from the calls of LPSs and from their reports."""
 
     def __init__(
         self, roster: Roster, places: Places, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
         log: EventLog, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """Set `questions`, the names of the questions that every device answers before training."""
+        """Set `questions`, the names of the questions before training that every device answers."""
         self._roster = roster
         self._places = places
         self._serving = serving
@@ -80,7 +78,7 @@ class Waiting:
 
     @contextmanager
     def call_of(self, request: pb.FetchClustersRequest) -> Iterator[None]:
-        """Note a call of an LPS, which a living LPS repeats, with the LPS's own waits.
+        """Run a block during a call of an LPS. Note that the LPS is present, and for which devices it waits.
 
         Raises:
             PayloadError: the LPS reports an impossible time.
@@ -99,7 +97,9 @@ class Waiting:
     # --- who is missing -----------------------------------------------------------------------
 
     def look(self, phase: str) -> list[Wait]:
-        """Return the devices and LPSs for which a phase has waited long enough to report, the longest wait first."""
+        """Return the devices and LPSs for which a phase has waited so long that it is reported, the longest
+        wait first.
+        """
         now = self._clock()
         missing = dict(self._missing(phase))
         self._since = {key: self._since.get(key, min(now, since or now)) for key, since in missing.items()}
@@ -109,8 +109,8 @@ class Waiting:
         return self.waits
 
     def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
-        """Yield each missing child, what it has to send, and the start of the wait if another part of the run
-        knows it.
+        """Yield each missing child, what it must send and, if another part of the run knows it, since when the run
+        waits.
         """
         if phase == "enrolment":
             yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())
@@ -137,7 +137,7 @@ class Waiting:
     # --- telling ------------------------------------------------------------------------------
 
     async def watch(self, run: Run, note: Callable[..., None]) -> None:
-        """Show the waits in metrics, status and log, and by `note` as Events, until cancelled."""
+        """Show the waits in metrics, status and log, and pass them to `note` for Events, until cancelled."""
         while True:
             progress, before = _progress_of(run), self.waits
             if progress != self._progress:
@@ -152,12 +152,12 @@ class Waiting:
             await Changes().wait_until(lambda: False, LOOK_S)
 
     def end(self) -> None:
-        """Show that the run waits for nobody, because it is over."""
+        """Show that the run waits for no device or LPS, because it is over."""
         self.waits = []
         self._metrics.waits({}, 0)
 
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
-        """Tell the operator about waits that have not been reported for a while."""
+        """Write Events about waits that have not been reported for some time."""
         now = self._clock()
         patience_s = START_S if phase == "enrolment" else PATIENCE_S
         due = [w for w in waits if w.seconds >= patience_s and now - self._noted.get(w.name, -REMINDED_S) >= REMINDED_S]
@@ -176,5 +176,5 @@ def _progress_of(run: Run) -> object:
 
 
 def to_proto(waits: list[Wait]) -> list[pb.Wait]:
-    """Return the waits in the form of a status."""
+    """Return the waits as messages for the status."""
     return [pb.Wait(name=wait.name, what=wait.what, seconds=wait.seconds) for wait in waits]

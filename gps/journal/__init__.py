@@ -1,1 +1,1 @@
-"""The durable memory of the global parameter server (GPS), from which a restarted GPS continues."""
+"""The journal of the global parameter server (GPS): a file from which a restarted GPS continues."""

@@ -8,13 +8,15 @@ BEFORE = -1  # the global round of what is asked and planned before training
 
 
 class AnswerTable:
-    """Hold answers by question, global round and device. The answers of a round come in one bundle per LPS."""
+    """Hold answers by question, global round and device. In global rounds, each LPS sends the answers of its devices
+    together (a bundle).
+    """
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def add(self, question: str, index: int, answer: bytes) -> None:
-        """Keep a device's answer (an Answer message) from before training. The first answer is kept."""
+        """Keep a device's answer (an Answer message) from before training. Only the first answer is kept."""
         self._add(question, BEFORE, index, answer)
 
     def _add(self, question: str, global_round: int, index: int, answer: bytes) -> None:
@@ -26,8 +28,8 @@ class AnswerTable:
     def add_bundle(
         self, question: str, global_round: int, home_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
     ) -> None:
-        """Keep the answers of an LPS's devices in a global round, and their arrival time, in one transaction. The first
-        bundle is kept.
+        """Keep the answers of an LPS's devices in a global round, and their arrival time, in one transaction. Only the
+        first bundle is kept.
         """
         with self._file.together(durable=True):
             if self._file.write(
@@ -37,7 +39,7 @@ class AnswerTable:
                     self._add(question, global_round, index, answer)
 
     def bundled(self, global_round: int) -> set[str]:
-        """Return the LPSs that have sent their devices' answers in a global round."""
+        """Return the LPSs that have sent the answers of their devices in a global round."""
         return {name for (name,) in self._file.rows("SELECT home_id FROM bundles WHERE global_round = ?", global_round)}
 
     def bundled_ns(self, global_round: int) -> int:
@@ -57,5 +59,5 @@ class AnswerTable:
         return {index: bytes(answer) for index, answer in self._file.rows(query, question, global_round)}
 
     def given(self) -> list[tuple[str, int]]:
-        """Return (question, device index) of all answers from before training."""
+        """Return the question and the device index of each answer from before training."""
         return self._file.rows("SELECT question, device_index FROM answers WHERE global_round = ?", BEFORE)

@@ -26,7 +26,7 @@ class DeviceTable:
         self._file = file
 
     def enroll(self, device: DeviceRow) -> None:
-        """Add a device, or note its present pod."""
+        """Add a device. If it is already there, note its present pod."""
         self._file.write(
             "INSERT INTO devices (device_index, device_id, num_examples, num_held_out, pod_name, is_late, kernel) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",
@@ -49,7 +49,7 @@ class DeviceTable:
         ]  # fmt: skip
 
     def note_late(self, index: int) -> None:
-        """Note that a device comes after the first plan."""
+        """Note that a device joins after the first plan."""
         self._file.write("UPDATE devices SET is_late = 1 WHERE device_index = ?", index)
 
     def note_lost_state(self, index: int) -> None:

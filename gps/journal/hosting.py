@@ -5,7 +5,7 @@ from gps.journal.plans import PlanTable
 
 
 class HostingTable:
-    """Hold the addresses of LPSs, and changes of the LPSs of clusters."""
+    """Hold the addresses of LPSs, and which changes there were of the LPSs of clusters."""
 
     def __init__(self, file: JournalFile, plans: PlanTable) -> None:
         self._file = file
@@ -20,7 +20,7 @@ class HostingTable:
         return dict(self._file.rows("SELECT lps_id, address FROM lps"))
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> None:
-        """Note that another LPS serves a cluster from now on, and the open global round."""
+        """Note that another LPS now serves a cluster, and which global round is open."""
         statement = "INSERT INTO handovers (home_id, lps_id, global_round) VALUES (?, ?, ?)"
         with self._file.together(durable=True):
             self._file.write(statement, home_id, lps_id, global_round)

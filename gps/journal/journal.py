@@ -1,4 +1,4 @@
-"""The GPS's durable memory: a file from which a restarted GPS continues."""
+"""The GPS's journal: a file from which a restarted GPS continues."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Journal(JournalFile):
         self.clock = ClockTable(self)
 
     def begin_phase(self, phase: str) -> None:
-        """Note the beginning of a phase. The first time is kept."""
+        """Note the beginning of a phase. If it is noted again, the first time stays."""
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:
@@ -38,7 +38,7 @@ class Journal(JournalFile):
         return self.write(statement, device_id, stage, reason) > 0
 
     def exclusions(self) -> list[tuple[str, str, str]]:
-        """Return (device id, stage, reason) by device and round, independent of the order of the reports."""
+        """Return (device id, stage, reason) of all exclusions, sorted by device and round."""
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
@@ -48,7 +48,7 @@ class Journal(JournalFile):
 
 
 class ClockTable:
-    """Hold the times of a run for its clock."""
+    """Hold the times of a run, for its clock."""
 
     def __init__(self, journal: Journal) -> None:
         self._file = journal

@@ -1,9 +1,9 @@
-"""The journal's file: an SQLite file (WAL); every row carries a checksum of its values.
+"""The journal's file: an SQLite file (WAL). Every row has a checksum of its values.
 
-The GPS writes to the journal before it replies, so a crash of the process loses nothing. Facts on which other processes
-depend (the grouping, LPSs, closed rounds, reports) are flushed to the disk as well. A crash of the machine may lose
-enrolments, profiles and rows since the last flush. Unknown devices enrol again. All checksums are compared when a
-journal is opened.
+The GPS writes to the journal before it replies, so nothing is lost if the process crashes. Facts on which other
+processes depend (the grouping, LPSs, closed rounds, reports) are also flushed to disk. If the machine crashes,
+enrolments, profiles and rows since the last flush may be lost; devices that the GPS does not know enrol again. All
+checksums are compared when a journal is opened.
 """
 
 import hashlib
@@ -83,9 +83,10 @@ class JournalFile:
 
     @contextmanager
     def together(self, *, durable: bool = False) -> Iterator[None]:
-        """Do all writes of the block or none. With `durable`, flush them and all earlier writes to the disk.
+        """Write everything in the block as one transaction. With `durable`, flush it and all earlier writes to disk.
 
-        A block inside another block is part of it. Then the outer block has to be durable.
+        A block inside another block belongs to the outer transaction. If the inner block is durable, the outer one must
+        be, too.
         """
         try:
             with self._using:
@@ -131,7 +132,9 @@ class JournalFile:
 
 
 def create(path: Path) -> None:
-    """Make an empty journal, which gets its name only when it is complete. An existing empty file counts as damaged."""
+    """Make an empty journal. The file gets its name only when it is complete, so an empty file is treated as
+    damaged.
+    """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
     open(aside, "xb", opener=only_the_owner).close()  # its logs are opened to as many
@@ -162,7 +165,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def verify(database: sqlite3.Connection, path: Path) -> None:
-    """Check structure and checksums. Raises StateError, with the file's name, if they do not match."""
+    """Check structure and checksums. Raises StateError, which names the file, if they are wrong."""
     if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise StateError(f"{path}: damaged; move it away to begin the run anew")
     for table in TABLES:

@@ -1,4 +1,4 @@
-"""The plans of a run, and the changes since: late devices that were placed, and devices that moved."""
+"""The plans of a run, and later changes: late devices that got a cluster, and devices that moved."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from gps.journal.journal_file import JournalFile
 
 
 class PlanTable:
-    """Hold plans by the global round in which they were made, late devices and moves.
+    """Hold plans by the global round in which they were made, late devices, and moves.
 
-    Every change that concerns LPSs increases the version, in the transaction that writes the change.
+    Every change that LPSs must learn of increases the version, in the transaction that writes the change.
     """
 
     def __init__(self, file: JournalFile) -> None:
@@ -54,12 +54,14 @@ class PlanTable:
         return self._file.rows("SELECT device_index, cluster, home, global_round FROM placed ORDER BY device_index")
 
     def move(self, global_round: int, moves: Iterable[tuple[int, int]]) -> None:
-        """Note that devices belong to another LPS from a global round on. Each move is (index, LPS)."""
+        """Note that devices belong to another LPS from a global round on. Each move has a device index and the number
+        of the LPS.
+        """
         with self._file.together():
             for index, home in moves:
                 self._file.write("INSERT INTO moves VALUES (?, ?, ?, NULL)", global_round, index, home)
             self.count_change()
 
     def moves(self) -> list[tuple[int, int, int]]:
-        """Return (global round, device index, new LPS) in the order of the notes."""
+        """Return (global round, device index, new LPS) of all moves in the order in which they were written."""
         return self._file.rows("SELECT global_round, device_index, home FROM moves ORDER BY rowid")

@@ -13,8 +13,8 @@ class RoundTable:
         self._file = file
 
     def add(self, rows: Iterable[tuple[str, int, bytes]]) -> None:
-        """Keep rows, each given as cluster, LPS round and LpsRound message. A row of the same round replaces the old
-        row.
+        """Keep rows, each given as cluster, LPS round and LpsRound message. A row replaces an earlier row of the same
+        round.
         """
         with self._file.together():
             statement = "INSERT OR REPLACE INTO lps_rounds (home_id, lps_round, row) VALUES (?, ?, ?)"
@@ -22,18 +22,18 @@ class RoundTable:
                 self._file.write(statement, *row)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return the cluster and number of all LPS rounds with rows, in the order of rounds, then clusters."""
+        """Return the cluster and number of all LPS rounds that have rows, sorted by round, then by cluster."""
         return self._file.rows("SELECT home_id, lps_round FROM lps_rounds ORDER BY 2, length(home_id), home_id")
 
     def rows(self, keys: Iterable[tuple[str, int]] | None = None) -> Iterator[bytes]:
-        """Yield the rows (LpsRound messages) of some LPS rounds, or of all. Each row is read when it is needed."""
+        """Yield the rows (LpsRound messages) of the given LPS rounds, or of all. Each row is read when it is needed."""
         one = "SELECT row FROM lps_rounds WHERE home_id = ? AND lps_round = ?"
         wanted = self.keys() if keys is None else keys
         return (bytes(row) for key in wanted for (row,) in self._file.rows(one, *key))
 
     def rows_after(self, place: int) -> list[tuple[int, bytes]]:
-        """Return the rows written after a place, each with its own place in the order of writing. A replaced row has a
-        new place.
+        """Return the rows that were written after a position, each with its own position. A row that replaces another
+        has a new position.
         """
         rows = self._file.rows("SELECT rowid, row FROM lps_rounds WHERE rowid > ? ORDER BY rowid", place)
         return [(at, bytes(row)) for at, row in rows]
@@ -60,18 +60,18 @@ class RoundTable:
         return {home_id for (home_id,) in self._file.rows("SELECT home_id FROM reports")}
 
     def set_link_bytes(self, source: str, counts: bytes) -> None:
-        """Keep the counts so far of the GPS (source ""), or of an LPS for one of its clusters."""
+        """Keep the counts so far: of the GPS (source ""), or of an LPS for one of its clusters."""
         self._file.write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
 
     def link_bytes(self) -> dict[str, bytes]:
-        """Return the newest counts by source."""
+        """Return the newest counts of each source."""
         return dict(self._file.rows("SELECT source, counts FROM link_bytes"))
 
 
 class LpsRounds:
-    """Iterate over the present rows of LPS rounds, in the order of rounds, then clusters.
+    """Iterate over the rows of LPS rounds, sorted by round, then by cluster.
 
-    Each row is read from the journal when it is needed, because a long run on a clock has many rows.
+    Each row is read from the journal when it is needed, because a long run with a clock has many rows.
     """
 
     def __init__(self, table: RoundTable) -> None:

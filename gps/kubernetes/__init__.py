@@ -1,1 +1,1 @@
-"""The place in which the GPS runs: local processes, or pods, which it scales and labels."""
+"""Where the GPS runs: as a local process, or in a pod, from which it scales and labels other pods."""

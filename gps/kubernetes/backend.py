@@ -1,23 +1,23 @@
-"""The requests of the GPS to its place: a number of LPSs, and labels and notes about its decisions."""
+"""What the GPS asks of the system in which it runs: a number of LPSs, labels for pods, and Events."""
 
 from collections.abc import Mapping, Sequence
 
 
 class Backend:
-    """Define a place that can start LPSs for the GPS. Every call returns at once, and no call may end the run.
+    """Define a system that can start LPSs for the GPS. Every call returns at once, and no call may end the run.
 
-    A later call on the same subject replaces an earlier one. This class is for one machine and does nothing: the
-    program that started the GPS starts the LPSs that the GPS's status requests, and ends all processes.
+    A later call about the same thing replaces an earlier one. This class is for one machine and does nothing: the
+    program that started the GPS also starts the LPSs that the GPS's status names, and ends all processes.
     """
 
     async def scale_lps(self, replicas: int) -> None:
-        """Request this number of running LPSs."""
+        """Request that this number of LPSs run."""
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
         """Label each pod, by name, with the LPSs of its devices."""
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Leave a note for the operator."""
+        """Write an Event for the operator."""
 
     async def release_pods(self) -> None:
-        """Release the pods that the run does not need any more."""
+        """Stop the pods that the run no longer needs."""

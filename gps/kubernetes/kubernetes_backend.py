@@ -1,6 +1,6 @@
-"""The GPS inside Kubernetes: it scales the StatefulSet of its LPSs, labels device pods and records Events.
+"""The GPS inside Kubernetes: it scales the StatefulSet of its LPSs, labels device pods and writes Events.
 
-The module has the calls, each as one attempt. `gps.kubernetes.reconcile` repeats them until the wanted state holds.
+In this module each function makes one attempt. `gps.kubernetes.reconcile` repeats attempts until they succeed.
 """
 
 import os
@@ -50,7 +50,7 @@ class KubernetesApi:
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
-        """Return a backend from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
+        """Return the API of this pod, from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
         FEDSTRATA_RELEASE.
         """
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
@@ -97,7 +97,7 @@ class KubernetesApi:
         return self._scale(self._statefulset, replicas)
 
     def scale_devices(self, replicas: int) -> bool:
-        """Scale the devices like `scale_lps` scales LPSs. Boards, which belong to a DaemonSet, stay as they are."""
+        """Scale the devices, as `scale_lps` scales LPSs. Boards, which belong to a DaemonSet, are not changed."""
         return bool(self._devices) and self._scale(self._devices, replicas)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
@@ -110,7 +110,7 @@ class KubernetesApi:
         return True
 
     def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> int:
-        """Label this release's present device pods that lack their labels. Return the number of labelled pods."""
+        """Add missing labels to this release's device pods. Return the number of pods that were changed."""
         listed = self._core.list_namespaced_pod(
             self._namespace, label_selector=f"{INSTANCE}={self._instance},{DEVICES}", _request_timeout=REQUEST_S
         )
@@ -121,8 +121,8 @@ class KubernetesApi:
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
-        """Label pods, given by name with labels and LPSs. Raise a refusal only after the other pods have their
-        labels.
+        """Label each of these pods. `wanted` has labels and LPSs by pod name. If a label is refused, raise this only
+        after all other pods have their labels.
         """
         from kubernetes import client
 
@@ -171,7 +171,7 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return what a person can do, or what is missing, while a call is refused."""
+        """Return what a person can do, or which right is missing, while a call is refused."""
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
@@ -180,7 +180,9 @@ class KubernetesApi:
 
 
 def label_value(lps_ids: Sequence[str]) -> str:
-    """Return the ids joined by dots, as many as fit into a label's value: lps-0.lps-1.and-9-more."""
+    """Return the ids joined by dots. If they do not all fit into a label, the rest is counted:
+    lps-0.lps-1.and-9-more.
+    """
     for kept in range(len(lps_ids), 0, -1):
         left = len(lps_ids) - kept
         value = ".".join([*lps_ids[:kept], *([f"and-{left}-more"] if left else [])])
@@ -190,7 +192,7 @@ def label_value(lps_ids: Sequence[str]) -> str:
 
 
 def label_change(labels: Mapping[str, str], lps_ids: Sequence[str]) -> dict[str, str | None]:
-    """Return the change that gives a pod the labels of its LPSs. None removes a label."""
+    """Return the changes to a pod's labels that give it the labels of its LPSs. The value None removes a label."""
     wanted: dict[str, str | None] = {name: None for name in labels if name.startswith(LABEL_PREFIX)}
     wanted |= {LABEL_PREFIX + lps_id: "true" for lps_id in lps_ids}
     wanted[LABEL] = label_value(lps_ids)

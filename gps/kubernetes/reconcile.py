@@ -1,7 +1,8 @@
-"""The state that the GPS wants in Kubernetes, tried with pauses until it holds, and checked again from time to time.
+"""The state that the GPS wants in Kubernetes. It is requested again and again, with pauses, and checked from time to
+time.
 
-The API may be absent for a while, a pod may return without its labels, and a person may scale by hand. The wanted state
-stays wanted. `gps.kubernetes.kubernetes_backend` has the calls.
+The API may be absent for a while, a new pod has no labels, and a person may scale by hand. So the wanted state is kept.
+`gps.kubernetes.kubernetes_backend` has the calls.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ FORBIDDEN = 403
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Hold the seconds between attempts. Each is twice the last. Pauses are longer if a right is missing, or if the
-    state holds.
+    """Hold the seconds between attempts. Each pause is twice the last. Pauses are longer if a right is missing, or if
+    the state is already as wanted.
     """
 
     first_s: float = 1.0
@@ -44,18 +45,18 @@ class _Wish:
     changes: Changes = field(default_factory=Changes)
 
     def want(self, attempt: Callable[[], None]) -> None:
-        """Want this state, instead of the earlier one."""
+        """Set the state that is now wanted, in place of the earlier one."""
         self.attempt, self.is_new = attempt, True
         self.changes.tell()
 
 
 class Reconciler(Backend):
-    """Keep the wanted state as a backend. Each part has a job and pauses of its own."""
+    """Keep the wanted state in Kubernetes. Each part of the state has a job with pauses of its own."""
 
     def __init__(
         self, api: KubernetesApi, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
     ) -> None:
-        """Set `release_after_s`, the time after a run's end at which its pods are released; None keeps them."""
+        """Set `release_after_s`, the time after a run's end at which its pods are stopped; None keeps them running."""
         self._api = api
         self._release_after_s = release_after_s
         self._log = log
@@ -65,21 +66,21 @@ class Reconciler(Backend):
         self._jobs: list[asyncio.Future[None]] = []
 
     async def scale_lps(self, replicas: int) -> None:
-        """Request this number of running LPSs from now on."""
+        """Request that this number of LPSs run from now on."""
         self._want("scale", partial(self._scale, replicas))
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Let each pod carry the labels of its devices' LPSs, including later pods with the same name."""
+        """Give each pod the labels of its devices' LPSs, also later pods with the same name."""
         if lps_ids:
             self._want("label", partial(self._label, dict(lps_ids)))
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Record an Event with the present time, as soon as possible."""
+        """Write an Event with the present time, as soon as possible."""
         self._notes.append(Note(reason=reason, message=message, is_warning=is_warning, at=datetime.now(UTC)))
         self._want("event", self._record)
 
     async def release_pods(self) -> None:
-        """Scale LPSs and devices to none after a delay, in which their metrics are collected once more."""
+        """Scale LPSs and devices to 0, after a delay in which Prometheus can collect their last metrics."""
         if self._release_after_s is not None:
             self._jobs.append(asyncio.ensure_future(self._release(self._release_after_s)))
 
@@ -110,7 +111,9 @@ class Reconciler(Backend):
             await wish.changes.wait_until(lambda: wish.is_new, pause_s)
 
     async def _attempt(self, wish: _Wish) -> float:
-        """Make one attempt. Return the seconds until the next, unless the wanted state changes earlier."""
+        """Make one attempt. Return the seconds until the next attempt; a change of the wanted state starts it
+        earlier.
+        """
         try:
             await asyncio.to_thread(wish.attempt)
         except Exception as error:  # the client raises its own, urllib3's and socket errors

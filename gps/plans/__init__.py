@@ -1,1 +1,1 @@
-"""Plans, which form the clusters, and the global rounds, in which the streams move."""
+"""Plans, which form the clusters, and global rounds, in which the streams change."""

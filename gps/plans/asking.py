@@ -1,4 +1,6 @@
-"""The questions in global rounds: LPSs send bundles of answers, from which the plan of the round is made."""
+"""The questions in global rounds. Each LPS sends the answers of its devices together (a bundle), and the GPS makes the
+plan of the round.
+"""
 
 import asyncio
 import operator
@@ -21,7 +23,9 @@ from gps.plans.places import Places
 
 
 class Asking:
-    """Gather the bundles of a global round. Each is kept before the reply, so a restarted GPS does not ask again."""
+    """Collect the bundles of a global round. Each bundle is saved before the reply, so a restarted GPS does not ask
+    again.
+    """
 
     def __init__(
         self, method: Method, streams: Streams, *, places: Places, journal: Journal, changes: Changes, log: EventLog,
@@ -40,7 +44,8 @@ class Asking:
     async def take(
         self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer], is_current: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take the answers of an LPS's devices, when its link has carried them. A repeated bundle changes nothing.
+        """Take the answers of an LPS's devices, after the time that their transfer takes on its link. A repeated bundle
+        changes nothing.
 
         `is_current` returns whether the devices still belong to this LPS then.
 
@@ -60,7 +65,7 @@ class Asking:
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
-        """Refuse impossible answers of an LPS's devices; return their question."""
+        """Return the question of these answers. Refuse answers that are impossible for an LPS's devices."""
         if self.question is None:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
@@ -80,7 +85,7 @@ class Asking:
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Make the plan of a global round, unless it was made before a restart. Return whether it is new."""
+        """Make the plan of a global round, unless it was made before a restart. Return whether it was made now."""
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
             return False
@@ -102,7 +107,9 @@ class Asking:
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
-    """Return the cluster of a device that comes after a plan. Raises PluginError if the method's code fails."""
+    """Return the number of the cluster for a device that joins after a plan. Raises PluginError if the method's code
+    fails.
+    """
     with _or_failed(method, "place a late device"):
         cluster = operator.index(method.place(late, answers, plan))
     if not 0 <= cluster < len(plan.clusters):
@@ -118,7 +125,7 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
 
 @contextmanager
 def _or_failed(method: Method, doing: str) -> Iterator[None]:
-    """Raise PluginError if a method's code fails with any error except ours."""
+    """Run a block. If own code of a method fails with an error that is not Fedstrata's, raise PluginError."""
     try:
         yield
     except FedstrataError:

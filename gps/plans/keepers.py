@@ -1,4 +1,4 @@
-"""The streams that the GPS keeps between global rounds, and their movement."""
+"""The streams that the GPS keeps between global rounds, and how they change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ Gathered = OneSum | PartialSums
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Hold a piece of the vector: its place at the start of a global round, and its mean update, if there is one."""
+    """Hold a piece of the vector: its position, its values at the start of a global round, and its mean update, if
+    there is one.
+    """
 
     start: int
     stop: int
@@ -31,8 +33,8 @@ class Move:
 def kept_at_gps(streams: Streams) -> Streams:
     """Return the streams that the GPS keeps.
 
-    These are all streams if clusters span LPSs, else one stream of the layers shared everywhere; then each LPS keeps
-    the rest of its cluster's model.
+    If clusters span LPSs, these are all streams. Otherwise it is one stream with the layers that all devices share, and
+    each LPS keeps the other layers of its cluster.
     """
     if streams.spans:
         return streams
@@ -41,8 +43,8 @@ def kept_at_gps(streams: Streams) -> Streams:
 
 
 class Keeper:
-    """Hold the streams at the GPS: the start of global rounds, the form of LPSs' updates, and the movement of
-    streams.
+    """Hold the streams at the GPS: their values at the start of a global round, the form of LPSs' updates, and how the
+    streams change.
     """
 
     def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, places: Places) -> None:
@@ -62,7 +64,7 @@ class Keeper:
         return len(self._plans.before(global_round).clusters)
 
     def _at(self, global_round: int) -> Streams:
-        """Return the streams at the start of a global round. LPSs send updates of the same tensors in it."""
+        """Return the streams at the start of a global round. In this round LPSs send updates of the same tensors."""
         return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
@@ -72,8 +74,8 @@ class Keeper:
     def initial(self) -> Iterator[Flat]:
         """Yield the vector at the start of the first global round, in pieces.
 
-        Each cluster's streams have its own initial weights. Streams shared everywhere have the first cluster's initial
-        weights.
+        The streams of each cluster have initial weights of their own. Streams for all devices have the initial weights
+        of the first cluster.
         """
         for stream in self._at(0).streams(self._clusters(0)):
             whole = self._streams.with_tables(self._method.initial(self._model, stream.cluster or 0))
@@ -81,7 +83,7 @@ class Keeper:
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """Return the offer to LPSs: the vector and, if clusters span LPSs, the plan's data about its streams."""
+        """Return what LPSs receive: the vector and, if clusters span LPSs, what the plan says about its streams."""
         if not self._kept.spans:
             return Offer(model)
         plan = self._plans.before(global_round)
@@ -96,10 +98,11 @@ class Keeper:
         )
 
     def acceptance(self, global_round: int) -> Acceptance:
-        """Return the form of the LPSs' updates in a global round, late or not, by the round's newest plan.
+        """Return the form of the LPSs' updates in a global round, according to the round's newest plan. Late updates
+        have the same form.
 
-        If clusters span LPSs, each LPS sends a part of every stream: exact sums, or differences if LPSs have rounds of
-        their own.
+        If clusters span LPSs, each LPS sends a part of every stream: exact sums or, with several LPS rounds per global
+        round, differences.
         """
         clusters, streams = self._clusters(global_round + 1), self._at(global_round)
         key = clusters, streams.travelling
@@ -109,10 +112,11 @@ class Keeper:
         return self._acceptances[key]
 
     def sums(self, children: Mapping[str, int], global_round: int) -> Gathered:
-        """Return the sums for the aggregates of a global round. `children` has each LPS's examples in an LPS round.
+        """Return the sums for the aggregates of a global round. `children` has the examples of each LPS in one LPS
+        round.
 
-        An LPS with a cluster of its own has one weight, its examples. If clusters span LPSs, an LPS has a weight in
-        every stream.
+        An LPS with a cluster of its own has one weight, its number of examples. If clusters span LPSs, an LPS has a
+        weight in every stream.
         """
         clusters, streams = len(self._plans.now.clusters), self._at(global_round)
         sizes = [stream.tensors.size for stream in streams.streams(clusters)]
@@ -121,7 +125,7 @@ class Keeper:
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
-        """Return the largest weights of an LPS's devices in every stream, over all its LPS rounds."""
+        """Return the largest possible weights of an LPS in every stream, over all its LPS rounds."""
         total = [0] * len(self._streams.streams(clusters))
         for device in self._places.members(home):
             weights = self._streams.weights(
@@ -134,9 +138,9 @@ class Keeper:
         return total
 
     def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
-        """Yield the movement of this global round's vector, in pieces of the next vector.
+        """Yield how the vector changes in this global round, in pieces of the next vector.
 
-        Each stream moves by its mean update, and a mixed stream moves to its mean. A stream without devices stays.
+        Each stream changes by its mean update, and a mixed stream becomes the mean. A stream without devices stays.
 
         Raises:
             NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.
@@ -167,7 +171,9 @@ class Keeper:
                     yield Move(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
-        """Return the clusters' models, by name, that the GPS has as a global round begins; none if LPSs keep them."""
+        """Return, by cluster name, the models that the GPS has when a global round begins; an empty mapping if LPSs
+        keep them.
+        """
         if not self._kept.spans:
             return {}
         clusters, streams = self._clusters(global_round), self._at(global_round)

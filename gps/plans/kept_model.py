@@ -1,4 +1,4 @@
-"""The vector at the start of each global round, in files that a restarted GPS finds."""
+"""The vector at the start of each global round, in files from which a restarted GPS continues."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ from gps.plans.keepers import Gathered, Keeper
 
 
 class KeptModel:
-    """Hold one file per global round, and one of the GPS's optimiser if it has a state."""
+    """Hold one file per global round for the vector and, if the GPS's optimiser has a state, one for the state."""
 
     def __init__(self, experiment: Experiment, keeper: Keeper, folder: Path, log: EventLog) -> None:
         self.keeper = keeper
@@ -26,8 +26,8 @@ class KeptModel:
         self._optimiser = OptimiserFiles(server_optimiser(experiment.training.gps_optimiser), folder, self._metadata)
 
     def begin(self, global_round: int) -> tuple[ModelFile, int]:
-        """Return the vector of a global round and the round's number. If the file is damaged, return those of the round
-        before.
+        """Return the vector of a global round and the round's number. If the file is damaged, return the vector and the
+        number of the previous round.
 
         Raises:
             StateError: neither file is complete, or training is over, so its last round cannot be repeated.
@@ -59,7 +59,9 @@ class KeptModel:
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
-        """Write the vector after a global round and return it. A small vector is not read again."""
+        """Write the vector after a global round, and return it. If the vector is small, the returned one stays in
+        memory.
+        """
         following, layout = global_round + 1, self.keeper.layout(global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums, global_round))
         pieces = self._optimiser.moved(self._moves(model, sums, global_round))
@@ -71,7 +73,7 @@ class KeptModel:
         return moved
 
     def _moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
-        """Yield for each piece of the vector its current values, the change, and the optimiser's state."""
+        """Yield, for each piece of the vector, its values, its change, and the optimiser's state."""
         for move in self.keeper.moves(model, sums, global_round):
             base, update = model.read(move.start, move.stop), move.update
             if update is not None and move.is_absolute:

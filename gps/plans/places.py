@@ -1,4 +1,4 @@
-"""The cluster and the LPS of each device, from the plans, late devices and moves."""
+"""Which cluster and which LPS each device belongs to, according to the plans, late devices and moves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. Its devices keep this name as their home if another LPS adopts them."""
+    """Return the name of an LPS. It stays the name of its devices' home if another LPS adopts them."""
     return f"lps-{number}"
 
 
@@ -23,7 +23,7 @@ def _ids(devices: Sequence[Device]) -> list[str]:
 
 
 def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
-    """Return devices in the form for methods."""
+    """Return devices in the form that methods need."""
     tasks = experiment.task_of_devices()
     return [
         Candidate(
@@ -36,7 +36,7 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Compute each device's `cluster` and `home` anew from the journal after each change."""
+    """Compute each device's `cluster` and `home` from the journal, again after each change."""
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
@@ -55,13 +55,13 @@ class Places:
 
     @property
     def version(self) -> int:
-        """The version, which increases with every change that concerns LPSs. A restart does not change it."""
+        """The version, which increases with every change that LPSs must learn of. A restart does not change it."""
         return self._journal.plans.version()
 
     def _arrange(self) -> None:
-        """Set each device's cluster and home, and the global round from which a late device takes part.
+        """Set the cluster and the home of each device, and the global round from which a late device takes part.
 
-        Device ids are grouped here, in index order, because the GPS uses the groups many times per second.
+        Device ids are also grouped here, in index order, because the GPS needs the groups many times per second.
         """
         clusters: dict[int, int] = {}
         homes: dict[int, int] = {}
@@ -91,12 +91,14 @@ class Places:
     # --- changes ----------------------------------------------------------------------------------
 
     def make(self, global_round: int, plan: Plan) -> None:
-        """Activate a plan, made in a global round or `BEFORE` training. Raises PluginError like `Plans.add`."""
+        """Use a plan from now on. It was made in a global round or `BEFORE` training. Raises PluginError like
+        `Plans.add`.
+        """
         self.plans.add(global_round, plan)
         self._arrange()
 
     def go_back_to(self, global_round: int) -> None:
-        """Delete the plans and moves of global rounds after this one: the GPS repeats the run from there."""
+        """Delete the plans and moves of later global rounds, because the GPS repeats the run from this round."""
         taken_back = [move for move in self._moves if move[0] > global_round]
         if taken_back or self.plans.planned_rounds > global_round + 1:
             self._left.update((home, index) for _, index, _, home in taken_back)
@@ -110,9 +112,9 @@ class Places:
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Assign devices, by index, to other LPSs from a global round on. Return the ids of those that move.
+        """Give devices, by index, another LPS from a global round on. Return the ids of those that change their LPS.
 
-        A device that an LPS has refused for the rest of the run stays, because another LPS would wait for it.
+        A device that an LPS has refused for the rest of the run stays, because the other LPS would wait for it.
         """
         refused = self._journal.refused_in_training()
         devices = [self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices]
@@ -132,7 +134,9 @@ class Places:
         return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
 
     def left(self, home: str) -> set[str]:
-        """Return the ids of devices that belonged to an LPS before, and were moved away, or back."""
+        """Return the ids of the devices that once belonged to this LPS and were moved away; some may have been moved
+        back.
+        """
         return {self._roster.devices[index].device_id for number, index in self._left if home_name(number) == home}
 
     # --- devices ----------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ class Places:
 
     @property
     def lps_known(self) -> int:
-        """The number of LPSs that the run needs; 0 while only a future plan can tell."""
+        """The number of LPSs that the run needs; 0 if only a later plan decides it."""
         if self.plans.is_made and not are_placed_by_index(self._experiment, self._method):
             return len(self.homes)
         return lps_known(self._experiment, self._method)

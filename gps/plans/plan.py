@@ -46,17 +46,17 @@ class Plans:
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan made in a global round from its devices' answers, or None before the plan is made."""
+        """Return the plan that was made in a global round from devices' answers; None if it is not made yet."""
         return self._made.get(global_round)
 
     @property
     def planned_rounds(self) -> int:
-        """The number of global rounds up to and including the newest plan's."""
+        """The number of global rounds up to the newest plan, its own round included."""
         return max(self._made, default=BEFORE) + 1
 
     def history(self) -> list[tuple[int, int, int]]:
-        """Return, for each plan made in training, its global round, its number of clusters and the number of devices
-        moved.
+        """Return, for each plan made in training, its global round, its number of clusters, and how many devices
+        changed their cluster.
         """
         for earlier, made_in in pairwise(sorted(self._made)):
             if made_in not in self._moved:
@@ -77,7 +77,9 @@ class Plans:
         self._made[global_round] = _plan(written, affinity)  # as a restarted GPS reads it
 
     def forget_after(self, global_round: int) -> None:
-        """Delete the answers, plans and moves of global rounds after this one: the GPS repeats the run from there."""
+        """Delete the answers, plans and moves of later global rounds, because the GPS repeats the run from this
+        round.
+        """
         self._journal.plans.forget_after(global_round)
         for made_in in [made_in for made_in in self._made if made_in > global_round]:
             del self._made[made_in]
@@ -85,7 +87,7 @@ class Plans:
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
         """Return the arrays that a plan has for all devices, as a message. Raises PluginError for arrays that the
-        method does not declare.
+        method has not declared.
         """
         if not plan.told:
             return None

@@ -1,4 +1,6 @@
-"""The global rounds: LPSs send their parts of every stream, and the GPS moves the streams and sends them back."""
+"""The global rounds: LPSs send their parts of every stream, and the GPS computes the next values and sends them to the
+LPSs.
+"""
 
 import asyncio
 import time
@@ -28,7 +30,7 @@ class ClosedRound:
 
 
 class GlobalRounds:
-    """Open each global round for the LPSs, and move the GPS's vector by the LPSs' aggregates."""
+    """Open each global round for the LPSs, and change the GPS's vector by the LPSs' aggregates."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class GlobalRounds:
         opened()
 
     async def _begin(self) -> AnyModel:
-        """Return the start of the open global round. If its file is damaged, go back by one round."""
+        """Return the vector at the start of the open global round. If its file is damaged, go back by one round."""
         model, begun = await asyncio.to_thread(self._kept.begin, self.global_round)
         if begun < self.global_round:
             self.global_round = begun
@@ -102,23 +104,23 @@ class GlobalRounds:
         return model
 
     def _move(self, global_round: int) -> list[str]:
-        """Assign devices to other LPSs from a global round on, by the schedule at its beginning. Return the
-        moved ids.
+        """Give devices another LPS from a global round on, as the schedule says at the beginning of the round. Return
+        the ids of these devices.
         """
         if global_round == self._experiment.training.global_rounds:
             return []
         return self._places.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
 
     def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
-        """Return the traffic between the GPS and the LPSs. The first vector has no traffic down if LPSs make it
-        themselves.
+        """Return the bytes that the GPS and the LPSs have exchanged. If LPSs make the first vector themselves, it is
+        not sent to them.
         """
         if self.global_round or self._keeper.is_fetched_first:
             return gathered.exchanged
         return {name: replace(each, down_bytes=0) for name, each in gathered.exchanged.items()}
 
     def final_models(self) -> dict[str, AnyModel]:
-        """Return the clusters' models, by name, that the GPS has after training."""
+        """Return, by cluster name, the models that the GPS has after training."""
         return self._keeper.models(self.final, self.global_round)
 
     def _open(self, model: AnyModel, children: Mapping[str, int], *, evaluate_only: bool) -> None:

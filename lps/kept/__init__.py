@@ -1,1 +1,3 @@
-"""A cluster with a local parameter server (LPS) of its own: its rounds, its state on disk, its takeover."""
+"""A cluster with its own local parameter server (LPS): its rounds, its state on disk, and its adoption by
+another LPS.
+"""

@@ -1,4 +1,4 @@
-"""Models assembled piece by piece, so that no model is ever whole in memory."""
+"""Models that are computed piece by piece, so that no whole model is in memory."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,14 +12,14 @@ from fedstrata.tensors import ExactSum, Flat
 
 
 def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
-    """Yield the movement of a round's model, piece by piece: the model, the mean update and the optimiser's state."""
+    """Yield how a round changes the model, piece by piece: the model, the mean update and the optimiser's state."""
     for start, stop in pieces_of(model.layout.size):
         state = optimiser.at(lps_round, model.layout, start, stop)
         yield model.read(start, stop), total.mean(start, stop), state
 
 
 def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
-    """Return trained minus received weights of the shared layers. The result needs one copy of them in memory."""
+    """Return trained minus received weights of the shared layers. This needs memory for one copy of the layers."""
     difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
     filled = 0
     for place in places:
@@ -31,7 +31,7 @@ def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat
 
 
 def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
-    """Yield the local model with replaced shared layers, piece by piece."""
+    """Yield the local model with its shared layers replaced, piece by piece."""
     position, taken = 0, 0
     for place in places:
         for start, stop in pieces_of(place.start - position):

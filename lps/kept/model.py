@@ -1,4 +1,4 @@
-"""A cluster's model at its local parameter server (LPS). Only this LPS has the cluster's own layers.
+"""A cluster's model at its own local parameter server (LPS). Only this LPS has the layers that belong to the cluster.
 
 In a global round only the layers that all clusters share go to the global parameter server (GPS).
 """
@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class KeptModel(Holding):
-    """Hold the model of one cluster, on disk at the start of each LPS round."""
+    """Hold the model of one cluster. It is on disk as it is at the start of each LPS round."""
 
     def __init__(self, parts: SessionParts) -> None:
         experiment, cluster = parts.lps.experiment, parts.cluster
@@ -98,7 +98,7 @@ class KeptModel(Holding):
         await self._writing.done()
 
     async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
-        """Move the model by the mean update. Save it unless the global round ends here."""
+        """Change the model by the mean update. Save it, unless the global round ends here."""
         standing, following = self._standing, lps_round + 1
         is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
         walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
@@ -116,7 +116,7 @@ class KeptModel(Holding):
         before.close()
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Compute with the model in a thread. A small model is processed directly, because the change of thread takes
+        """Compute with the model in a thread. For a small model, compute directly, because changing the thread takes
         longer.
         """
         if self._layout.is_small:
@@ -126,12 +126,12 @@ class KeptModel(Holding):
     # --- the global round ---------------------------------------------------------------------
 
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
-        """Return the movement of the shared layers in the global round."""
+        """Return how the shared layers have changed in the global round."""
         moved = await self._off_loop(difference, self._local, self._standing.base, self._shared)
         return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
-        """Apply the shared layers of all clusters, and keep the cluster's own layers.
+        """Apply the shared layers of all clusters, and keep the layers of this cluster.
 
         Raises:
             StateError: the GPS has continued without this cluster, which happens only with deadlines.
@@ -151,7 +151,7 @@ class KeptModel(Holding):
         return self._standing.report
 
     def _check_not_left_behind(self, global_round: int, now: int) -> None:
-        """Check that the GPS has not continued without this cluster. If it has, the state is outdated."""
+        """Raise StateError if the GPS has continued without this cluster, because the state here is then outdated."""
         if now == global_round + 1:
             return
         self._parts.log.warning("rounds_missed", sent=global_round, now=now)

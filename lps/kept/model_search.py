@@ -1,7 +1,8 @@
-"""The search of a local parameter server (LPS) for the model of a cluster, which another LPS served, among its devices.
+"""How a local parameter server (LPS) finds the model of a cluster that another LPS served: it asks the cluster's
+devices.
 
-The cluster's own layers are in the files of the absent LPS, and in the model that each device last received. The LPS
-asks devices for this model. It reads the model that most of them hold from one of them.
+The layers that belong to the cluster are in the files of the absent LPS, and in the model that each device last
+received. The LPS asks devices which model they have. It reads the most frequent model from one of them.
 """
 
 import hashlib
@@ -34,24 +35,26 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Hold a model that a device has received: its LPS round, and its values, shape (layout.size,)."""
+    """Hold a model that a device had received: its LPS round, and its values, shape (layout.size,)."""
 
     lps_round: int
     flat: Flat
 
 
 class Said(NamedTuple):
-    """Hold a device's statement about its model: the LPS round, and the SHA-256 of the payload."""
+    """Hold what a device says about its model: the LPS round, and the SHA-256 of the payload."""
 
     lps_round: int
     sha256: str
 
 
 class Votes:
-    """Hold the devices' statements about their models, and choose the device from which the model is read."""
+    """Hold what devices say about their models, and choose the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
-        """Prefer models of `rounds`, which are the rounds that devices can hold, according to the GPS."""
+        """Set `rounds`, the rounds of which devices can have models, as the GPS says. Models of these rounds are
+        preferred.
+        """
         self._rounds = rounds
         self.held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
         self.asked: set[str] = set()
@@ -59,18 +62,18 @@ class Votes:
         self.reading: str | None = None
 
     def holders(self, tried: set[str]) -> set[str]:
-        """Return a few untried devices with a model, the first by name."""
+        """Return a few devices that have a model and were not tried yet, in the order of names."""
         return set(sorted(name for name, held in self.held.items() if held >= 0 and name not in tried)[:ASKED])
 
     @property
     def are_decided(self) -> bool:
-        """Return whether more than half of the asked devices state the same model, or all have answered."""
+        """Return whether more than half of the asked devices name the same model, or all have answered."""
         votes = Counter(self.said.values())
         return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
 
     def most_believed(self) -> str | None:
-        """Return the first device with the statement of most devices. Among equals, choose the newest possible
-        model.
+        """Return the first device that names the most frequent model. If several models are equally frequent, take the
+        newest possible one.
         """
         votes = Counter(self.said.values())
         if not votes:
@@ -79,24 +82,24 @@ class Votes:
         return min(name for name, said in self.said.items() if said == believed)
 
     def take_back(self, device_id: str) -> None:
-        """Delete the statement of a device without a stream."""
+        """Forget what a device said, because its stream has ended."""
         self.said.pop(device_id, None)
         if self.reading == device_id:
             self.reading = None
 
 
 class ModelSearch:
-    """Ask a cluster's devices for their models, before a round can open: first which models they hold, then for one
+    """Ask a cluster's devices for their models, before a round can open: first which models they have, then for one
     model.
 
-    Some of the devices with a model are asked at once. Each first states the round and the digest of its model. The LPS
-    believes the most frequent statement, and reads the model from one of these devices.
+    The LPS asks several devices with a model at the same time. Each first sends the round and the digest of its model.
+    The LPS believes the most frequent answer, and reads the model from one of these devices.
     """
 
     def __init__(
         self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
     ) -> None:
-        """Set `rounds`, the LPS rounds with models that devices can hold, according to the GPS."""
+        """Set `rounds`, the LPS rounds of which devices can have models, as the GPS says."""
         self._run_id = run_id
         self._layout = layout
         self._members = members
@@ -110,7 +113,7 @@ class ModelSearch:
         self._changes = Changes()
 
     async def model(self) -> Held | None:
-        """Return the model that most devices hold; None if no device has a model."""
+        """Return the model that most devices have; None if no device has a model."""
         await self._hear_devices()
         timeout_s = payload_timeout_s(self._layout.float32_bytes)
         tried: set[str] = set()
@@ -137,7 +140,7 @@ class ModelSearch:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return values like `awaited` of a RoundServer, before a round can open: -1, and the devices that have not
+        """Return the values of `awaited` of a RoundServer, before a round can open: -1, and the devices that have not
         called.
         """
         return -1, tuple(sorted(self._members - set(self._votes.held))), ""
@@ -154,20 +157,22 @@ class ModelSearch:
         self._changes.tell()
 
     async def _hear_devices(self) -> None:
-        """Wait for the first device without limit, and then for the others; with deadlines, for a limited time."""
+        """Wait for the first device without a limit, and then for the others; with deadlines, for a limited time."""
         await self._changes.wait_until(lambda: bool(self._votes.held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
         await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)
 
     def release(self) -> None:
-        """Answer all held calls at once. A device that asks again finds an open round, or no cluster here."""
+        """Answer all waiting calls at once. A device that calls again finds an open round, or that this LPS does not
+        serve the cluster.
+        """
         self._is_released = True
         self._changes.tell()
 
     # --- the devices' calls -------------------------------------------------------------------
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Note which model a device holds. Hold its call until the model is requested or the rounds begin."""
+        """Note which model a device has. Wait before the reply until the model is needed or the rounds begin."""
         check_run(self._run_id, request.run_id)
         device_id = request.child_id
         if device_id in self._members and self._model is None:
@@ -186,7 +191,7 @@ class ModelSearch:
         return self._model is None and device_id in self._votes.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Take the model that was requested from a device. A model that is not needed any more is ignored.
+        """Take the model that was requested from a device. If the model is no longer needed, ignore it.
 
         Raises:
             PayloadError: the model is not the requested one, or not finite. The LPS then asks another device.
@@ -210,7 +215,9 @@ class ModelSearch:
                 self._leave(device_id)
 
     async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Note a device's statement about its model. If it is believed and the device is chosen, read the model."""
+        """Note what a device says about its model. If this is the most frequent answer and the device is chosen, read
+        the model.
+        """
         who, held_round = header.device_id, self._votes.held[header.device_id]
         if header.round != held_round:
             raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
@@ -251,7 +258,9 @@ class ModelSearch:
         return flat
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Reply that an update is late: no round is open yet. The device sends the update again when one is."""
+        """Reply that an update is late, because no round is open yet. The device sends it again when a round is
+        open.
+        """
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 

@@ -1,9 +1,9 @@
-"""A cluster's state on disk: the model at the start of each LPS round, and the reports that the GPS does not have yet.
+"""A cluster's state on disk: the model at the start of each LPS round, and reports that the GPS does not have yet.
 
 `round-000012.safetensors` is the model at the start of LPS round 12, and `round-000012.pb` (a sealed ReportHeader) the
-report up to it. The folder keeps the files since the start of the last but one global round. `final.pb` is the
+report up to then. The folder keeps the files since the start of the global round before the last. `final.pb` is the
 cluster's report after its devices have measured the final model. The folder is `CLUSTER/` or, after TERM changes of the
-cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from files that are older than another LPS's service.
+cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from files that are older than the service of another LPS.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """Use `folder` for term 0. Each later term in which this LPS serves the cluster has another folder.
+        """Use `folder` for term 0. For each later term in which this LPS serves the cluster, use another folder.
 
-        `optimiser` moves the cluster's model here. Without it the mean update is added.
+        `optimiser` changes the cluster's model by the mean update; without it the mean update is added.
         """
         self._first = folder
         self._home_id = home_id
@@ -75,16 +75,18 @@ class ClusterState:
 
     @property
     def newest_named(self) -> int:
-        """Return the newest LPS round in the names of files, complete or not; -1 without files."""
+        """Return the newest LPS round in the names of files, which may be incomplete; -1 without files."""
         names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     def empty_report(self) -> pb.ReportHeader:
-        """Return the report of a cluster before there is anything to report."""
+        """Return the empty report with which a cluster begins."""
         return pb.ReportHeader(run_id=self._metadata["run_id"], home_id=self._home_id)
 
     def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state of an earlier term of this LPS."""
+        """Return the newest complete state of an earlier term in which this LPS served the cluster; None if there is
+        none.
+        """
         for term in reversed(range(self._term)):
             if self._folder_of(term).exists():
                 run_id, rounds = self._metadata["run_id"], self.rounds_per_global
@@ -111,7 +113,7 @@ class ClusterState:
     def write(
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
-        """Write the start of an LPS round. It is valid only if the start of its global round exists, too."""
+        """Write the start of an LPS round. It can be used only if the start of its global round is there, too."""
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)
@@ -120,14 +122,14 @@ class ClusterState:
         return self._metadata | {"lps_round": str(lps_round)}
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round with a small model, before `keep` has written it."""
+        """Return the start of an LPS round with a small model. `keep` writes it later."""
         model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Return a temporary model, on disk unless it is small."""
+        """Return a temporary model. It is on disk, or in memory if it is small."""
         if self.layout.is_small:
             return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"
@@ -135,7 +137,7 @@ class ClusterState:
         return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state. Damaged files are named in the log and ignored."""
+        """Return the newest complete state; None if there is none. The log names damaged files, which are ignored."""
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
@@ -148,7 +150,7 @@ class ClusterState:
         return None
 
     def _check_whole(self, lps_round: int) -> None:
-        """Raise StateError, with the file's name, if the model of an LPS round is damaged or belongs to another run."""
+        """Raise StateError, which names the file, if the model of an LPS round is damaged or belongs to another run."""
         with closing(self._file(lps_round)) as model:
             model.verify()
             if model.metadata != self._metadata_of(lps_round):
@@ -158,13 +160,13 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """Return the state at the start of an LPS round. Raises StateError with the name of a damaged file."""
+        """Return the state at the start of an LPS round. Raises StateError, which names the file, if it is damaged."""
         model = self._file(lps_round)
         report = read_report(self._path(lps_round, "pb"))
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def _base_of(self, lps_round: int, model: AnyModel) -> AnyModel:
-        """Return the model at the start of the global round of an LPS round that starts with `model`."""
+        """Return the model at the start of the global round to which an LPS round belongs."""
         base_round = self._base_round(lps_round)
         if base_round == lps_round:
             return model
@@ -173,7 +175,7 @@ class ClusterState:
         return self._file(base_round)
 
     def _base_round(self, lps_round: int) -> int:
-        """Return the first LPS round of an LPS round's global round."""
+        """Return the first LPS round of the global round to which an LPS round belongs."""
         return lps_round - lps_round % self.rounds_per_global
 
     def path_of(self, lps_round: int) -> Path:
@@ -195,11 +197,11 @@ class ClusterState:
 
 
 class Writing:
-    """Save one cluster's state before a round is opened or, if the model is small, while devices train.
+    """Save one cluster's state before a round opens or, if the model is small, while devices train.
 
-    A round may open before its files are on disk, but at most one round ahead. It is neither closed nor reported before
-    its files exist. An LPS that is killed in between continues one round earlier, with the same bits. At most one write
-    is under way.
+    A round may open before its files are on disk, but not more than one round may be unsaved. No round is closed or
+    reported before its files exist. If the LPS is killed before that, it continues one round earlier, with the same
+    bits. There is at most one write at a time.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -207,7 +209,7 @@ class Writing:
         self._under_way: asyncio.Future[None] | None = None
 
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round, which may open at once. It is on disk when `done` returns."""
+        """Return the start of an LPS round, which may open at once. Its files are on disk when `done` returns."""
         await self.done()
         if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)
@@ -222,7 +224,7 @@ class Writing:
         """Wait until all saved states are on disk.
 
         Raises:
-            StateError: the disk is full or refuses.
+            StateError: the disk is full or refuses to write.
         """
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None

@@ -1,7 +1,7 @@
-"""The first work of a local parameter server (LPS) for a cluster that has begun but has no state on its disk.
+"""What a local parameter server (LPS) does first for a cluster that has begun, but of which its disk has no state.
 
-The LPS finds the cluster's own layers among the cluster's devices. The shared layers come from the global parameter
-server (GPS).
+The LPS finds the layers that belong to the cluster at the cluster's devices. The shared layers come from the global
+parameter server (GPS).
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from lps.kept.state import ClusterState
 
 
 class Takeover:
-    """Find the state of a cluster that another LPS served last, or that this LPS served and has lost."""
+    """Find the state of a cluster that another LPS served last, or that this LPS has served and lost."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
-        """Set `initial`, which returns every cluster's initial model, if no other model is left."""
+        """Set `initial`, which returns every cluster's initial model. It is used if nobody has another model."""
         self._parts = parts
         self._state = state
         self._initial = initial
@@ -31,20 +31,20 @@ class Takeover:
     def _oldest_to_go_on_from(self, global_round: int) -> int:
         """Return the earliest LPS round from which this LPS can continue; -1 if it needs no state.
 
-        While the GPS has a global round open, every LPS has a state of at least the last LPS round of the previous
-        global round: its aggregate has arrived, and the next start may not be written. With deadlines the other LPSs
-        may continue without this one.
+        While a global round is open, every LPS has at least the state of the last LPS round of the previous global
+        round: its aggregate has arrived at the GPS, and the next start may not be written yet. With deadlines the other
+        LPSs may continue without this one.
         """
         if not global_round:
             return -1
         return global_round * self._parts.rounds - 1 if self._is_exact else 0
 
     def may_be_needed(self) -> bool:
-        """Return whether a takeover may be necessary, by the names of files alone."""
+        """Return whether the state may have to be searched. Only the names of files decide this."""
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:
-        """Return whether the cluster has begun, and the disk has no complete and new enough state of this term."""
+        """Return whether the cluster has begun, but the disk has no complete state of this term that is new enough."""
         if not self._parts.cluster.term and self._oldest < 0:
             return False
         found = self._state.newest(self._parts.log)
@@ -54,7 +54,7 @@ class Takeover:
         return found.lps_round < self._oldest
 
     def search(self) -> ModelSearch:
-        """Return the search among devices, for the time before a round can open."""
+        """Return the object that asks devices for the model, before a round can open."""
         now = self._parts.cluster.global_round * self._parts.rounds
         return ModelSearch(
             self._parts.lps.experiment.run_id,
@@ -66,10 +66,11 @@ class Takeover:
         )
 
     async def run(self, search: ModelSearch) -> None:
-        """Write the state from which to continue: from the devices' models, else from the initial model.
+        """Write the state from which to continue: from the devices' models or, if there are none, from the initial
+        model.
 
         Raises:
-            StateError: the rest is not enough to continue with the same results.
+            StateError: what remains is not enough to continue with the same results.
         """
         self._check_possible()
         held = await search.model()
@@ -106,11 +107,12 @@ class Takeover:
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round to open with a model of `held_round` when the GPS has this global round open.
+    """Return the LPS round to open with a model of `held_round`, if the GPS has this global round open.
 
-    If the held round belongs to this global round, open it: nothing is lost. If it is the last LPS round of the
-    previous global round, open it: its updates are gathered again for the cluster's own layers, and its aggregate is
-    not used. Else open the first LPS round of this global round, with the present shared layers.
+    If the model's round belongs to this global round, it is this round, and nothing is lost. If it is the last LPS
+    round of the previous global round, it is also this round: its updates are collected again for the layers of the
+    cluster, and its aggregate is not used. Otherwise it is the first LPS round of this global round, with the present
+    shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
@@ -119,7 +121,7 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
 
 
 def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
-    """Refuse a model from which the cluster cannot continue at its place. Without deadlines, such a model is wrong.
+    """Refuse a model from which the cluster cannot continue. Without deadlines, such a model is an error.
 
     Raises:
         StateError: the model is of an older or a newer global round than the GPS has open.
@@ -137,8 +139,8 @@ def write_start(
 ) -> int:
     """Write the state from which a cluster continues, and return the LPS round to open.
 
-    The state consists of `held`, a model of `held_round` (None if the round is unknown), and of `shared`, the shared
-    layers of the open global round. The shared layers are at `places` of a model.
+    The state is made of `held`, a model of `held_round` (None if the round is unknown), and of `shared`, the shared
+    layers of the open global round, which are at `places` of a model.
     """
     rounds = state.rounds_per_global
     opened = round_to_open(held_round, shared.round, rounds)

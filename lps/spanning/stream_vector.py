@@ -1,4 +1,4 @@
-"""The vector of all streams at an LPS: its offers to devices, its movement, and its update for the GPS."""
+"""The vector of all streams at an LPS: what devices receive, how it changes, and its update for the GPS."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from lps.holding import Upward
 
 
 class StreamVector:
-    """Hold the values of all streams, and how many examples have moved each since the GPS sent it."""
+    """Hold the values of all streams, and the number of examples that have changed each since the GPS sent it."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """Set `named`, which has, by cluster, the clusters with models for its devices; without an entry, all
-        clusters.
+        """Set `named`, which has, for a cluster, the clusters with models that its devices receive. Without an entry
+        they receive all.
         """
         self._streams = streams
         self._named = named
@@ -40,10 +40,10 @@ class StreamVector:
         self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
-        """Return the start of each cluster's devices: its model, all streams, or the streams of the clusters named for
-        it.
+        """Return what the devices of each cluster start with: its model, all streams, or the streams of the clusters in
+        `named`.
 
-        `of_all` has further fields for all of these offers.
+        `of_all` has further header fields for all of them.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:
@@ -67,8 +67,8 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """Return this vector plus the mean update of each stream. The weight of a stream grows by the weight of its
-        update.
+        """Return the vector after the mean update of each stream was added. A stream's weight grows by the weight of
+        its update.
         """
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):
@@ -80,7 +80,7 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the exact sums of one LPS round, on the grid, independent of the link's encoding."""
+    """Return the exact sums of one LPS round as integers on the grid. The encoding of the link does not matter."""
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
@@ -96,7 +96,9 @@ def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
 
 
 def changes(moved: StreamVector, base: StreamVector, parts: PartLayouts, encoding: AnyEncoding) -> Upward:
-    """Return the movement of the streams over several LPS rounds, each with the examples of all these rounds."""
+    """Return how the streams have changed over several LPS rounds, each with the number of examples of all these
+    rounds.
+    """
 
     def read(start: int, stop: int) -> NDArray[Any]:
         difference: Flat = moved.flat[start:stop] - base.flat[start:stop]

@@ -1,7 +1,8 @@
-"""The streams that the GPS keeps because clusters span local parameter servers (LPSs). An LPS sums up its part of each.
+"""The streams that the GPS keeps because clusters span local parameter servers (LPSs). An LPS adds up its part of each
+stream.
 
 All models here come from the global parameter server (GPS). If an LPS is killed, or adopts the devices of another LPS,
-it fetches the open global round again.
+it fetches the models of the open global round again.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 
 
 class UpdateLayouts:
-    """Hold the layout of updates in each LPS round. Tensors that the GPS has withdrawn are no longer sent."""
+    """Hold the layout of updates in each LPS round. Tensors that the method has withdrawn are no longer sent."""
 
     def __init__(self, encoding: AnyEncoding) -> None:
         self._encoding = encoding
@@ -39,11 +40,11 @@ class UpdateLayouts:
             self._since.append((lps_round, accepted))
 
     def of(self, lps_round: int) -> Acceptance:
-        """Return the required form of an LPS round's updates. Rounds before the first known one have the form of that
-        one.
+        """Return the required form of updates in an LPS round. Rounds before the first known one have the form of the
+        first known one.
 
         Raises:
-            NotReadyError: this LPS has restarted, and does not yet know from the GPS which tensors travel.
+            NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.
         """
         if not self._since:
             raise NotReadyError("no model has come from the GPS yet; ask again")
@@ -51,7 +52,7 @@ class UpdateLayouts:
 
 
 class ReceivedStreams(Holding):
-    """Hold the streams of a global round, and move them by the updates of this LPS's devices."""
+    """Hold the streams of a global round, and change them by the updates of this LPS's devices."""
 
     def __init__(self, parts: SessionParts) -> None:
         self._parts = parts
@@ -68,13 +69,13 @@ class ReceivedStreams(Holding):
     # --- what the GPS sends -------------------------------------------------------------------
 
     async def recover(self, show: Callable[[Any], None]) -> None:
-        """Do nothing: the GPS has all streams."""
+        """Do nothing, because the GPS has all streams."""
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
-        """Fetch the open global round.
+        """Fetch the models of the open global round.
 
         Raises:
-            StateError: the clock's notes of this LPS, or of the LPS before, are lost.
+            StateError: the clock's notes of this LPS, or of the LPS before it, are lost.
         """
         parts = self._parts
         received = await parts.gps.model()
@@ -136,10 +137,12 @@ class ReceivedStreams(Holding):
         return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
 
     async def written(self) -> None:
-        """Do nothing: the GPS has all offered models."""
+        """Do nothing, because the GPS has all offered models."""
 
     async def move(self, lps_round: int, sums: RoutedSums, report: gps_pb.ReportHeader) -> None:
-        """Move the streams by the mean updates. If this is the only LPS round of the global round, keep the sums."""
+        """Change the streams by the mean updates. If this is the only LPS round of the global round, keep the sums for
+        the GPS.
+        """
         if self._parts.rounds == 1:
             await asyncio.to_thread(self._add_bases, sums)
             self._sums = sums
@@ -147,7 +150,9 @@ class ReceivedStreams(Holding):
             self._vector = await asyncio.to_thread(self._vector.moved, sums)
 
     def _add_bases(self, sums: RoutedSums) -> None:
-        """Turn sums of differences into sums of whole values for streams that are mixed: add each update's base."""
+        """Turn sums of differences into sums of whole values, for mixed streams: add the model that each device
+        received.
+        """
         vector, members = self._base, self._parts.members
         own = {
             (stream.channel, stream.cluster): place

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import loops
+from benchmarks import loops, modules
 from benchmarks.suite.document import BEGIN, END
 from benchmarks.suite.machine import described
 from benchmarks.suite.observed import TIERS
@@ -113,7 +113,8 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     "privacy draw": ("privacy draw {folder}/profiles.md --figure {folder}/profiles.svg", []),
     "privacy updates": ("privacy updates {folder}/table.csv --figure {folder}/updates.svg", []),
     "suite": (
-        # hundred and growth are what ten is, with more devices; echo is above, start a whole run once more;
+        # hundred and growth are what ten is, with more devices; modules takes minutes, and its loop is below;
+        # echo is above, start a whole run once more;
         # deployment has Flower beside it, which is not here
         "suite --quick --only ten fold --json {folder}/bench.json",
         [".* commit .*", f"(ten|fold): {N} s", r"│ ten .*stacked loop.*", r"│ fold .*raw stream.*"],
@@ -124,6 +125,11 @@ for kind in ("one-by-one", "stacked", "parts"):
         f"loops --work {{folder}} --devices 2 --rounds 2 --loop {kind}",
         [rf'{{"seconds": \[{N}, {N}\], "accuracy": {N}}}'],
     )  # fmt: skip
+for kind in ("cnn", "residual"):
+    COMMANDS[f"modules {kind}"] = (
+        f"modules --work {{folder}} --devices 2 --rounds 2 --module {kind}",
+        [rf'{{"seconds": \[{N}, {N}\]}}'],
+    )
 
 
 def printed_by(command: Sequence[str]) -> str:
@@ -217,9 +223,11 @@ def test_every_benchmark_is_started_here() -> None:
     assert {name.split()[0] for name in COMMANDS} | set(others) | OTHER_ENDS == programs
 
 
-def test_what_peers_import_of_loops_is_there() -> None:
+def test_what_peers_import_of_loops_and_modules_is_there() -> None:
     """Peers run in an environment of their own, where nothing here starts them."""
     for path in (ROOT / "benchmarks" / "peers").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "loops":
                 assert all(hasattr(loops, each.name) for each in node.names)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "modules":
+                assert hasattr(modules, node.attr)

@@ -6,7 +6,7 @@ Where a method corrects gradients, the loop adds the term to the loss and lets a
 import doctest
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,62 @@ def proximal(mu: float, to: Weights) -> Penalty:
 def trained(
     device: int, start: Weights, lps_round: int, penalty: Penalty = no_penalty, stream: tuple[int, ...] = (),
     *, among: NDArray[np.int64] | None = None, only: tuple[str, ...] = BASE + HEAD, epochs: int = 1,
-    momentum: float = 0.5,
+    momentum: float = 0.5, size: int = 16,
 ) -> Weights:  # fmt: skip
     """One device's weights after epochs of torch.optim.SGD on the mean loss of each batch plus a penalty."""
     data = device_data(small(), DATASET, device).train
     data = data if among is None else data.take(among)
     weights = {name: tensor.clone().requires_grad_(name in only) for name, tensor in start.items()}
     sgd = torch.optim.SGD([weights[name] for name in only], lr=0.1, momentum=momentum)
-    draw, firsts = np.random.default_rng([0, device, lps_round, *stream]), range(0, len(data), 16)
+    draw, firsts = np.random.default_rng([0, device, lps_round, *stream]), range(0, len(data), size)
     orders = [draw.permutation(len(data)) for _ in range(epochs)]
-    for batch in (order[first : first + 16] for order in orders for first in firsts):
+    for batch in (order[first : first + size] for order in orders for first in firsts):
         sgd.zero_grad()
         loss = nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
         (loss + penalty(weights)).backward()
+        sgd.step()
+    return {name: tensor.detach() for name, tensor in weights.items()}
+
+
+def gradients_in(device: int, momentum: float, size: int = 16) -> float:
+    """How many gradients the steps of an epoch add up to: their sum if each were 1."""
+    velocity = total = 0.0
+    for _ in range(0, len(device_data(small(), DATASET, device).train), size):
+        velocity = momentum * velocity + 1
+        total += velocity
+    return total
+
+
+def batches_of(device: int, lps_round: int, *stream: int) -> list[NDArray[np.int64]]:
+    """The places of the examples in each batch of an epoch."""
+    order = np.random.default_rng([0, device, lps_round, *stream]).permutation(
+        len(device_data(small(), DATASET, device).train)
+    )
+    return [order[first : first + 16] for first in range(0, len(order), 16)]
+
+
+def loss_of(device: int, weights: Weights, batch: NDArray[np.int64]) -> torch.Tensor:
+    data = device_data(small(), DATASET, device).train
+    return nn.functional.cross_entropy(logits(weights, data.inputs[batch]), torch.tensor(data.labels[batch]))
+
+
+def gradient(device: int, weights: Weights, batch: NDArray[np.int64]) -> Weights:
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in weights.items()}
+    return dict(zip(leaves, torch.autograd.grad(loss_of(device, leaves, batch), [*leaves.values()]), strict=True))
+
+
+def away(weights: Weights, by: Weights, length: float) -> Weights:
+    """weights − length · by."""
+    return {name: tensor - length * by[name] for name, tensor in weights.items()}
+
+
+def optimised(start: Weights, batches: Iterable[Any], rule: Callable[[Weights, Any], Weights]) -> Weights:
+    """The weights after a step of torch.optim.SGD for each batch, with what `rule` gives in place of the gradient."""
+    weights = {name: tensor.clone() for name, tensor in start.items()}
+    sgd = torch.optim.SGD([*weights.values()], lr=0.1, momentum=0.5)
+    for batch in batches:
+        for name, each in rule(weights, batch).items():
+            weights[name].grad = each
         sgd.step()
     return {name: tensor.detach() for name, tensor in weights.items()}
 
@@ -246,13 +289,9 @@ def test_scaffold_corrects_each_step_by_the_control_variates_of_its_paper(moment
         found = [trained(d, everybodys, number, tilted(own[d]), momentum=momentum) for d in range(DEVICES)]
         following = []
         for device, each in enumerate(found):
-            velocity = gradients = 0.0  # if each gradient were 1
-            for _ in range(0, len(device_data(small(), DATASET, device).train), 16):
-                velocity = momentum * velocity + 1
-                gradients += velocity
+            length = 0.1 * gradients_in(device, momentum)
             following.append({
-                name: own[device][name] - servers[name] + (everybodys[name] - each[name]) / (0.1 * gradients)
-                for name in names
+                name: own[device][name] - servers[name] + (everybodys[name] - each[name]) / length for name in names
             })  # fmt: skip
         changes = averaged(
             [{name: new[name] - old[name] for name in names} for new, old in zip(following, own, strict=True)]
@@ -266,6 +305,122 @@ def test_scaffold_corrects_each_step_by_the_control_variates_of_its_paper(moment
     assert control.abs().max() > 0.01
     assert_equal(record, {**everybodys, "control": control})
     assert_accuracies(record, [everybodys] * DEVICES)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_fednova_divides_each_change_by_its_steps_and_goes_on_by_their_mean(momentum: float, tmp_path: Path) -> None:
+    """In batches of 10, three devices take 6 steps and two take 5."""
+    everybodys, plain = initial(), initial()
+    counts = [len(device_data(small(), DATASET, device).train) for device in range(DEVICES)]
+    gradients = [gradients_in(device, momentum, 10) for device in range(DEVICES)]
+    assert len(set(gradients)) == 2
+    for number in range(ROUNDS):
+        found = [trained(d, everybodys, number, momentum=momentum, size=10) for d in range(DEVICES)]
+        plain = averaged([trained(d, plain, number, momentum=momentum, size=10) for d in range(DEVICES)])
+        shares = [count / sum(counts) for count in counts]
+        mean = sum(share * each for share, each in zip(shares, gradients, strict=True))
+        everybodys = {
+            name: start + mean * sum(
+                share * (each[name] - start) / divisor
+                for share, each, divisor in zip(shares, found, gradients, strict=True)
+            )
+            for name, start in everybodys.items()
+        }  # fmt: skip
+    optimiser = f"training.optimiser={{learning_rate: 0.1, momentum: {momentum}}}"
+    record = run_in_process(experiment("fednova", "training.batch_size=10", optimiser), tmp_path / "run")
+    assert max(float((everybodys[name] - plain[name]).abs().max()) for name in plain) > 1e-4
+    assert_equal(record, everybodys)
+    assert_accuracies(record, [everybodys] * DEVICES)
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_per_fedavg_trains_for_the_model_after_a_step_on_a_devices_own_batch(variant: str, tmp_path: Path) -> None:
+    alpha, delta = 0.5, 0.01
+
+    def local(device: int, received: Weights, number: int) -> Weights:
+        def rule(weights: Weights, batches: tuple[NDArray[np.int64], ...]) -> Weights:
+            first, second, third = batches
+            found = gradient(device, away(weights, gradient(device, weights, first), alpha), second)
+            if variant == "fo":
+                return found
+            beyond, before = (gradient(device, away(weights, found, by), third) for by in (-delta, delta))
+            return {name: found[name] - alpha * (beyond[name] - before[name]) / (2 * delta) for name in found}
+
+        drawn = (batches_of(device, number, *stream) for stream in ((), (1,), (2,)))
+        return optimised(received, zip(*drawn, strict=True), rule)
+
+    everybodys = rounds(local)
+    method = f"{{name: perfedavg, alpha: {alpha}, variant: {variant}, delta: {delta}}}"
+    record = run_in_process(experiment(method), tmp_path / "run")
+    assert_equal(record, everybodys)
+    batches = [batches_of(device, ROUNDS, 3)[0] for device in range(DEVICES)]
+    adapted = [away(everybodys, gradient(d, everybodys, batch), alpha) for d, batch in enumerate(batches)]
+    assert_accuracies(record, adapted)
+    assert_received_accuracy(record, everybodys)
+
+
+def test_pfedme_moves_towards_personal_models_that_minimise_each_batchs_loss_near_it(tmp_path: Path) -> None:
+    pull, rate, everybodys, own = 4.0, 0.05, initial(), [initial() for _ in range(DEVICES)]
+
+    def local(device: int, number: int) -> Weights:
+        own[device] = everybodys
+
+        def rule(weights: Weights, batch: NDArray[np.int64]) -> Weights:
+            theta = {name: tensor.clone().requires_grad_() for name, tensor in own[device].items()}
+            sgd = torch.optim.SGD([*theta.values()], lr=rate)
+            for _ in range(3):
+                sgd.zero_grad()
+                (loss_of(device, theta, batch) + proximal(pull, weights)(theta)).backward()
+                sgd.step()
+            own[device] = {name: tensor.detach() for name, tensor in theta.items()}
+            return {name: pull * (weights[name] - own[device][name]) for name in weights}
+
+        return optimised(everybodys, batches_of(device, number), rule)
+
+    for number in range(ROUNDS):
+        everybodys = averaged([local(device, number) for device in range(DEVICES)])
+    method = f"{{name: pfedme, pull: {pull}, personal_steps: 3, personal_rate: {rate}}}"
+    record = run_in_process(experiment(method), tmp_path / "run")
+    assert_equal(record, everybodys)
+    assert_accuracies(record, own)
+    assert_received_accuracy(record, everybodys)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_apfl_is_fedavg_with_a_mixed_model_that_moves_by_its_own_gradient(adaptive: bool, tmp_path: Path) -> None:
+    """Autograd differentiates the loss of the mix with respect to the device's own model and its share."""
+    names, everybodys = BASE + HEAD, initial()
+    own, shares = [initial() for _ in range(DEVICES)], [0.5] * DEVICES
+
+    def mixed(device: int, weights: Weights) -> Weights:
+        return {name: shares[device] * own[device][name] + (1 - shares[device]) * weights[name] for name in names}
+
+    def local(device: int, number: int) -> Weights:
+        velocity = {name: torch.zeros_like(everybodys[name]) for name in names}
+        batches = batches_of(device, number)
+
+        def rule(weights: Weights, batch: NDArray[np.int64]) -> Weights:
+            v = {name: tensor.clone().requires_grad_() for name, tensor in own[device].items()}
+            share = torch.tensor(shares[device], requires_grad=True)
+            loss = loss_of(device, {name: share * v[name] + (1 - share) * weights[name] for name in names}, batch)
+            *slopes, slope = torch.autograd.grad(loss, [*v.values(), share])
+            for name, each in zip(names, slopes, strict=True):
+                velocity[name] = 0.5 * velocity[name] + each
+                own[device][name] = own[device][name] - 0.1 * velocity[name]
+            if adaptive and batch is batches[0]:
+                shares[device] = min(1.0, max(0.0, shares[device] - 0.1 * float(slope)))
+            return gradient(device, weights, batch)
+
+        return optimised(everybodys, batches, rule)
+
+    for number in range(ROUNDS):
+        everybodys = averaged([local(device, number) for device in range(DEVICES)])
+    record = run_in_process(experiment(f"{{name: apfl, adaptive: {str(adaptive).lower()}}}"), tmp_path / "run")
+    assert (len(set(shares)) > 1) == adaptive
+    assert_equal(record, everybodys)
+    assert_equal(record, rounds(trained))
+    assert_accuracies(record, [mixed(device, everybodys) for device in range(DEVICES)])
+    assert_received_accuracy(record, everybodys)
 
 
 def test_fedtsdp_averages_fewer_layers_with_each_grouping_and_leaves_the_others_where_they_were_trained(

@@ -116,7 +116,7 @@ def test_the_first_run(tmp_path: Path, check_refusals: Callable[[Path], int]) ->
     assert random.adjusted_rand_index < 0.5
     assert random.accuracy < first.accuracy
     assert (tmp_path / "comparison" / "compare.svg").exists()
-    assert check_refusals(page) == 12
+    assert check_refusals(page) == 6
     assert not (tmp_path / "runs").exists()
 
 

@@ -140,7 +140,11 @@ OWN: dict[tuple[str, str], tuple[list[str], str]] = {
     **{(method, key): ([f"{key}={{name: adam}}"], f"{key} adam") for method in VARIATES for key in OPTIMISERS},
     **{(method, "LPS rounds apart"): ([TOPOLOGY, ROUNDS], f"{ROUNDS_KEY} 2 with topology") for method in VARIATES},
     **{(method, "privacy.updates"): ([UPDATES], "privacy.updates") for method in VARIATES},
-    ("scaffold", "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam"),
+    **{
+        (method, "not plain SGD"): (["training.optimiser={name: adam}"], "training.optimiser adam")
+        for method in ("scaffold", "fednova")
+    },
+    ("fednova", "privacy.updates"): ([UPDATES], "privacy.updates"),
     **{
         (name, "no body and head"): (["model.shared=[]"], "model.shared []")
         for name in ("fedrep", "fedbabu", "lg_fedavg")

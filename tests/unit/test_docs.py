@@ -81,6 +81,16 @@ def test_a_page_has_no_form_that_needs_two_readings(path: Path) -> None:
     assert path == ROOT / RULES or BANNED.findall(text) == []
 
 
+MOST_WORDS = 45_000  # that people write; pages in docs/reference and measured tables are generated
+MEASURED = re.compile("<!-- results of .*?<!-- end of results -->", re.DOTALL)
+
+
+def test_the_pages_have_at_most_45_000_words() -> None:
+    written = [path for path in DOCUMENTS if ROOT / "docs" / "reference" not in path.parents]
+    words = sum(len(MEASURED.sub("", path.read_text("utf-8")).split()) for path in written)
+    assert words <= MOST_WORDS, f"{words} words, at most {MOST_WORDS}: say each fact on one page, and link it elsewhere"
+
+
 # --- commands, links and folders ----------------------------------------------------------------------------
 
 

@@ -79,7 +79,21 @@ LISTS = {
     # scores exchanges no weights, and needs public labels; flux is in label_means; the models have no statistics
     "rivals": (
         18 * 5,
-        set(NAMES) - {"scores", "flux", "fedbn", "fedavg_ft", "fedrep", "fedbabu", "lg_fedavg", "scaffold"},
+        set(NAMES)
+        - {
+            "scores",
+            "flux",
+            "fedbn",
+            "fedavg_ft",
+            "fedrep",
+            "fedbabu",
+            "lg_fedavg",
+            "scaffold",
+            "fednova",
+            "perfedavg",
+            "pfedme",
+            "apfl",
+        },
     ),
 }
 

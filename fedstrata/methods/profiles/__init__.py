@@ -1,1 +1,1 @@
-"""Profiles: what a device shares about its data before training, with or without noise."""
+"""Profiles: what a device sends about its data before training, with or without noise."""

@@ -1,4 +1,4 @@
-"""The feature map Φ of a profile, from a device's inputs to a matrix. The profile is the spectrum of this matrix."""
+"""The feature map Φ of a profile, which turns a device's inputs into a matrix of features."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ FEATURE_MAPS = ("raw",)
 
 
 class FeatureOptions(MethodSettings):
-    """Hold the options of methods that look at a device's data through Φ."""
+    """Hold the options of methods that describe a device's data by features Φ."""
 
     features: str = "raw"
     """Feature map Φ: `raw` takes inputs as they are; own code is `module:function`."""
@@ -42,7 +42,9 @@ class FeatureOptions(MethodSettings):
 
 
 def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
-    """Return d, the number of features per example: all values of an input for `raw`, else the number in the file."""
+    """Return d, the number of features per example. For `raw` it is the number of values of an input, otherwise the
+    number in the file.
+    """
     return options.feature_dim or math.prod(input_shape)
 
 
@@ -52,8 +54,8 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
     `raw` returns the inputs unchanged. `module:function` names a function of the user, which is called with the inputs.
 
     Raises:
-        PluginError: the user's function is missing. A call of Φ raises it if the function fails or returns something
-            else.
+        PluginError: the user's function is missing. Later, each call of Φ raises it if the function fails or returns
+            something else.
     """
     if settings.features == "raw":
         return _raw

@@ -1,4 +1,4 @@
-"""The arithmetic of label means: a device's answer, the likeness of two devices, and clusters."""
+"""The arithmetic of label means: the answer of a device, the similarity of two devices, and the clusters."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,9 @@ BLOCK = 512  # devices whose means are in memory at once, beside those compared 
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
-    """Return z of features (n, d): divided by `clip`, projected, and shortened to length one, shape (n, rows)."""
+    """Return z for features (n, d), shape (n, rows): features are divided by `clip`, projected, and shortened to length
+    one if longer.
+    """
     dim = features.shape[1]
     drawn = np.random.default_rng([seed, PROJECTION_ADDRESS]).standard_normal((dim, rows))
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
@@ -37,25 +39,27 @@ def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
 
 
 def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matrix:
-    """Return, by label, the sum of points (n, m), the count and a share of the squares, shape (classes, m + 2)."""
+    """Return, for each label, the sum of points (n, m), the count and a quarter of the sum of squares, shape (classes,
+    m + 2).
+    """
     squares = SQUARES * (points**2).sum(axis=1, keepdims=True)
     found: Matrix = np.eye(classes)[:, labels] @ np.hstack([points, np.ones_like(squares), squares])
     return found
 
 
 def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
-    """Return the deviation of the noise on each number of an answer of this shape.
+    """Return the standard deviation of the noise on each number of an answer of this shape.
 
-    One example replaced by another moves one sum by at most 2 and its squares by a share of 1; or, with another label,
-    two sums, two counts and two squares by at most 1, 1 and a share of 1. The second change is larger: √(4 + 2 ·
-    share²).
+    If one example is replaced by another with the same label, one sum changes by at most 2 and its squares by a share
+    of 1. If the new example has another label, two sums, two counts and two squares change by at most 1, 1 and a share
+    of 1. The second change is larger: √(4 + 2 · share²).
     """
     sensitivity = (1 + FLOAT64) * math.sqrt(4 + 2 * SQUARES**2) + math.sqrt(math.prod(shape)) / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
 
 
 def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) -> Matrix:
-    """Return the sums with noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
+    """Return the sums with added noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
     check_enough(examples, settings, "it has")
     whole = np.rint(sums * GRID).astype(np.int64)
     added = on_grid(
@@ -66,7 +70,7 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Refuse sums that no device with this many examples can have. Raises PayloadError."""
+    """Refuse sums that are impossible for a device with this many examples. Raises PayloadError."""
     if sums.shape != shape:
         raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
@@ -92,8 +96,8 @@ class Means:
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
-    """Return the means of answers (classes, m + 2) with noise of this deviation. Without `spread`, v comes from these
-    answers.
+    """Return the means of answers (classes, m + 2) with noise of this deviation. If `spread` is not given, v is
+    computed from these answers.
     """
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
@@ -103,13 +107,15 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | 
 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
-    """Return v, the spread within labels of the median device, from blocks of answers."""
+    """Return v, the spread within labels of the median device. Answers come in blocks of devices."""
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
     return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return, by device, counts (0 for labels that are left out), means, their squared error by noise, and spreads."""
+    """Return, for each device and label, the count (0 for labels that are left out), the mean, its squared error by
+    noise, and the spread.
+    """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
     has, safe = counts > 0, np.maximum(counts, 1.0)
@@ -120,7 +126,7 @@ def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, N
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
-    """Return the likeness of devices by view, in [0, 1], shape (N, M)."""
+    """Return the similarity of devices in each view, in [0, 1], shape (N, M)."""
     mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
     for label in range(one.shares.shape[1]):
         these, those = one.centres[:, label], other.centres[:, label]
@@ -147,8 +153,8 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster the devices at the drawn places. The other devices join, in blocks, the group that resembles them
-    most.
+    """Cluster the devices at the drawn places. The other devices then join the group that resembles them most, block by
+    block.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)
@@ -170,10 +176,11 @@ def grouped(
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """Return the clusters of devices in the clearest view, shape (N,); the name of this view; and the rule for their
-    number.
+    """Return the number of each device's cluster in the clearest view, shape (N,); the name of this view; and a text
+    that says how the number of clusters was found.
 
-    The clearest view has the highest silhouette with `count` clusters or, if None, with any number from 2 to N / 2.
+    The clearest view has the highest silhouette with `count` clusters or, if `count` is None, with any number from 2 to
+    N / 2.
     """
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform

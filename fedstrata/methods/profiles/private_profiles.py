@@ -38,17 +38,17 @@ def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -
 
 
 def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
-    """Return the deviation of the noise on each entry of AᵀA / n, for rows of at most length one.
+    """Return the standard deviation of the noise on each entry of AᵀA / n, for rows of length at most one.
 
-    One row replaced by another moves the matrix by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, and rounding moves it by at most d /
-    grid. Only the upper triangle is noised, and its norm is at most the norm of the matrix.
+    If one row is replaced by another, the matrix changes by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, and by at most d / grid through
+    rounding. Only the upper triangle gets noise, and its norm is at most the norm of the matrix.
     """
     sensitivity = (1 + ROUNDING) * math.sqrt(2) / examples + dim / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
 
 
 def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
-    """Refuse a device with too few examples. Raises ExperimentError."""
+    """Raise ExperimentError if a device has fewer examples than `min_examples`."""
     if examples < settings.min_examples:
         raise ExperimentError(
             f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "

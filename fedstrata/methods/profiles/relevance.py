@@ -26,7 +26,7 @@ LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """Hold a spectrum, which stays on the device: all eigenvalues, shape (r,), descending, and eigenvectors, shape (r,
+    """Hold a spectrum, which stays on the device: all eigenvalues, descending, shape (r,), and eigenvectors, shape (r,
     d).
     """
 
@@ -34,7 +34,7 @@ class Spectrum:
     eigenvectors: Matrix
 
     def profile(self, k: int) -> NDArray[np.float32]:
-        """Return the profile that the device shares: its leading k eigenvectors, shape (min(k, r), d)."""
+        """Return the profile that the device sends: its leading k eigenvectors, shape (min(k, r), d)."""
         return self.eigenvectors[:k].astype(np.float32)
 
 
@@ -47,11 +47,12 @@ def spectrum_of(features: Matrix) -> Spectrum:
 
 
 def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measure: Measure = "geometric") -> float:
-    """Return r(i, j) in [0, 1] of device j's profile, shape (≤ k, d), on the data of device i, which has this spectrum.
+    """Return r(i, j) in [0, 1]: how relevant device j's profile, shape (≤ k, d), is to the data of device i, which has
+    this spectrum.
 
     The measure `geometric` is the paper's. `angles` is one minus the mean angle between directions at the same place,
-    as a share of a right angle. `subspace` is the geometric mean of the paper's measure and of the part that both
-    subspaces share.
+    divided by a right angle. `subspace` is the geometric mean of the paper's measure and of the share that the two
+    subspaces have in common.
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
@@ -68,8 +69,8 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
 
 
 def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> float:
-    """Return the geometric mean of ρ (Eq. 4), in logs. Eq. 2: λ̂_m = ‖G v_m‖. Eq. 3: ρ_m = min(λ_m, λ̂_m) / max(λ_m,
-    λ̂_m).
+    """Return the geometric mean of ρ (Eq. 4), computed by logarithms. Eq. 2: λ̂_m = ‖G v_m‖. Eq. 3: ρ_m = min(λ_m,
+    λ̂_m) / max(λ_m, λ̂_m).
 
     The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
     """
@@ -81,20 +82,22 @@ def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> 
 
 
 def _by_angles(cosines: Matrix) -> float:
-    """Return one minus the mean angle of directions at the same place, from the cosines between both devices'
-    directions.
+    """Return one minus the mean angle of directions at the same place, from the cosines between the directions of both
+    devices.
     """
     angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
     return float(1.0 - angles.mean() / (np.pi / 2))
 
 
 def _shared_part(cosines: Matrix) -> float:
-    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of them inside the other subspace."""
+    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of them that lies in the other
+    subspace.
+    """
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 
 
 def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
-    """Refuse rows, shape (k, d), that are absent, not finite or not of length one. Raises PayloadError."""
+    """Raise PayloadError for rows, shape (k, d), that are missing, not finite or not of length one."""
     if not len(vectors):
         raise PayloadError("at least one eigenvector is needed, and here is none")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -103,8 +106,8 @@ def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
 
 
 def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
-    """Refuse vectors that cannot be leading eigenvectors: not orthonormal, or not as many as expected. Raises
-    PayloadError.
+    """Raise PayloadError for vectors that cannot be leading eigenvectors: they are not orthonormal, or their number
+    differs from `expected`.
     """
     check_eigenvectors(vectors)
     if len(vectors) != expected:
@@ -118,10 +121,11 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
-    """Return the indexes, ascending, of the devices to which every device computes its relevance.
+    """Return the indexes, ascending, of the devices with profiles that every device receives.
 
-    Up to `exact_up_to` devices, these are all devices. Above it they are `count` devices, drawn without replacement by
-    the experiment's seed. Each device then receives `count` profiles, so the exchange grows with N and not with N².
+    With at most `exact_up_to` devices, these are all devices. With more, they are `count` devices, drawn without
+    replacement by the experiment's seed. Each device then receives `count` profiles, so the bytes grow with N and not
+    with N².
     """
     if devices <= exact_up_to:
         return list(range(devices))

@@ -35,8 +35,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def imagenet(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return features (n, 512) of images by the published weights in `$FEDSTRATA_DATA/resnet18`. Raises DataError
-    without them.
+    """Return features (n, 512) of images, computed with the published weights in `$FEDSTRATA_DATA/resnet18`. Raises
+    DataError if the weights are missing.
     """
     return _published()(inputs)
 
@@ -95,7 +95,7 @@ def _weights(path: Path, sha256: str) -> "Weights":
 
 
 def _checked(path: Path, loaded: Any) -> "Weights":
-    """Return the required tensors, if all are present with their shapes."""
+    """Return the required tensors of a loaded file. Raises DataError unless all are there with their shapes."""
     import torch
 
     found = loaded if isinstance(loaded, dict) else {}

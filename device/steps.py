@@ -1,0 +1,94 @@
+"""A training with local steps that a method takes itself, one by one."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from device.evaluation import evaluate, named_tensors
+from device.optimisers import State, learning_rate
+from device.training import Batch, Descent, LocalResult, TrainingJob, batches, mean_loss, outputs_in_training
+from fedstrata.errors import PluginError
+from fedstrata.methods import Measurement, Trained
+
+
+class LocalSteps:
+    """Implement `fedstrata.methods.Steps`. A step with the gradient at the weights has the bits of `train`."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._trainable = job.model.trainable
+        self._tensors = named_tensors(job.model.layout, job.start)
+        self._leaves = [self._tensors[name] for name in self._trainable.names]
+        self._descent = Descent(job, self._leaves)
+        self._outputs = outputs_in_training(job)
+        self._loss_sum = 0.0
+        self.stream = job.stream
+        self.examples = 0  # of all gradients
+        self.moves = 0
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the experiment's optimiser in this round."""
+        return learning_rate(self._job.training, self._job.global_round)
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights after the steps so far, copied, shape (trainable.size,)."""
+        return torch.cat([leaf.reshape(-1) for leaf in self._leaves])
+
+    def batches(self, stream: int | None = None) -> Iterator[Batch]:
+        """Yield the batch of each step."""
+        return batches(self._job if stream is None else replace(self._job, stream=stream))
+
+    def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the gradient of a batch's mean loss at these weights, shape (trainable.size,)."""
+        leaves = [part.requires_grad_() for part in self._split(weights)]
+        tensors = {**self._tensors, **dict(zip(self._trainable.names, leaves, strict=True))}
+        loss = mean_loss(self._job, self._outputs, tensors, batch)
+        count = len(batch[-1])
+        self._loss_sum += loss.item() * count
+        self.examples += count
+        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
+
+    def move(self, gradient: torch.Tensor) -> None:
+        """Move the weights by a step of the experiment's optimiser."""
+        self._descent.step(self._split(gradient))
+        self.moves += 1
+
+    def trained(self) -> Trained:
+        """Return the result of the steps so far."""
+        job = self._job
+        if not self.moves:
+            raise PluginError("a training of no step has no result: call `move` before `trained`")
+        result = LocalResult(
+            weights=torch.cat([tensor.reshape(-1) for tensor in self._tensors.values()]).numpy(),
+            train_loss=self._loss_sum / self.examples,
+            steps=self.moves,
+            evaluation=None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task),
+        )
+        return trained_of(result, job)
+
+    def state(self) -> State:
+        """Return the optimiser's state, if the experiment keeps it."""
+        return self._descent.state() if self._job.training.optimiser.state == "kept" else {}
+
+    def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return a vector as tensors with the shapes of the leaves, each copied into torch's own memory."""
+        if vector.shape != (self._trainable.size,) or vector.dtype != torch.float32:
+            told = f"{vector.dtype} {tuple(vector.shape)}"
+            raise PluginError(f"a vector of {told} for steps: torch.float32 ({self._trainable.size},) expected")
+        parts = torch.split(vector.detach(), [leaf.numel() for leaf in self._leaves])
+        return [part.clone().reshape(leaf.shape) for part, leaf in zip(parts, self._leaves, strict=True)]
+
+
+def trained_of(result: LocalResult, job: TrainingJob) -> Trained:
+    """Return the result of a training in the form for methods."""
+    evaluation = result.evaluation
+    return Trained(
+        weights=result.weights,
+        train_loss=result.train_loss,
+        measured=None if evaluation is None else Measurement(**evaluation._asdict()),
+        steps=result.steps,
+        learning_rate=learning_rate(job.training, job.global_round),
+    )

@@ -1,0 +1,88 @@
+"""Classes that a section of the experiment file names: built in, or own code."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from fedstrata.errors import ExperimentError, FedstrataError, PluginError
+from fedstrata.experiment.messages import nearest, one_line
+from fedstrata.experiment.sections import PLUGIN, Settings
+from fedstrata.plugins import describe, load_plugin
+
+Kind = TypeVar("Kind")
+Chosen = TypeVar("Chosen", bound=Settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registry(Generic[Kind, Chosen]):
+    """Hold the classes of one section, such as `method`."""
+
+    section: str
+    base: type[Kind]
+    options: type[Chosen]
+    default: str
+    known: Mapping[str, str]  # by name the module and the class; a module is loaded when it is asked for
+
+    def kind(self, name: str) -> type[Kind]:
+        """Return the class of this name, or the user's own class for `module:Class`.
+
+        Raises:
+            ExperimentError: nothing has that name, as in `no method is called 'fedavgg'`.
+            PluginError: own code is missing or of another kind.
+        """
+        if name in self.known:
+            module, _, found = self.known[name].partition(":")
+            known: type[Kind] = getattr(import_module(module), found)
+            return known
+        what = self.section
+        if not PLUGIN.match(name):
+            raise ExperimentError(
+                f"{what}.name: no {what} is called {name!r:.80}; {nearest(name, self.known)}choose "
+                f"{', '.join(self.known)}, or your own as module:Class"
+            )
+        own: Any = load_plugin(name, what)
+        room = f"fedstrata.{what}s"
+        if not (isinstance(own, type) and issubclass(own, self.base)):
+            raise PluginError(f"{what} {name} must be a subclass of {room}.{self.base.__name__}, not {own!r:.80}")
+        options: Any = getattr(own, "Options", None)
+        if not (isinstance(options, type) and issubclass(options, self.options)):
+            raise PluginError(f"{what} {name}: Options must be a subclass of {room}.{self.options.__name__}")
+        return own
+
+    def settings(self, section: Any) -> Chosen:
+        """Return the checked section, which is a name or a mapping.
+
+        Raises:
+            ExperimentError: the section has a key or value that the class refuses.
+        """
+        if isinstance(section, self.options):
+            return section
+        if isinstance(section, str) or section is None:
+            section = {"name": section or self.default}
+        if not isinstance(section, Mapping):
+            raise ExperimentError(
+                f"{self.section}: a name, or a mapping with a name and its options, not {section!r:.80}"
+            )
+        section = {"name": self.default, **section}
+        kind: Any = self.kind(str(section["name"]))
+        known = ", ".join(sorted(set(kind.Options.model_fields) - {"name"})) or "none"
+        try:
+            checked: Chosen = kind.Options.model_validate(section)
+        except ValidationError as error:
+            unknown = f"{self.section} {section['name']} has no such option; its options are: {known}"
+            raise ExperimentError(one_line(error, lambda _: unknown, self.section)) from None
+        return checked
+
+    def made(self, name: str, make: Callable[[], Kind]) -> Kind:
+        """Return the result of `make`. Raises PluginError if own code fails."""
+        try:
+            return make()
+        except FedstrataError:
+            raise
+        except Exception as error:
+            if name in self.known:
+                raise
+            raise PluginError(f"{self.section} {name} failed with {describe(error)}") from error

@@ -1,0 +1,62 @@
+"""FedNova (J. Wang, Q. Liu, H. Liang, G. Joshi and H. V. Poor, Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization, NeurIPS 2020).
+
+FedAvg moves the model further towards devices that take more steps. Here each change is divided by a_k, the number of
+gradients that the steps of device k add up to (‖a_i‖₁ in the paper). With p_k = n_k/n (section 5 of the paper)
+
+    x ← x + τ Σ_k p_k (x_k − x) / a_k,   τ = Σ_k p_k a_k.
+
+The GPS knows n_k, so it calculates τ before training and tells it to all devices. Each device sends τ/a_k times its
+change, and the mean of the changes is the paper's. With momentum, a_k is `gradients_in` of SCAFFOLD.
+
+Departure: τ is the mean over the devices of the plan. The paper's is over the devices of the round, which is the same
+if no device is absent. Statistics of normalisation are averaged like weights in FedAvg.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fedstrata.errors import PayloadError
+from fedstrata.methods.base import Answers, Candidate, Moment, Outcome, Plan, Work
+from fedstrata.methods.fed_avg import FedAvg
+from fedstrata.methods.scaffold import gradients_in
+
+STEPS = "steps"
+
+
+class FedNova(FedAvg):
+    """Divide each device's change by its number of local steps, and multiply the mean by the mean number of steps."""
+
+    def refuses(self) -> Mapping[str, str]:
+        """Refuse optimisers with steps that are no sums of gradients, and noise without protection of the steps."""
+        return {
+            "not plain SGD": "a device divides its change by the number of gradients in its steps",
+            "privacy.updates": "no noise covers the mean number of steps, which depends on all numbers of examples",
+        }
+
+    def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """Return the mean number of steps, shape (1,)."""
+        return {STEPS: ("float64", (1,))}
+
+    def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
+        """Return one cluster, and the mean number of steps weighted by examples."""
+        training, examples = self.facts.training, [device.num_examples for device in answers.devices]
+        weighted = sum(count * gradients_in(training.steps(count), training) for count in examples)
+        return replace(super().plan(moment, answers, before), told={STEPS: np.array([weighted / sum(examples)])})
+
+    def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
+        """Return the only cluster."""
+        return 0
+
+    async def local(self, work: Work) -> Outcome:
+        """Train as FedAvg does, and scale the change of the weights to the mean number of steps."""
+        mean = work.told[STEPS]
+        if mean.shape != (1,) or not 0 < mean[0] < np.inf:
+            raise PayloadError(f"told a mean of {mean} steps: one finite number above 0 expected")
+        trained = await work.train(work.start)
+        scale, weighted = mean[0] / gradients_in(trained.steps, self.facts.training), work.model.trainable.size
+        weights = trained.weights.copy()
+        weights[:weighted] = work.start[:weighted] + np.float32(scale) * (weights - work.start)[:weighted]
+        return replace(Outcome.of(trained), weights=weights)

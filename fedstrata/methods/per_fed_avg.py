@@ -1,0 +1,74 @@
+"""Per-FedAvg (A. Fallah, A. Mokhtari and A. Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach, NeurIPS 2020).
+
+Devices look for weights w that are good after one step of gradient descent on a device's own data. A local step draws
+three batches D, D' and D'' (Algorithm 1)
+
+    w̃ ← w − α ∇f(w; D),   g = ∇f(w̃; D'),   w ← w − β (g − α d),
+
+where d estimates ∇²f(w) g: variant `hf` takes d = (∇f(w + δ g; D'') − ∇f(w − δ g; D'')) / (2 δ), and `fo` takes d = 0.
+β is the learning rate of the experiment. A device uses the adapted model w − α ∇f(w; one batch), which is measured and
+then dropped.
+
+Departure: means are weighted by examples, and the paper's devices are equal.
+"""
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Steps, Trained, Work
+from fedstrata.methods.fed_avg import FedAvg
+from fedstrata.tensors.layout import Flat
+
+SECOND, THIRD, ADAPTING = 1, 2, 3  # streams of the batches D' and D'', and of the adaptation
+
+
+class PerFedAvg(FedAvg):
+    """Train the model that is best after each device has adapted it by one step."""
+
+    class Options(MethodSettings):
+        """Hold the step of the adaptation, and the estimate of second derivatives."""
+
+        alpha: PositiveFloat = 0.01
+        """Length α of the step that adapts the model to a device."""
+        variant: Literal["fo", "hf"] = "hf"
+        """`hf` estimates second derivatives by two more gradients; `fo` leaves them out."""
+        delta: float = Field(default=1e-3, gt=0, le=1)
+        """Distance δ, in gradients, of the two weights for this estimate."""
+
+    async def local(self, work: Work) -> Outcome:
+        """Train for the adapted model. In a measured round, measure the adapted model, too."""
+        trained = await work.compute(lambda: self._trained(work.steps(work.start)))
+        used = None if trained.measured is None else await work.measure(await self._adapted(work))
+        return Outcome(
+            weights=trained.weights,
+            train_loss=trained.train_loss,
+            measured=used,
+            measured_received=trained.measured,
+        )
+
+    async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
+        """Measure the adapted model, and the received one."""
+        return await work.measure(await self._adapted(work)), await work.measure(work.start)
+
+    def _trained(self, steps: Steps) -> Trained:
+        alpha, delta = self.options.alpha, self.options.delta
+        for first, second, third in zip(steps.batches(), steps.batches(SECOND), steps.batches(THIRD), strict=True):
+            weights = steps.weights
+            gradient = steps.gradient(weights - alpha * steps.gradient(weights, first), second)
+            if self.options.variant == "hf":
+                beyond, before = (steps.gradient(weights + by * gradient, third) for by in (delta, -delta))
+                gradient = gradient - alpha * (beyond - before) / (2 * delta)
+            steps.move(gradient)
+        return steps.trained()
+
+    async def _adapted(self, work: Work) -> Flat:
+        def adapted() -> Flat:
+            steps, weights = work.steps(work.start, stream=ADAPTING), work.start.copy()
+            gradient = steps.gradient(steps.weights, next(steps.batches()))
+            weights[: len(gradient)] -= np.float32(self.options.alpha) * gradient.numpy()
+            return weights
+
+        return await work.compute(adapted)

@@ -25,9 +25,8 @@ PAGE = "reproduced.md"
 SEED = re.compile(r"seed-(\d+)")
 INTRODUCTION = """# Reproduced tables
 
-`theirs` is the published value, `ours` the mean ± sample standard deviation over seeds. `within 2 sd` means that they
-differ by at most twice the deviation of the difference, √(theirs² + ours²), and by rounding. `no deviation` means that
-neither side has one. `models` is the beginning of a SHA-256 over all models of a run.
+`ours` is the mean ± sample standard deviation over seeds. `within 2 sd`: the difference is at most 2 √(theirs² + ours²),
+of the known deviations. `models` begins a SHA-256 of all models of a run.
 """
 
 

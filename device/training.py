@@ -197,7 +197,7 @@ class Descent:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the leaves, in place."""
+        """Change the trained tensors, in place, by these gradients."""
         used = [gradient.clone() for gradient in gradients]  # leaves may have one gradient in common
         if self._correct is not None:
             corrected = zip(used, self._parts, strict=True)

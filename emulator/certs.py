@@ -60,7 +60,8 @@ def init(folder: Path, run: str) -> Path:
 
 
 def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Release | None = None) -> Path:
-    """Issue a certificate for ids in a role. Return its folder, which the user copies to the machine of the process.
+    """Issue a certificate for ids in a role. Return the folder of the certificate. The user copies it to the machine of
+    the process.
 
     The authority is in the folder, or belongs to a release on Kubernetes.
 
@@ -80,7 +81,7 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
 
 
 def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
-    """Revoke all certificates of a name. Yield each folder that receives the new list.
+    """Revoke all certificates of a name. Yield each folder into which the new list is written.
 
     Raises:
         CertificateError: the name is not allowed, or there is no authority.
@@ -94,8 +95,8 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
 
 
 def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
-    """Revoke like `revoke`, for a release on Kubernetes. Return the name of the Secret from which all its pods read the
-    list.
+    """Revoke like `revoke`, for a release on Kubernetes. Return the name of the Secret with the list, which all its
+    pods read.
     """
     return _certificates_of(release).revoke(names_of(role, ids))
 
@@ -108,7 +109,7 @@ def _certificates_of(release: Release) -> "ReleaseCertificates":
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
-    """Return the names for a certificate: as many as there are devices, else one. Raises CertificateError."""
+    """Return the names for a certificate: one per device, or one for other roles. Raises CertificateError."""
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
     if role in NAMED and not ids:
@@ -121,9 +122,9 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
 
 
 def renew(folder: Path, days: int, release: Release | None = None, *, of_pods: bool = False) -> Iterator[Issued]:
-    """Renew all certificates in a folder, or of a release's pods, each with a new key. Yield each when it is made.
+    """Renew all certificates in a folder, each with a new key. Yield each when it is made.
 
-    The authority, in the folder or of a release on Kubernetes, has issued them before.
+    The same authority, in the folder or of a release on Kubernetes, must have issued them.
 
     Raises:
         CertificateError: there is no authority or no certificate, or one belongs to another run. All stay unchanged.
@@ -137,12 +138,12 @@ def renew(folder: Path, days: int, release: Release | None = None, *, of_pods: b
 
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Make another authority, and let all holders of certificates trust both. Yield the holders.
+    """Make another authority, and let all holders of the folder's certificates trust both. Yield the holders.
 
     Certificates stay signed by the old authority until `renew` replaces them.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or an even older authority is still trusted. Nothing
+        CertificateError: there is no authority or no certificate, or a third, older authority is still trusted. Nothing
             is changed.
     """
     places = _places_of(folder, release)
@@ -152,10 +153,11 @@ def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Is
 
 
 def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """End the trust of all holders in the old authority. Yield each holder that receives the new list.
+    """Let all holders stop trusting the old authority. Yield each holder.
 
     Raises:
-        CertificateError: there is no old authority, or it still vouches for a certificate. Nothing is changed.
+        CertificateError: there is no old authority, or it has signed a certificate that is still in the folder. Nothing
+            is changed.
     """
     places = _places_of(folder, release)
     keeper, authority = places[0], places[0].existing_authority()
@@ -198,7 +200,7 @@ def _places_of(folder: Path, release: Release | None) -> "list[Place]":
 
 
 def show(folder: Path) -> list[Issued]:
-    """Return the certificates in a folder and below it. Raises CertificateError if there are none."""
+    """Return the certificates in a folder, and in folders inside it. Raises CertificateError if there are none."""
     found = [Issued.read(place) for place in _places(folder)]
     if not found:
         raise CertificateError(f"no certificate in {folder}; fedstrata certs issue makes one")

@@ -1,4 +1,4 @@
-"""Export of a record for TensorBoard and MLflow, with their own libraries."""
+"""Export a record for TensorBoard and MLflow, with their own libraries."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
 
 
 def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | None) -> str:
-    """Export the record in a folder. Return a line that names the place.
+    """Export the record in a folder. Return a line that says where it is.
 
     Args:
         folder: the folder of a run.
@@ -52,8 +52,8 @@ def points(record: Record) -> Iterator[Point]:
 
 
 def to_tensorboard(record: Record, logs: Path) -> None:
-    """Write event files: one folder per cluster with its curves over LPS rounds, and `run` for the rest of the
-    record.
+    """Write event files: one folder per cluster with its curves over LPS rounds, and the folder `run` for all other
+    values.
     """
     writer = needed("torch.utils.tensorboard").SummaryWriter
     check_unused(logs)
@@ -102,7 +102,7 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of nested mappings and lists as dotted keys, in the form of `--set`, with values as JSON.
+    """Yield each value in nested mappings and lists as JSON, with its dotted key as for `--set`.
 
     >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
     {'name': 'x', 'tasks.0.labels': '[0, 1]'}

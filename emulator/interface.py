@@ -131,33 +131,33 @@ class Record:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy of the final models, mean over clusters; NaN if nobody measured it, or the task has no accuracy."""
+        """Accuracy of the final models, mean over clusters; NaN if it was not measured, or the task has no accuracy."""
         return self.metrics.get("accuracy", math.nan)
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Each metric of the task by name, the headline first: mean over clusters, NaN if nobody measured it."""
+        """Each metric of the task by name, the main one first: mean over clusters, NaN if it was not measured."""
         summary = self._record.summary
         return {metric.name: _number(summary.mean_of(metric)) for metric in summary.metrics}
 
     @property
     def headline(self) -> Metric:
-        """Metric by which devices and runs are compared, with its name, unit and direction."""
+        """Main metric, by which devices and runs are compared, with its name, unit and direction."""
         return self._record.headline
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Agreement of the clusters with the true tasks; NaN if the partition has no tasks."""
+        """Agreement of the clusters with the true tasks, 1 if equal; NaN if the partition has no tasks."""
         return _number(self._record.summary.adjusted_rand_index)
 
     @property
     def experiment(self) -> Mapping[str, Any]:
-        """The resolved experiment: every key with its value."""
+        """The experiment with all defaults: every key with its value."""
         return self._record.experiment
 
     @property
     def experiment_yaml(self) -> str:
-        """The resolved experiment as text: the content of experiment.yaml."""
+        """The experiment with all defaults as text: the content of experiment.yaml."""
         return self._record.experiment_yaml
 
     @property
@@ -206,14 +206,14 @@ class Record:
 
     @cached_property
     def bytes(self) -> Table:
-        """One row per link: `link`, `up` (bytes towards the GPS) and `down` (bytes towards the devices)."""
+        """One row per link: `link`, `up` (bytes sent towards the GPS) and `down` (bytes sent towards the devices)."""
         counted = {link: self._record.summary.link(link) for link in LINKS}
         rows = [{"link": link, "up": of_link.up, "down": of_link.down} for link, of_link in counted.items()]
         return table_of(rows, {"link": str, "up": int, "down": int})
 
     @cached_property
     def relevance(self) -> Matrix | None:
-        """Relevance matrix R; None if the method has none."""
+        """Relevance matrix R; None if the method computes none."""
         found = self._record.relevance
         return None if found is None else Matrix(ids=found.ids, values=found.matrix)
 
@@ -225,8 +225,8 @@ class Record:
     def predict(self, name: str, inputs: ArrayLike, /, **more: ArrayLike) -> NDArray[np.float32]:
         """Return outputs of the model that a device uses, or of a cluster's model, in eval mode.
 
-        Inputs have the form that they have in the run's data; bytes are pixels. Raises FedstrataError if layers of the
-        model never left the devices, if own code is missing, or if inputs do not fit.
+        Inputs have the form of the run's data; uint8 inputs are pixels. Raises FedstrataError if layers of the model
+        never left the devices, if own code is missing, or if inputs do not fit.
         """
         return self._trained.of(name).predict(inputs, more)
 
@@ -330,7 +330,7 @@ class Models(Mapping[str, Weights]):
 def _experiment(
     given: str | PathLike[str] | Mapping[str, Any], overrides: Sequence[str], seed: int | None
 ) -> tuple[Experiment, str]:
-    """Return the experiment, and the name for its folder."""
+    """Return the experiment, and a name for its folder."""
     if isinstance(given, Mapping):
         parsed = parse_experiment(yaml.safe_dump(dict(given)), overrides=overrides, seed=seed)
         return parsed, parsed.name
@@ -339,7 +339,7 @@ def _experiment(
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
-    """Yield the overrides in the form of `--set`. JSON is YAML."""
+    """Yield the overrides as texts for `--set`. Values are JSON, which is also YAML."""
     if isinstance(given, Mapping):
         yield from (f"{key}={json.dumps(value)}" for key, value in given.items())
     else:
@@ -366,7 +366,7 @@ def _summary_row(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _summary_columns(records: Iterable[RunRecord]) -> Mapping[str, type]:
-    """Return the columns of `_summary_row` over some records."""
+    """Return the columns of `_summary_row` that these records need."""
     metrics = dict.fromkeys((metric.name for record in records for metric in record.summary.metrics), float)
     return {**FACTS, **metrics, **COSTS}
 

@@ -101,7 +101,7 @@ def _begun(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 def _live(run: Run) -> dict[str, Any]:
-    """Return what only the live page shows, because the record is written after the run."""
+    """Return the values that only the live page shows. The record lacks them, because it is written after the run."""
     phases, training = run.journal.phases(), run.experiment.training
     left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
     return {

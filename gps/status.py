@@ -21,7 +21,7 @@ class Status:
         self._epsilon = EpsilonSpent(run.experiment)
 
     def now(self) -> pb.RunStatus:
-        """Return the present state."""
+        """Return the present state of the run as a message."""
         run = self._run
         return pb.RunStatus(
             run_id=run.experiment.run_id,

@@ -25,8 +25,8 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the stage in which an LPS round asks its devices; None if it asks nothing. Only the first LPS round of
-        a global round asks.
+        """Return the part of an LPS round that asks the devices; None if the round asks nothing. Only the first LPS
+        round of a global round asks.
         """
         if self._question is None or lps_round % self._parts.rounds:
             return None

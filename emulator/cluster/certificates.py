@@ -26,7 +26,7 @@ MOST_LPS = 16  # that get a certificate where only the GPS knows how many there 
 
 
 class ReleaseCertificates:
-    """Issue the certificates of a release's pods. Existing certificates that still fit are kept."""
+    """Issue the certificates of a release's pods. Existing certificates that are still valid and suitable are kept."""
 
     def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
         self.command = f"fedstrata certs renew --release {release.name}"
@@ -39,7 +39,8 @@ class ReleaseCertificates:
         return f"release {self._release.name}"
 
     def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
-        """Make sure that each holder has a valid certificate, without deleting any. Return the holders of new ones.
+        """Make sure that each holder has a valid certificate, without deleting any. Return the holders that got a new
+        certificate.
 
         Raises:
             CertificateError: another program has made a Secret with a required name. Nothing is written.
@@ -101,26 +102,26 @@ class ReleaseCertificates:
             self._new.append(name)
 
     def take_back(self) -> None:
-        """Delete the Secrets that this object has made."""
+        """Delete the Secrets that this object has made, after a failure."""
         while self._new:
             self._secrets.delete(self._new.pop())
 
     def prune(self, holders: Iterable[str]) -> None:
-        """Delete the Secrets of holders that do not exist any more."""
+        """Delete the Secrets of holders that no longer exist."""
         kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
         for name in self._secrets.made_here():
             if name not in kept:
                 self._secrets.delete(name)
 
     def drop_authority(self) -> None:
-        """Delete the authority if `fedstrata up` has made it, because pods no longer trust it."""
+        """Delete the authority if `fedstrata up` has made it, because pods no longer use it."""
         name = self.secret(AUTHORITY)
         if name in self._secrets.made_here():
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the authority's fingerprint. A change replaces all pods, unless they took the new authority in
-        steps.
+        """Return the authority's fingerprint. If it changes, all pods are replaced, unless they have learned of the new
+        authority in steps.
         """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
@@ -129,11 +130,13 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """Return the domain of the release's certificates: the release and its namespace, as in the chart."""
+        """Return the domain of the release's certificates, made of release and namespace. The chart uses the same
+        domain.
+        """
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
-        """Return the name of a holder's Secret, as in the chart."""
+        """Return the name of a holder's Secret. The chart uses the same name."""
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:
@@ -147,7 +150,9 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """Return the authority of the release; None without one. Raises CertificateError if its Secret is damaged."""
+        """Return the authority of the release; None if there is none. Raises CertificateError if its Secret is
+        damaged.
+        """
         name = self.secret(AUTHORITY)
         found = self._secrets.read(name)
         if found is None:
@@ -162,14 +167,16 @@ class ReleaseCertificates:
                 ) from None
 
     def _new_authority(self) -> Authority:
-        """Return a new authority, or the one that another `fedstrata up` has made meanwhile."""
+        """Return a new authority. If another `fedstrata up` has made one at the same time, return that one."""
         authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)
         return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
-        """Return whether a Secret holds its holder's certificate by this authority, and is valid for long enough."""
+        """Return whether a Secret has the right certificate of its holder, signed by this authority and valid for long
+        enough.
+        """
         found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
             return False
@@ -185,11 +192,11 @@ class ReleaseCertificates:
 def holders_of(
     values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
 ) -> dict[str, list[Name]]:
-    """Return the holders of a release's certificates with their names. `values` are the chart's values with all
-    defaults.
+    """Return the holders of a release's certificates, with the names in each certificate. `values` are the chart's
+    values with all defaults.
 
-    `lps_count` is the number of LPSs at the start of the run; 0 if only the GPS will know it. Without it, the values
-    decide.
+    `lps_count` is the number of LPSs at the start of the run; 0 if only the GPS will know it. Then the values decide
+    how many certificates are made.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
@@ -210,7 +217,7 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values with generated certificates, unless they name another source.
 
-    The fingerprint of an earlier `up` is left out: it belongs to the present authority, or to none.
+    The fingerprint that an earlier `up` has set is removed, because it may be outdated.
     """
     tls = values.get("tls", {})
     if not isinstance(tls, dict):
@@ -222,7 +229,7 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now owns the authority's Secret. Its own Secret has the same name."""
+    """Return whether cert-manager now owns the authority's Secret, which has the same name in both cases."""
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
     return tls["mode"] == "cert-manager" and not issuer.get("name")

@@ -1,4 +1,4 @@
-"""The values that `fedstrata up` gives the chart: from files, from the command line, and computed."""
+"""The values that `fedstrata up` passes to the chart: from files, from the command line, and computed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of files and of KEY=VALUE texts. Later ones replace earlier ones.
+    """Return the values of files and of KEY=VALUE texts. Later values replace earlier ones.
 
     Raises:
         ExperimentError: one of them cannot be read, or has an invalid form.
@@ -26,7 +26,8 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return values with the number of LPSs at the start of an experiment, independent of an earlier experiment.
+    """Return the values with the number of LPSs at the start of an experiment. The number of an earlier experiment is
+    dropped.
 
     `asked` are the values that were given in this call.
 
@@ -46,8 +47,7 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
 
 
 def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the memory that an experiment's pods need, except the memory that was requested in this
-    call.
+    """Return the values with the memory that an experiment's pods need. Memory that was given in this call stays.
 
     Raises:
         PluginError: own code is not available here. FedstrataError: the model cannot be made.
@@ -68,7 +68,7 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return the values with these files of own code in place of earlier files; without files, the unchanged values.
+    """Return the values with these files of own code instead of earlier files; without files, the unchanged values.
 
     Raises:
         ExperimentError: a file cannot be read, or the files are too large for a ConfigMap.
@@ -93,8 +93,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chart's value, given as lps.nodeSelector.tier=edge, in the form of a values file. It is a text if the
-    chart's value is.
+    """Return a chart's value, given as lps.nodeSelector.tier=edge, as a values file would have it. It is a text if the
+    chart's default is a text.
 
     Raises:
         ExperimentError: the text is not KEY=VALUE, or the value is not YAML.
@@ -134,7 +134,7 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the merged values files, with later ones on top, like Helm."""
+    """Return several values files merged into one, as Helm merges them. Later files replace values of earlier ones."""
     merged: dict[str, Any] = {}
     for document in documents:
         for key, value in document.items():

@@ -1,4 +1,4 @@
-"""A port of a pod on this machine, through the Kubernetes API."""
+"""Forward a port of a pod to this machine, through the Kubernetes API."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ class PodPort:
 
     @contextmanager
     def forwarded(self) -> Iterator[str]:
-        """Yield an address on this machine that leads to the port while the block lasts.
+        """Yield an address on this machine that leads to the port while the block runs.
 
         Raises:
             AddressError: the pod cannot be reached. AccountError: this account may not forward ports.
@@ -67,7 +67,7 @@ class PodPort:
             threading.Thread(target=self._carry, args=(local,), daemon=True).start()
 
     def _carry(self, local: socket.socket) -> None:
-        """Carry one connection to the pod and back."""
+        """Carry the data of one connection to the pod and back."""
         from kubernetes import client
 
         with closing(local):
@@ -84,9 +84,10 @@ class PodPort:
 
 @cache
 def _portforward() -> Callable[..., Any]:
-    """Return the Kubernetes client's port forward, which also ends connections over a cut link.
+    """Return the function of the Kubernetes client that forwards ports, changed so that it also ends connections over a
+    broken link.
 
-    Otherwise its thread dies with a traceback on the terminal, and readers from the pod wait for ever.
+    Without the change, its thread prints a traceback, and readers from the pod wait for ever.
     """
     from kubernetes.stream import portforward, ws_client
     from websocket import WebSocketException
@@ -103,7 +104,7 @@ def _portforward() -> Callable[..., Any]:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Carry bytes one way until either side ends."""
+    """Carry bytes in one direction until one of the ends closes."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""Helm, as a command on the PATH or, without one, as the library in the package helm-python-sdk."""
+"""Helm, as the command on the PATH or, if there is none, as the library in the package helm-python-sdk."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Helm:
         self._command = shutil.which("helm")
 
     def chart(self) -> str | None:
-        """Return chart and version of the release, such as fedstrata-0.2.0; None if there is no release with this name.
+        """Return chart and version of the release, such as fedstrata-0.2.0; None if there is no such release.
 
         Raises:
             AddressError: Kubernetes does not answer, or refuses.
@@ -44,7 +44,7 @@ class Helm:
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
-        """Return whether the release exists. An existing release must have our chart.
+        """Return whether the release exists. If it exists, it must have Fedstrata's chart.
 
         Raises:
             ExperimentError: the release has another chart. It is not changed.
@@ -65,7 +65,7 @@ class Helm:
         return dict(self._by_library("values"))
 
     def check(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Render the chart without a call to Kubernetes. Raises ExperimentError if the chart refuses these values."""
+        """Render the chart without a call to Kubernetes. Raises ExperimentError if the chart refuses the values."""
         if self._command is None:
             self._by_library("render", chart=str(chart), values=dict(values))
             return
@@ -73,7 +73,7 @@ class Helm:
             self._run(["template", self._release.name, str(chart), "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install the chart, or upgrade the release to it. Its namespace exists.
+        """Install the chart, or upgrade the release to it. Its namespace must exist.
 
         Raises:
             ExperimentError: the chart refuses these values. The message gives the reason.
@@ -113,7 +113,7 @@ class Helm:
         return done.stdout
 
     def _by_library(self, call: str, **arguments: Any) -> Any:
-        """Call the library under the program name with which Helm's own command manages fields.
+        """Call the library in a process with the name helm, which Helm's own command also has.
 
         Raises:
             ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes refuses.
@@ -153,12 +153,14 @@ def check_chart(chart: Path) -> None:
 
 
 def chart_of(found: Mapping[str, Any]) -> str:
-    """Return chart and version of a listed release, in the form of the command or of the library."""
+    """Return chart and version of a release, from the list that the command or the library gives."""
     return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
 
 
 def _refused(message: str) -> ExperimentError | AddressError:
-    """Return an error with Helm's message on one line. If the chart refused, it has the chart's own text."""
+    """Return an error with Helm's message on one line. If the chart refused the values, the message is the chart's own
+    text.
+    """
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):
         if mark in line:

@@ -1,8 +1,8 @@
-"""Helm's library in a separate process with the name helm. Kubernetes stores the program that manages a field by its
-name, and no other program may change the field.
+"""Helm's library in a separate process with the name helm. Kubernetes stores which program manages a field, by its
+name, and refuses changes by other programs.
 
-The process reads a request as JSON on standard input and answers on standard output. It imports none of our modules,
-because it is run by its path.
+The process reads a request as JSON on standard input and answers on standard output. It imports no module of Fedstrata,
+because it is started by its path.
 """
 
 import json
@@ -13,7 +13,7 @@ HELM_S = 300
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """Carry out a request; return its result, or None."""
+    """Do what a request says; return its result, or None."""
     from helm_python import Chart, Config
 
     name = request["release"]
@@ -36,8 +36,8 @@ def answer(request: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """Answer one request with `result`, with `error` and the library's text, or with `missing` if there is no
-    library.
+    """Answer one request with `result`, with `error` and the library's text, or with `missing` if the library is not
+    installed.
     """
     request = json.load(sys.stdin)
     try:

@@ -26,7 +26,7 @@ GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
 class InstalledRelease:
-    """Hold the Kubernetes objects of a release: its pods, claims and Secrets."""
+    """Find the Kubernetes objects of a release: its pods, claims and Secrets."""
 
     def __init__(self, release: Release) -> None:
         """Connect to the release's cluster. Raises AddressError if there is no usable context."""
@@ -58,10 +58,11 @@ class InstalledRelease:
     # --- its pods -----------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
-        """Wait until every workload of the release runs its newest pods and all are ready. Report the progress.
+        """Wait until every workload of the release runs its newest pods and all of them are ready. `tell` gets the
+        progress.
 
         Pods of an earlier revision are deleted, because the new experiment needs all pods at once. Most Kubernetes
-        versions replace pods of a StatefulSet one after the other, each when the last is ready.
+        versions replace the pods of a StatefulSet one after another, each when the last is ready.
 
         Raises:
             RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
@@ -89,7 +90,7 @@ class InstalledRelease:
         return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
 
     def look(self) -> Seen:
-        """Return the release's objects, and the warnings of the namespace."""
+        """Return the release's objects, and the warnings in its namespace."""
         ours = {"label_selector": self._selector, "_request_timeout": REQUEST_S}
         with self._answering():
             return Seen(
@@ -117,7 +118,7 @@ class InstalledRelease:
                 )  # fmt: skip
 
     def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
-        """Wait until the deleted objects of the release are gone: claims and, with `pods`, all pods.
+        """Wait until deleted objects of the release no longer exist: claims and, with `pods`, all pods.
 
         Raises:
             AddressError: the time is up. The message names what is left.
@@ -149,11 +150,11 @@ class InstalledRelease:
     # --- its claims ---------------------------------------------------------------------------
 
     def claims(self) -> list[str]:
-        """Return the names of the release's volume claims that stay."""
+        """Return the names of the release's volume claims."""
         return [str(c.metadata.name) for c in self.look().claims if c.metadata.deletion_timestamp is None]
 
     def delete_claims(self) -> list[str]:
-        """Delete the release's volume claims, including records. Return their names."""
+        """Delete the release's volume claims, and with them the records. Return their names."""
         names = self.claims()
         with self._answering():
             for name in names:
@@ -170,7 +171,9 @@ class InstalledRelease:
 
 
 class GpsAccess:
-    """Connect to the GPS of an installed release: its pod, the operator's certificate and an address."""
+    """Find what is needed to call the GPS of an installed release: its pod, the operator's certificate and an
+    address.
+    """
 
     def __init__(self, installed: InstalledRelease) -> None:
         self._installed = installed
@@ -226,7 +229,7 @@ class GpsAccess:
 
     @contextmanager
     def address(self, port: str = "grpc") -> Iterator[str]:
-        """Yield an address on this machine that leads to a port of the release's GPS while the block lasts.
+        """Yield an address on this machine that leads to a port of the release's GPS while the block runs.
 
         Raises:
             AddressError: there is no GPS that runs, or this account may not forward ports.
@@ -259,7 +262,7 @@ def _configuration(release: Release) -> Any:
 
 
 def _warnings(core: Any, namespace: str) -> list[Any]:
-    """Return the namespace's warnings; none if the account may not list Events."""
+    """Return the namespace's warnings; an empty list if the account may not list Events."""
     from kubernetes import client
 
     try:

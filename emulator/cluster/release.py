@@ -1,4 +1,6 @@
-"""The release, its namespace and its Kubernetes, which all commands for a run on Kubernetes share."""
+"""The name of a release, its namespace, and how to reach its Kubernetes. All commands for a run on Kubernetes
+use them.
+"""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters, as Helm and Kubernetes have i
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Name a release, and how to reach it. The names are checked before any work begins."""
+    """Name a release, and say how to reach it. The names are checked before any work begins."""
 
     name: str
     namespace: str

@@ -64,7 +64,7 @@ FIRST_STATUS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest:
-    """Hold the request of a `fedstrata up`."""
+    """Hold what the user asked of `fedstrata up`."""
 
     experiment: Experiment
     values: Sequence[Path] = ()
@@ -80,7 +80,7 @@ class UpRequest:
 def up(release: Release, request: UpRequest, console: "Console") -> None:
     """Install or upgrade the chart with an experiment and wait until all pods are ready.
 
-    An existing release keeps its values. The values of the request replace them.
+    If the release exists, its values stay, except for those in the request.
 
     Raises:
         DataError: the data set has fewer examples than the partition needs.
@@ -127,7 +127,9 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
 def _check_not_overtaken(
     release: Release, found: Mapping[str, Any], asked: Mapping[str, Any], experiment: Experiment
 ) -> None:
-    """Raise AddressError if another user has upgraded the release to other values during the wait for its pods."""
+    """Raise AddressError if another user has upgraded the release to other values while this command waited for its
+    pods.
+    """
     changed = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
     if not changed:
         return
@@ -143,7 +145,9 @@ def _check_not_overtaken(
 def _values(
     request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return all values for the chart: those kept from the release, those requested now, and computed ones."""
+    """Return all values for the chart: values that the release already has, values of this request, and
+    computed ones.
+    """
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)
     try:
@@ -156,7 +160,7 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return the holders of the certificates to make; none if the values name another source."""
+    """Return the holders of the certificates to be made; an empty mapping if the values name another source."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
         return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
@@ -173,14 +177,14 @@ def _with_certificates(
     values: dict[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Make the Secrets for the pods. Return the values with the fingerprint of the signing authority."""
+    """Make the Secrets for the pods. Return the values with the fingerprint of the authority."""
     if made := certificates.make(holders):
         tell(f"made certificates for {listed(made)}")
     return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
 
 
 def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
-    """Delete new Secrets, unless there is a release: its pods may mount them."""
+    """Delete the new Secrets, unless there is a release, because its pods may use them."""
     with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
         if helm.chart() is None:
             certificates.take_back()
@@ -192,7 +196,7 @@ def _tidy(
     values: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> None:
-    """Delete the Secrets that the present release does not use."""
+    """Delete the Secrets that the release no longer uses."""
     try:
         if holders:
             certificates.prune(holders)
@@ -203,8 +207,8 @@ def _tidy(
 
 
 def _check_partition(experiment: Experiment) -> None:
-    """Raise DataError if the data set has fewer examples than the partition needs. Pods may have data that this machine
-    lacks.
+    """Raise DataError if the data set has fewer examples than the partition needs. If this machine has no data, do
+    nothing.
     """
     if isinstance(experiment.partition, LocalPartition):
         return
@@ -217,8 +221,8 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values without rights for the Role that this account lacks: Kubernetes refuses a Role with such
-    rights.
+    """Return the values without the rights of the GPS's Role that this account lacks, because Kubernetes would refuse
+    the Role.
     """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
@@ -228,11 +232,11 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
 
 
 def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
-    """Return the state of the release's run. Return None if the GPS does not run or does not answer.
+    """Return the state of the release's run; None if the GPS does not run or does not answer.
 
     Raises:
-        AccountError, CertificateError, HandshakeError: this account may not ask the GPS, or has no certificate that the
-            GPS trusts. The message begins with `unknown`, which says what the caller cannot know then.
+        AccountError, CertificateError, HandshakeError: this account may not call the GPS, or has no certificate that
+            the GPS trusts. The message begins with `unknown`, which says what is therefore not known.
     """
     try:
         return status(release, Display(), once=True)
@@ -243,13 +247,13 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
 
 def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Return whether LPSs keep their state if they and their devices are replaced."""
+    """Return whether the state of LPSs is kept when they and their devices are replaced."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
 
 def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
-    """Raise an error if the GPS conducts a run of another experiment, or a run that could not continue in new pods.
+    """Refuse if the release runs another experiment, or a run that cannot continue in new pods.
 
     Raises:
         ExperimentError: the GPS conducts such a run. AccountError, CertificateError, HandshakeError: the GPS cannot be
@@ -292,7 +296,9 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the mark of a run's beginning: a new mark to repeat a failed run, else the mark of its first start."""
+    """Return the word with which a run begins: a new word if a failed run should be repeated, otherwise the word of its
+    first start.
+    """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     is_same = kept and kept[0].get("experiment") == request.experiment.to_yaml()
@@ -300,19 +306,19 @@ def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
 
 
 class _Elsewhere:
-    """Do nothing for a run that Kubernetes keeps alive."""
+    """Represent a run on Kubernetes, which starts its processes again."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """Do nothing: the GPS scales the LPSs itself."""
+        """Do nothing, because the GPS scales the LPSs itself."""
 
     async def failure(self) -> BaseException:
-        """Wait for ever: the GPS's status reports failures."""
+        """Wait for ever, because the GPS's status reports failures."""
         await asyncio.Event().wait()
         raise AssertionError
 
 
 def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
-    """Show a run's state, once or until its end; with `shows_page`, also on its page.
+    """Show a run's state, once or until its end. With `shows_page`, also show its page.
 
     Raises:
         RunStoppedError: the run failed.
@@ -338,7 +344,7 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
 
 
 def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
-    """Return a run's failure, with advice."""
+    """Return the error for a failed run, with advice."""
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
@@ -358,7 +364,7 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
 
 
 def collect(release: Release, out: Path, display: Display) -> Path:
-    """Wait for the end of the run, and put its record and report into a new folder. Return the report.
+    """Wait for the end of the run, and write its record and report to a new folder. Return the path of the report.
 
     Raises:
         OutputError: the folder is in use. RunStoppedError: the run failed. Its record is collected, too.
@@ -385,7 +391,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """Hold the objects that `fedstrata down` found, deleted and kept."""
+    """Hold what `fedstrata down` found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets
@@ -396,7 +402,7 @@ class Removed:
 def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
     """Uninstall a release, and wait until its pods are gone; with `deletes_records`, also its volume claims.
 
-    This includes claims that an earlier uninstallation has left. Secrets of certificates are always deleted.
+    Claims that an earlier uninstallation has left are deleted, too. Secrets with certificates are always deleted.
 
     Raises:
         ExperimentError: the release has another chart. AddressError: there is no release or claim with this name.
@@ -429,8 +435,8 @@ def claims_of(release: Release) -> list[str]:
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Return an experiment for a cluster, without this machine's data folder, which pods do not have. Report the
-    change.
+    """Return an experiment for Kubernetes, without the folder of data on this machine, which pods do not have. `tell`
+    gets a line about this.
     """
     experiment = load_experiment(path, overrides, seed)
     refuse_faults(experiment, "Kubernetes")

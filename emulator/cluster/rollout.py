@@ -1,5 +1,5 @@
-"""The progress of a release's pods, from Kubernetes' objects: ready pods, reasons for waiting, and pods that cannot
-start. The module makes no calls.
+"""The progress of a release's pods, computed from Kubernetes' objects: ready pods, reasons for waiting, and pods that
+cannot start. The module makes no calls.
 """
 
 import re
@@ -24,7 +24,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """Hold the objects of a release at one moment, and the warnings of its namespace."""
+    """Hold the objects of a release at one time, and the warnings in its namespace."""
 
     sets: Sequence[Any] = ()
     daemons: Sequence[Any] = ()
@@ -46,12 +46,12 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """Return the progress in one line: 3 of 14 pods are ready, and why not more."""
+        """Return the progress in one line, for instance that 3 of 14 pods are ready, and why not more."""
         return "; ".join([f"{self.ready} of {self.wanted} pods are ready", *self.reasons])
 
 
 def progress(seen: Seen) -> Progress:
-    """Return the progress in these objects. Pods that are being deleted or outdated do not count."""
+    """Return the progress. Pods that are being deleted or have an earlier revision are not counted."""
     pods = current_pods(seen)
     ready = [pod for pod in pods if is_ready(pod)]
     reasons = tuple(_reasons(seen, pods))
@@ -71,15 +71,15 @@ def progress(seen: Seen) -> Progress:
 
 
 def current_pods(seen: Seen) -> list[Any]:
-    """Return the workloads' pods that stay: neither deleted nor outdated."""
+    """Return the pods of the workloads that are neither being deleted nor of an earlier revision."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
     staying = [pod for pod in seen.pods if pod.metadata.owner_references and pod.metadata.deletion_timestamp is None]
     return [pod for pod in staying if pod.metadata.uid not in left_out]
 
 
 def outdated_pods(seen: Seen) -> list[Any]:
-    """Return the pods of an earlier revision, or of a workload with a revision that Kubernetes has not
-    processed yet.
+    """Return the pods of an earlier revision. If Kubernetes has not processed the revision of a workload yet, these are
+    all its pods.
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
@@ -87,7 +87,9 @@ def outdated_pods(seen: Seen) -> list[Any]:
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
-    """Return the label and value of a workload's newest pods. The value is empty if it is not known yet."""
+    """Return the label by which a workload's newest pods are known, and its value; the value is empty if it is not
+    known yet.
+    """
     if not is_seen(found):
         return REVISION, ""
     if hasattr(found.spec, "replicas"):
@@ -104,9 +106,7 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 
 
 def hopeless(pod: Any) -> str:
-    """Return why a pod cannot start, in Kubernetes' words or the pod's last ones; an empty text if it may still
-    start.
-    """
+    """Return why a pod cannot start, in Kubernetes' words or the pod's own; an empty text if it may still start."""
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
         if waiting is not None and PASSING in (waiting.message or ""):
@@ -120,15 +120,15 @@ def hopeless(pod: Any) -> str:
 
 
 def _more_memory(pod: Any) -> str:
-    """Return the chart's value that gives more memory to a pod's tier."""
+    """Return the key of the chart that sets the memory of a pod's tier."""
     tier = (pod.metadata.labels or {}).get(COMPONENT, "TIER")
     fewer = ", or lower device.devicesPerPod" if tier == "device" else ""
     return f"raise {tier}.resources.limits.memory{fewer}"
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
-    """Yield each reason once, with the number of pods that it delays: from the scheduler, claims, the quota or
-    volumes.
+    """Yield each reason for waiting once, with the number of pods that it delays. Reasons come from the scheduler,
+    claims, the quota or volumes.
     """
     by_reason: dict[str, list[str]] = {}
     for pod in pods:
@@ -149,13 +149,13 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a few names, and how many more."""
+    """Return a text with a few names, and the number of the others."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _has_started(pod: Any) -> bool:
-    """Return whether all containers of a pod run or have run. kubelet has finished its work for them then."""
+    """Return whether all containers of a pod run or have run. In this case kubelet has finished its work for them."""
     return is_ready(pod) or _are_started(pod.status.container_statuses or [])
 
 
@@ -176,19 +176,19 @@ def is_ready(pod: Any) -> bool:
 
 
 def is_seen(found: Any) -> bool:
-    """Return whether a workload's status belongs to its newest specification."""
+    """Return whether Kubernetes has already processed the newest specification of a workload."""
     return bool((found.status.observed_generation or 0) >= found.metadata.generation)
 
 
 def is_set_ready(found: Any) -> bool:
-    """Return whether all pods of a StatefulSet are newest and ready."""
+    """Return whether all pods of a StatefulSet have the newest revision and are ready."""
     wanted, status = found.spec.replicas, found.status
     newest = status.update_revision == status.current_revision or (status.updated_replicas or 0) >= wanted
     return bool(is_seen(found) and newest and (status.ready_replicas or 0) >= wanted)
 
 
 def is_daemon_ready(found: Any) -> bool:
-    """Return whether all pods of a DaemonSet are newest and ready."""
+    """Return whether all pods of a DaemonSet have the newest revision and are ready."""
     status = found.status
     wanted = status.desired_number_scheduled
     return bool(

@@ -1,4 +1,4 @@
-"""The Secrets of a release in the Kubernetes API, and messages for an API that refuses or is silent."""
+"""The Secrets of a release in the Kubernetes API, and error messages for an API that refuses or does not answer."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
 
 @contextmanager
 def answering(host: str) -> Iterator[None]:
-    """Enter a block that calls the Kubernetes API. Raises AccountError or AddressError if it refuses or does not
+    """Run a block that calls the Kubernetes API. Raises AccountError or AddressError if the API refuses or does not
     answer.
     """
     from kubernetes import client
@@ -36,15 +36,15 @@ def answering(host: str) -> Iterator[None]:
 
 
 def sentence(error: object) -> str:
-    """Return a reason on one line, without its full stop and its object."""
+    """Return a reason on one line, without the full stop and without the name of the object."""
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 class KubernetesSecrets:
-    """Hold the Secrets with certificates of one release."""
+    """Read and write the Secrets with certificates of one release."""
 
     def __init__(self, core: Any, namespace: str, labels: Mapping[str, str]) -> None:
-        """Set the client `core` of the API's core group, and the labels of all the release's objects."""
+        """Set `core`, the client of the API's core group, and the labels that all the release's objects have."""
         self._core = core
         self._namespace = namespace
         self._labels = {**labels, **OF_CERTIFICATES}
@@ -53,7 +53,7 @@ class KubernetesSecrets:
         return answering(self._core.api_client.configuration.host)
 
     def ensure_namespace(self) -> None:
-        """Make the release's namespace if it is missing. Helm would make it too late for Secrets."""
+        """Make the release's namespace if it is missing. Helm would make it only after the Secrets are needed."""
         from kubernetes import client
 
         with self._answering():
@@ -129,7 +129,7 @@ class KubernetesSecrets:
         return True
 
     def write(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release, or replace one that was made here. Return whether it is new.
+        """Make a Secret of the release, or replace one that `fedstrata up` made. Return whether it is new.
 
         Raises:
             CertificateError: a Secret with this name exists that `fedstrata up` has not made. It stays unchanged.
@@ -159,7 +159,9 @@ class KubernetesSecrets:
         )
 
     def names(self) -> list[str]:
-        """Return the names of the release's Secrets with certificates, made by `fedstrata up` or by cert-manager."""
+        """Return the names of the release's Secrets with certificates, whether `fedstrata up` or cert-manager made
+        them.
+        """
         return [str(found.metadata.name) for found in self._listed()]
 
     def made_here(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command that measures this machine as a device: bench-device."""
+"""The command `bench-device`, which measures how fast this machine trains as a device."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,9 @@ def bench_device(
 
 
 def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
-    """Return the measured values; `profile` is null if the experiment has no reference."""
+    """Return the measured values as a mapping. `profile` is null if the experiment sets no time of the
+    reference board.
+    """
     return {
         "per_example_ns": pace.per_example_ns,
         "fastest_ns": round(min(pace.seconds) * 1e9),
@@ -49,7 +51,7 @@ def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
 
 
 def said_of(pace: "Pace", experiment: "Experiment") -> str:
-    """Return the measured values in words, and in the form of an experiment file."""
+    """Return the measured values as text, and as lines for an experiment file."""
     from emulator.console.units import counted
     from fedstrata.experiment.quantities import written_duration
 
@@ -66,7 +68,7 @@ def said_of(pace: "Pace", experiment: "Experiment") -> str:
 
 
 def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
-    """Return the time of this machine, in multiples of the file's reference."""
+    """Return this machine's time divided by the time of the file's reference board; None without a reference."""
     compute = experiment.compute
     if compute is None or not compute.per_example:
         return None

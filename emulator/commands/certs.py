@@ -82,7 +82,7 @@ def renew(
     ] = False,
     place: Place,
 ) -> None:
-    """Issue all certificates of a folder anew, with new keys; running processes take them without a restart."""
+    """Renew all certificates of a folder, with new keys; running processes use them without a restart."""
     from emulator import certs as work
     from fedstrata.errors import CertificateError
 

@@ -1,4 +1,4 @@
-"""The command that exports a record, or a model of it, for other programs: export."""
+"""The command `export`, which writes a record, or a model of it, for other programs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

@@ -87,8 +87,8 @@ def run(
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """Return the folder of the run: `--out`, a new folder, or the folder of `--resume`. With `--resume` no other
-    argument is allowed.
+    """Return the folder of the run: `--out`, a new folder, or the folder of `--resume`, which allows no other
+    argument.
     """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
@@ -138,7 +138,7 @@ def report(
         int | None, typer.Option(metavar="N", help="Draw this global round of a run with a clock, not the longest.")
     ] = None,
 ) -> None:
-    """Write report.html of a finished run anew."""
+    """Write report.html of a finished run again."""
     from emulator.results.report import write_report
 
     print(write_report(folder, global_round))
@@ -238,7 +238,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _end_with(codes: list[int]) -> None:
-    """End the process at once with a code, if there is one, after all output is flushed."""
+    """End the process at once with this exit code, if there is one, after all output is flushed."""
     for code in codes:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The commands for what a run begins with: examples, schema, data."""
+"""The commands about what comes before a run: examples, schema, data."""
 
 import json
 import sys
@@ -55,7 +55,7 @@ def examples(
 
 
 class Described(StrEnum):
-    """List the documents that have a JSON Schema."""
+    """Name the documents that have a JSON Schema."""
 
     EXPERIMENT = "experiment"
     STATUS = "status"

@@ -1,4 +1,4 @@
-"""The command that calculates a finished run's times on other links and boards: retime."""
+"""The command `retime`, which calculates how long a finished run takes on other links and boards."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,7 @@ def retime(
         Path | None, typer.Option(metavar="DIR", help="Write the record with the new timeline to this new folder.")
     ] = None,
 ) -> None:
-    """Calculate a finished run's timeline anew for other links and boards, without training."""
+    """Calculate how long a finished run takes on other links and boards, without training again."""
     from rich.console import Console
 
     from emulator.estimates.retime import retime as retimed
@@ -37,7 +37,7 @@ def retime(
 
 
 def _written(found: "Retimed", out: Path) -> Path:
-    """Write the record with its new timeline; return its folder."""
+    """Write the record with its new times; return its folder."""
     from emulator.estimates.retime import write_retimed
     from emulator.results.report import write_report
 

@@ -1,4 +1,4 @@
-"""The command for many runs: sweep."""
+"""The command `sweep`, which does many runs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +48,7 @@ def sweep(
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:
-    """Print the result."""
+    """Print the result of a sweep."""
     from emulator.console.units import counted, human_seconds
     from emulator.runs.progress import print_json
     from emulator.sweeps import tables

@@ -1,1 +1,1 @@
-"""The interface to the person at the terminal: interrupts, the browser, and readable numbers."""
+"""What the user at a terminal needs: interrupts, the browser, and readable numbers."""

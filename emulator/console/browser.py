@@ -9,7 +9,9 @@ from threading import Event
 
 
 def show_page(tell: Callable[[str], None], address: str) -> None:
-    """Print the address of a run's page, given the GPS's HTTP address, and open it if the user can see a browser."""
+    """Print the address of a run's page, which the GPS serves at `address`. If the user can see a browser, open the
+    page.
+    """
     url = f"http://{address}/"
     tell(url)
     if can_show():
@@ -18,13 +20,15 @@ def show_page(tell: Callable[[str], None], address: str) -> None:
 
 
 def can_show() -> bool:
-    """Return whether a user can see a browser's window: at a terminal of a machine with a screen."""
+    """Return whether the user can see a browser: the terminal is on a machine with a screen."""
     has_screen = sys.platform in {"darwin", "win32"} or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
     return sys.stdout.isatty() and has_screen
 
 
 def keep_page() -> None:
-    """Keep the page until Ctrl-C at a terminal. Elsewhere return at once, because no user could end it."""
+    """Keep the page available until Ctrl-C, if there is a terminal. Otherwise return at once, because no user could end
+    it.
+    """
     if sys.stdout.isatty():
         print("the run is over; its page stays until Ctrl-C", file=sys.stderr, flush=True)
         with suppress(KeyboardInterrupt):

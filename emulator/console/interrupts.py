@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM. One signal is enough, and a second signal does not interrupt the clean-up."""
+"""Ctrl-C and SIGTERM. The first signal ends the work, and a second one does not interrupt the clean-up."""
 
 import asyncio
 import signal
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop. SIGINT or SIGTERM cancels it, once.
+    """Run a coroutine in a new event loop, and return its result. The first SIGINT or SIGTERM cancels it.
 
-    If a loop is running already, as in a notebook, the coroutine runs in a second thread. Signals reach only the main
-    thread, so a call from another thread gets none.
+    If a loop is already running, as in a notebook, the coroutine runs in a second thread. Signals reach only the main
+    thread, so a call from another thread is not cancelled by them.
 
     Raises:
         KeyboardInterrupt: a signal came, and the coroutine has finished its clean-up.
@@ -36,7 +36,7 @@ def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Job(Generic[T]):
-    """Hold a coroutine that a signal's handler can cancel."""
+    """Hold a coroutine that a signal can cancel."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -53,7 +53,7 @@ class _Job(Generic[T]):
 
     @contextmanager
     def cancelled_by_signals(self) -> Iterator[None]:
-        """Enter a block in which signals cancel the coroutine, if this is the main thread."""
+        """Run a block in which signals cancel the coroutine, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Readable numbers: bytes, seconds and ratios with their units; a dash for no value."""
+"""Readable numbers: bytes, seconds and ratios with their units. A missing value is a dash."""
 
 from fedstrata.tasks import Metric
 
@@ -8,7 +8,7 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """Return the decimal unit that fits `largest` best, as (bytes per unit, name)."""
+    """Return the decimal unit that suits `largest` best: the number of bytes per unit, and the unit's name."""
     power = 0
     # 999.5 would round to 1000 of its unit
     while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
@@ -55,14 +55,14 @@ def decimal(value: float | None) -> str:
 
 
 def measured(value: float | None, metric: Metric) -> str:
-    """Return a value of a metric: 91.0 % of a share, and four digits of any other number."""
+    """Return a value of a metric: as a percentage for shares, otherwise with four digits."""
     if metric.is_percent:
         return percent(value)
     return NO_VALUE if value is None else f"{value:.4g}"
 
 
 def grouped(count: int) -> str:
-    """Return a count with separated thousands: 12 300."""
+    """Return a count with a space between thousands: 12 300."""
     return f"{count:,}".replace(",", "\u202f")
 
 

@@ -1,1 +1,1 @@
-"""Estimates for a run without running it: bytes, memory and time."""
+"""Estimates of a run before it starts: bytes, memory and time."""

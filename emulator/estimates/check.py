@@ -29,7 +29,7 @@ MOST_SAID = 8  # names in a line
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """Hold the number of elements of a model, and of its travelling tensors."""
+    """Hold the number of elements of a model, and of its tensors that are sent."""
 
     elements: int
     frozen_elements: int  # of parameters that neither train nor travel
@@ -43,7 +43,9 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold the largest payload bytes of all devices' answers to a question: up and, if they are relayed, down."""
+    """Hold the largest payload bytes of all devices' answers to a question: up and, if they are sent to the other
+    devices, down.
+    """
 
     name: str
     moment: Moment
@@ -91,23 +93,23 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
 
 
 def cluster_count(method: Method) -> str:
-    """Return the number of clusters, as far as it is known before the run."""
+    """Return the number of clusters as text, or that it is not known before the run."""
     return str(method.clusters_known or "as many as the method finds")
 
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
-    """Return the number of LPSs, and whether each serves one cluster."""
+    """Return the number of LPSs as text, and whether each serves one cluster."""
     if are_placed_by_index(experiment, method):
         return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
 
 
 def check_data(experiment: Experiment) -> Dataset | None:
-    """Raise the errors that would end a run before it begins; return the data set, or None if boards hold it.
+    """Raise the errors that would stop a run before it begins. Return the data set; None if only boards have it.
 
     Raises:
         DataError: the data set is missing, or has fewer examples than the partition needs.
-        ExperimentError: a deadline that is certain to be missed.
+        ExperimentError: too few devices can meet a deadline.
     """
     # with a local partition each device has data of its own, which is not seen from here
     if isinstance(experiment.partition, LocalPartition):
@@ -119,7 +121,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
 
 
 def check(experiment: Experiment, console: Console) -> None:
-    """Check the experiment against its data and model, and print the resolved values.
+    """Check the experiment with its data and model, and print its settings with all defaults.
 
     Raises:
         FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
@@ -137,14 +139,14 @@ def check(experiment: Experiment, console: Console) -> None:
 
 
 def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:
-    """Refuse a deadline that is certain to be missed by too many devices. Raises ExperimentError."""
+    """Raise ExperimentError for a deadline that too few devices can meet."""
     if clock_of(experiment).has_links and experiment.deadlines.lps.deadline_s is not None:
         payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
         check_deadline(experiment, payloads, dataset)
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
-    """Return the bytes that one child exchanges with its parent."""
+    """Return how many bytes one child exchanges with its parent."""
     whole, devices = round_bytes(experiment, model), experiment.device_count
     return Payloads(
         device_down=whole.device_lps_down // devices,
@@ -206,7 +208,7 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
-    """Return the columns that are input and target, and each device's rows to train on, if columns have names."""
+    """Return which columns are inputs and target, and how many rows each device trains on, if columns have names."""
     if dataset is None or not dataset.input_names:
         return {}
     counts = [
@@ -221,19 +223,19 @@ def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Return the first names, and the number of all if there are more."""
+    """Return the first names as text and, if there are more, the number of all."""
     return ", ".join(names[:MOST_SAID]) + (f" … ({grouped(len(names))} in all)" if len(names) > MOST_SAID else "")
 
 
 def _targets(info: DatasetInfo) -> str:
-    """Return a description of the targets, as far as the experiment has one."""
+    """Return a description of the targets, as far as the experiment declares them."""
     shape = f"targets of {'×'.join(map(str, info.target_shape))}" if info.target_shape else ""
     classes = f"{info.num_classes} classes" if info.num_classes else ""
     return ", ".join(filter(None, (shape, classes))) or "no classes"
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return the tensors that neither train nor travel."""
+    """Return the tensors that are neither trained nor sent."""
     if not model.frozen_elements:
         return {}
     path = experiment.model.weights
@@ -256,7 +258,7 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return a text about the data that noise protects, with ε."""
+    """Return what noise protects and with which ε, as text."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
@@ -272,7 +274,7 @@ def _newcomers(experiment: Experiment) -> dict[str, str]:
 
 
 def _method(experiment: Experiment) -> str:
-    """Return the method with its options."""
+    """Return the method with its options, as text."""
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     return f"{experiment.method.name}: {said}" if said else experiment.method.name

@@ -1,4 +1,4 @@
-"""The virtual clock in `fedstrata check`: each device's link and board, and the expected time of rounds."""
+"""What `fedstrata check` prints with a clock: each device's link and board, and the expected time of rounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
 
 @dataclass(frozen=True, kw_only=True)
 class Payloads:
-    """Hold the bytes of one child: of a device in an LPS round, and of an LPS in a global round."""
+    """Hold the bytes that one child exchanges: a device in an LPS round, and an LPS in a global round."""
 
     device_down: int
     device_up: int
@@ -53,7 +53,9 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """Return the expected times of rounds, with devices dealt out to the LPSs known before the run."""
+    """Return the expected times of rounds. Devices are distributed evenly over the LPSs that are known before
+    the run.
+    """
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), _homes(experiment)
@@ -89,7 +91,8 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
     """Refuse a deadline that too few devices can meet in the first LPS round, even if each has all links for itself.
 
-    If the method finds the clusters, the quorum of a device is unknown. Then one device in time is enough.
+    If the clusters are not known before the run, so are their quorums. Then one device that meets the deadline is
+    enough.
 
     Raises:
         ExperimentError: the message has the time of the device that would complete the quorum.
@@ -111,7 +114,7 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
 def _alone(
     experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return the times of devices in an LPS round, ascending, if each has all links for itself.
+    """Return the times of devices in an LPS round, ascending, if each device alone uses all links.
 
     If the round asks devices, these are the times of the answers.
     """
@@ -130,7 +133,9 @@ def _alone(
 
 
 def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, deadline_s: float) -> None:
-    """Raise ExperimentError unless enough of these devices, in ascending order, meet the deadline."""
+    """Raise ExperimentError unless enough of these devices meet the deadline. `fastest` is in ascending order
+    of times.
+    """
     if not fastest or fastest[needed - 1][0] <= round(deadline_s * 1e9):
         return
     took_ns, name = fastest[needed - 1]
@@ -142,7 +147,9 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return the number of LPS rounds to examine: whole global rounds, if their first LPS round differs."""
+    """Return how many LPS rounds to calculate: whole global rounds, if their first LPS round differs from the
+    others.
+    """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
 
@@ -150,7 +157,7 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times by LPS round and LPS. LPSs that ask devices begin when the model has arrived."""
+    """Return the times of each LPS round at each LPS. If LPSs ask devices, they begin when the model has arrived."""
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
         sent, (global_round, place) = {f"lps-{lps}": [each] for lps, each in enumerate(by_lps)}, divmod(number, rounds)
@@ -164,9 +171,9 @@ def _rounds(
 
 
 def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, counts: Sequence[int]) -> list[Exchanged]:
-    """Return the traffic of each device with its LPS in a round.
+    """Return how many bytes each device exchanges with its LPS in a round.
 
-    `moment` is the time of the question, if there is one. `counts` has each device's number of examples.
+    `moment` is when a question is asked, if there is one. `counts` has each device's number of examples.
     """
     training, method = experiment.training, make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
@@ -187,7 +194,7 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """Return the devices of each LPS: by the topology, or else dealt out in index order."""
+    """Return the devices of each LPS: by the topology or, without one, distributed evenly in index order."""
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)
     dealt = [tuple(devices[number::clusters]) for number in range(min(clusters, len(devices)))]
@@ -195,7 +202,7 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """Return the mean of rounds with the same children, as a round that begins at zero."""
+    """Return the mean of rounds with the same children. The mean round begins at time 0."""
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
     mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
     for name in (f"{part}_ns" for part in PARTS):
@@ -204,7 +211,7 @@ def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
 
 
 def print_times(experiment: Experiment, payloads: Payloads, console: Console) -> None:
-    """Print the links of devices and LPSs, and the expected time of rounds by part."""
+    """Print the links of devices and LPSs, and the expected time of each part of a round."""
     console.print(_link_table(experiment))
     if isinstance(experiment.partition, LocalPartition):
         return  # the devices alone know how many examples they have
@@ -230,7 +237,9 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
 
 
 def _link_table(experiment: Experiment) -> Table:
-    """Return the table with a row for devices with the same link and board, for the LPSs, and for shared links."""
+    """Return a table with a row for each group of devices with the same link and board, for the LPSs, and for shared
+    links.
+    """
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):
         table.add_column(column, justify="right")

@@ -1,4 +1,6 @@
-"""The timeline of a finished run on other links and boards, from the transfers and the training in its record."""
+"""How long a finished run takes on other links and boards, calculated from the transfers and the training in its
+record.
+"""
 
 import shutil
 from collections import defaultdict
@@ -24,7 +26,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass
 class Flows:
-    """Hold the transfers of a run: by question, by LPS round and LPS, and by global round. Rounds count from 0."""
+    """Hold the transfers of a run: of each question, of each LPS round at each LPS, and of each global round. Rounds
+    begin at 0.
+    """
 
     asked: dict[str, list[FlowRow]] = field(default_factory=lambda: defaultdict(list))
     lps: dict[int, dict[str, list[FlowRow]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
@@ -32,7 +36,7 @@ class Flows:
 
     @classmethod
     def of(cls, rows: Sequence[FlowRow], prefix: str) -> "Flows":
-        """Return the transfers of rows, sorted. LPSs are named `prefix` and their number."""
+        """Return the transfers in these rows, sorted. The name of an LPS is `prefix` and its number."""
         flows = cls()
         for row in rows:
             if row.tier == "before":
@@ -46,7 +50,7 @@ class Flows:
 
 @dataclass(frozen=True, kw_only=True)
 class Retimed:
-    """Hold the new timeline of a run, and the record from which it comes."""
+    """Hold the new times of a run, and the record from which they were calculated."""
 
     experiment: Experiment
     record: RunRecord
@@ -54,13 +58,13 @@ class Retimed:
 
     @property
     def summary(self) -> Summary:
-        """Return the run's summary with the new timeline."""
+        """Return the run's summary with the new times."""
         run_id, digest = self.experiment.run_id, self.experiment.digest
         return replace(self.record.summary, run_id=run_id, experiment_sha256=digest, **self.timing.summary())
 
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """Return the timeline of a finished run with changed keys of links, boards and radios, in the form of `--set`.
+    """Return the times of a finished run with changed links, boards and radios. `changes` are texts as for `--set`.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
@@ -83,7 +87,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
 
 
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
-    """Refuse changes of keys that do not only change times."""
+    """Refuse changes of keys that change more than times."""
     if not clock_of(experiment).has_timeline:
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
@@ -109,7 +113,7 @@ def _schedule_of(record: RunRecord) -> Entries:
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:
-    """Write the record with its new timeline. Clusters, models and accuracy stay.
+    """Write the record with its new times. Clusters, models and accuracy stay.
 
     Raises:
         OutputError: the folder cannot be written.
@@ -131,7 +135,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
 
 
 class _Retiming:
-    """Calculate a timeline like the tiers, round by round."""
+    """Calculate the times of a run, round by round, as the GPS and the LPSs do."""
 
     def __init__(self, experiment: Experiment, flows: Flows) -> None:
         self._experiment = experiment
@@ -142,7 +146,7 @@ class _Retiming:
         self._are_asked = asks_in_training(make_method(experiment)) is not None
 
     def all_of(self, record: RunRecord) -> Retimed:
-        """Return the complete timeline."""
+        """Return the new times of the whole run."""
         asked = self._asked()
         begins, closed = 0, {}
         for global_round in range(self._experiment.training.global_rounds):
@@ -167,7 +171,7 @@ class _Retiming:
         }
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
-        """Return the times of a global round, and note the rows of its LPS rounds."""
+        """Return the times of a global round, and keep the rows of its LPS rounds."""
         per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
         first = global_round * per_global
         arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}
@@ -199,6 +203,8 @@ class _Retiming:
         return {self._ids[row.child]: row.exchanged() for row in rows}
 
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
-        """Return the time at which an LPS has the model of a global round; `begins`, if the LPS makes it itself."""
+        """Return the time at which an LPS has the model of a global round. If the LPS makes the model itself, this is
+        the beginning of the round.
+        """
         size = self._flows.gps[global_round][name].down_bytes
         return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -29,7 +29,7 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Hold the bytes of a pod with devices: of the process, and of each device in it."""
+    """Hold the bytes that a pod with devices needs: for the process, and for each device in it."""
 
     process: int
     device: int
@@ -64,12 +64,14 @@ def device_memory(experiment: Experiment) -> PodMemory:
 
 
 def examples_of_a_device(experiment: Experiment) -> int:
-    """Return the largest number of training examples of a device."""
+    """Return the largest number of training examples that a device can have."""
     return experiment.limits.max_examples or LOCAL_EXAMPLES
 
 
 def _data_set_bytes(experiment: Experiment, elements: int) -> int:
-    """Return the bytes of the data set in a device's process. For an own data set, only the devices' examples count."""
+    """Return the bytes that the data set takes in a device's process. Of own data, only the examples of the devices are
+    counted.
+    """
     known = PUBLISHED.get(experiment.data.name)
     if known is not None:
         return known * elements

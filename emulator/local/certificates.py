@@ -29,7 +29,7 @@ class RunCertificates:
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
 
     def revoked(self) -> Revoked:
-        """Return the GPS's revoked certificates. Raises CertificateError if its list cannot be read."""
+        """Return the list of revoked names of the GPS. Raises CertificateError if it cannot be read."""
         return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
@@ -37,7 +37,7 @@ class RunCertificates:
         return self._issued(process, device_names(self._ids[index] for index in indexes))
 
     def of_operator(self) -> TlsFiles:
-        """Return the certificate with which the emulator itself calls the GPS."""
+        """Return the certificate with which the emulator calls the GPS."""
         return TlsFiles.load(self._issued("operator", [Name("operator")]))
 
     def _issued(self, name: str, names: list[Name]) -> Path:

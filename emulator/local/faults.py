@@ -1,4 +1,4 @@
-"""Faults of an experiment on this machine: signals to processes, proxies on links, points in code."""
+"""Cause an experiment's faults on this machine: signals to processes, proxies on links, and points in the code."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "compl
 
 
 class FaultDriver:
-    """Cause each fault once, when the run reaches the fault's moment."""
+    """Cause each fault once, when the run reaches the time of the fault."""
 
     def __init__(self, faults: Sequence[Fault], markers: Path, tell: Callable[[str], None]) -> None:
-        """Set `markers`, a folder for notes of faults that processes cause themselves."""
+        """Set `markers`, a folder in which processes note the faults that they cause themselves."""
         self._markers = markers
         self._tell = tell
         self._processes: dict[str, OwnedProcess] = {}
@@ -40,7 +40,9 @@ class FaultDriver:
     # --- what is started ----------------------------------------------------------------------
 
     def environment(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the environment of a process with these names: the points of its code at which it must die."""
+        """Return the environment variables for a process with these names. They say at which points of its code it must
+        die.
+        """
         orders = []
         for number, fault in enumerate(self._faults):
             if isinstance(fault, KillFault) and fault.at.point is not None and fault.process in names:
@@ -51,21 +53,23 @@ class FaultDriver:
         return {VARIABLE: json.dumps(orders)} if orders else {}
 
     def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
-        """Register a process with these names."""
+        """Note a started process and its names."""
         self._processes.update(dict.fromkeys(names, process))
 
     def has_link(self, link: Link) -> bool:
-        """Return whether a fault concerns this link."""
+        """Return whether a fault is about this link."""
         return any(isinstance(fault, CutFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
-        """Return the address to dial: a proxy's address, if a fault concerns the link, else the given one."""
+        """Return the address to connect to: the address of a proxy if a fault is about the link, otherwise the given
+        address.
+        """
         if not self.has_link(link):
             return address
         return (await self.proxy(link, address)).address
 
     async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
-        """Return a new proxy on a link."""
+        """Return a new proxy for a link."""
         proxy = LinkProxy()
         await proxy.start(address)
         self._proxies.setdefault(link, []).append(proxy)
@@ -81,7 +85,7 @@ class FaultDriver:
                 self._tell(describe(fault))
 
     def _bring_about(self, fault: Fault) -> bool:
-        """Cause a fault. Return False if its process or link does not exist yet."""
+        """Cause a fault. Return False if its process or link is not there yet."""
         match fault:
             case KillFault() | PauseFault():
                 process = self._processes.get(fault.process)
@@ -123,7 +127,7 @@ class FaultDriver:
 
 
 def is_due(at: Moment, status: pb.RunStatus) -> bool:
-    """Return whether a run has reached a moment."""
+    """Return whether a run has reached the time of a fault."""
     if status.phase not in PHASES[:-1]:
         return False
     if at.phase is not None:
@@ -140,7 +144,7 @@ def describe(fault: Fault) -> str:
 
 
 def refuse_faults(experiment: Experiment, where: str) -> None:
-    """Raise ExperimentError if the experiment has faults, for a place that cannot cause them."""
+    """Raise ExperimentError if the experiment has faults. `where` says which command cannot cause them."""
     if experiment.faults:
         raise ExperimentError(
             f"faults: {len(experiment.faults)} of them, and {where} cannot cause them; run on this machine, "

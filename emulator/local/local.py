@@ -26,7 +26,8 @@ DEVICE_ENDPOINTS = {"http": "--http"}
 
 
 class LocalBackend:
-    """Run an experiment in a folder: `state/` has the files that must survive a crash, `logs/` one file per process.
+    """Run an experiment in a folder. `state/` has the files that must survive a crash, and `logs/` has one file per
+    process.
 
     The backend is an async context manager. Its exit ends every process.
     """
@@ -62,7 +63,7 @@ class LocalBackend:
         await self.stop()
 
     async def start(self, experiment: Experiment) -> str:
-        """Start the GPS, and the devices when it listens. Return its address."""
+        """Start the GPS, and then the devices. Return the GPS's address."""
         self._faults.take(experiment.faults)
         if self._has_tls:
             self._make_certificates(experiment)
@@ -87,7 +88,7 @@ class LocalBackend:
         self._faults.observe(status)
 
     def _start(self, spec: ProcessSpec, names: Sequence[str]) -> OwnedProcess:
-        """Start a process that faults know by these names."""
+        """Start a process. The names are those by which faults refer to it."""
         process = self._supervisor.start(replace(spec, environment=self._faults.environment(names)))
         self._faults.add(process, names)
         return process
@@ -118,9 +119,9 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether other LPSs serve the clusters of an ended LPS, because the GPS's list revokes its name.
+        """Return whether other LPSs serve the clusters of an LPS that ended because its name is revoked.
 
-        If no LPS is left, one more is started.
+        If no other LPS is left, one more is started.
         """
         try:
             if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):
@@ -143,18 +144,18 @@ class LocalBackend:
         self._watch([process])
 
     async def failure(self) -> BaseException:
-        """Wait until a process cannot be kept alive or does not start. Return the reason."""
+        """Wait until a process does not start, or cannot be restarted any more. Return the error."""
         return await self._supervisor.failure()
 
     async def stop(self) -> None:
-        """End all processes. None is left when this returns."""
+        """End all processes, and return when none is left."""
         for watch in self._watches:
             watch.cancel()
         self._faults.close()
         await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
-        """Return the addresses. Raises the failure if it comes first."""
+        """Return the addresses of a process. If the run fails first, raise that error."""
         waiting = asyncio.create_task(addresses)
         failing = asyncio.create_task(self._supervisor.failure())
         try:
@@ -167,7 +168,7 @@ class LocalBackend:
             failing.cancel()
 
     def _watch(self, processes: Sequence[OwnedProcess]) -> None:
-        """Fail the run if one of these processes does not listen in time."""
+        """Let the run fail if one of these processes does not listen in time."""
         self._watches.add(asyncio.create_task(self._come_up(processes)))
 
     async def _come_up(self, processes: Sequence[OwnedProcess]) -> None:

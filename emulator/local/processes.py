@@ -1,7 +1,7 @@
-"""The processes of a run on this machine. A process is restarted after a fatal signal, and ends with the emulator.
+"""The processes of a run on this machine. A process is restarted after a fatal signal, and ends when the emulator ends.
 
-Each child holds the read end of a pipe to which only the emulator can write. So the kernel tells the child when the
-emulator dies. Children run in separate sessions: Ctrl-C reaches only the emulator, which stops them.
+Each child holds the read end of a pipe to which only the emulator can write. So the kernel informs the child when the
+emulator dies. Children run in separate sessions, so Ctrl-C reaches only the emulator, which stops them.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSpec:
-    """Describe a process to run as `python -m …`, and the endpoints that it reports."""
+    """Describe a process to run as `python -m …`, and the names of the addresses that it reports."""
 
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
@@ -80,16 +80,16 @@ class OwnedProcess:
         self._is_stopping = False
 
     async def addresses(self) -> Mapping[str, str]:
-        """Wait until the process listens, and return its addresses by the names of endpoints in its spec."""
+        """Wait until the process listens, and return its addresses by name."""
         return await asyncio.shield(self._addresses)
 
     @property
     def pid(self) -> int | None:
-        """The id of the present process; None if none runs."""
+        """The id of the running process; None if it does not run."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run the process, and restart it after a fatal signal, until it may end.
+        """Run the process until it ends by itself. Restart it after a fatal signal.
 
         Raises:
             FedstrataError: the process ended with an exit code of its own, or was killed too often.
@@ -179,7 +179,7 @@ class OwnedProcess:
 
 
 class Supervisor:
-    """Hold the processes of one run. `stop` ends all of them."""
+    """Run the processes of one run. `stop` ends all of them."""
 
     def __init__(self, logs: Path, on_restart: Callable[[Restart], None]) -> None:
         self._logs = logs
@@ -198,7 +198,7 @@ class Supervisor:
         return process
 
     async def failure(self) -> BaseException:
-        """Wait until a process cannot be kept alive any more. Return the reason of the first such failure."""
+        """Wait until a process cannot be restarted any more. Return the error of the first such process."""
         return await asyncio.shield(self._failure)
 
     def fail(self, error: BaseException) -> None:
@@ -207,7 +207,7 @@ class Supervisor:
             self._failure.set_result(error)
 
     async def stop(self) -> None:
-        """End all processes: ask first, and kill after a limited wait. A cancellation does not prevent this."""
+        """End all processes: first ask them, and after some time kill them. A cancellation does not prevent this."""
         ending = asyncio.ensure_future(self._end())
         try:
             await asyncio.shield(ending)
@@ -232,7 +232,9 @@ class Supervisor:
 
 
 def shorten(log: Path) -> None:
-    """Begin a long log anew, and keep the old part beside it. The process continues to write at the end."""
+    """Start a log that is too long again, and keep the old part in another file. The process continues to write at the
+    end.
+    """
     with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
         if log.stat().st_size > LONGEST_LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
@@ -240,8 +242,8 @@ def shorten(log: Path) -> None:
 
 
 def last_error(log: Path, since: int = 0) -> str | None:
-    """Return the reason at the end of a log, from byte `since` on: its last `error: …` line, or else a last line that
-    is not an event, such as Python's exceptions; None without a reason.
+    """Return the reason at the end of a log, from byte `since` on; None if there is none. It is the last line `error:
+    …` or, if there is none, the last line that is not an event, such as an exception of Python.
     """
     with log.open("rb") as file:
         size = log.stat().st_size
@@ -265,8 +267,8 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}; None for other
-    lines.
+    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}; None for any other
+    line.
     """
     try:
         said = json.loads(line)

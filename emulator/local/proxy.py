@@ -12,7 +12,7 @@ READ_BYTES = 1 << 16
 
 
 class LinkProxy:
-    """Listen on a port, and forward bytes in both directions to one address."""
+    """Listen on a port, and forward bytes in both directions between this port and one address."""
 
     def __init__(self) -> None:
         self._is_cut = False
@@ -40,7 +40,7 @@ class LinkProxy:
         self._address = address
 
     def cut(self) -> None:
-        """Reset all connections, and each new connection from now on."""
+        """Reset all connections, and each new connection until `mend` is called."""
         self._is_cut = True
         self.reset()
 
@@ -83,7 +83,7 @@ class LinkProxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
     ) -> None:
-        """Forward one direction until its end. Then both directions end."""
+        """Forward one direction until it ends. Then end both directions."""
         try:
             await self.carry(reader, writer)
         except OSError:
@@ -95,7 +95,7 @@ class LinkProxy:
                 end.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Write what is read until the end. If the receiver does not read, the sender has to wait."""
+        """Write everything that is read, until the end. If the receiver does not read, the sender has to wait."""
         while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()

@@ -25,8 +25,12 @@ PAGE = "reproduced.md"
 SEED = re.compile(r"seed-(\d+)")
 INTRODUCTION = """# Reproduced tables
 
-`ours` is the mean ± sample standard deviation over seeds. `within 2 sd`: the difference is at most 2 √(theirs² + ours²),
-of the known deviations. `models` begins a SHA-256 of all models of a run.
+<!-- results of all tables -->
+
+`ours` is the mean ± sample standard deviation over seeds. `within 2 sd` says that the difference is at most
+2 √(theirs² + ours²), of the known deviations. `models` is the beginning of a SHA-256 of all models of a run.
+
+<!-- end of results -->
 """
 
 

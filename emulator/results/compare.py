@@ -35,7 +35,8 @@ Cells = dict[str, str]  # a table's row: column, text
 
 
 def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
-    """Compare the records in `folders`; with `output`, write compare.csv, compare.png and compare.svg there.
+    """Compare the records in `folders`. If `output` is given, write compare.csv, compare.png and compare.svg into this
+    folder.
 
     Raises:
         DataError: no folder was given, or a record is missing or malformed.
@@ -53,7 +54,7 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
 
 
 def show(comparison: Comparison, console: "Console") -> None:
-    """Print the runs, in two tables if one is too wide for the console, the groups, and notes."""
+    """Print the runs (in two tables, if one is too wide for the console), the groups, and notes."""
     from rich.text import Text
 
     results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
@@ -72,7 +73,7 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield what the tables do not show: different settings, equal weights, and kernels."""
+    """Yield notes about the runs: different settings, equal weights, and OpenBLAS kernels."""
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
     for run in runs:
@@ -124,8 +125,8 @@ def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
 
 
 def _table(title: str, rows: Sequence[Cells]) -> "Table":
-    """Return a table with a column for each key in any row. If all rows have the same experiment, the title
-    names it.
+    """Return a table with a column for each key that any row has. If all rows have the same experiment, the title names
+    it.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -151,12 +152,14 @@ def _table(title: str, rows: Sequence[Cells]) -> "Table":
 
 
 def _widths(console: "Console", table: "Table") -> "Measurement":
-    """Return the least and the greatest useful width of a table, for a console that is wide enough."""
+    """Return the smallest and the largest useful width of a table."""
     return console.measure(table, options=console.options.update(width=10_000))
 
 
 def _print(console: "Console", table: "Table") -> None:
-    """Print a table in the console's width, or in its own least width, so that no column is cut."""
+    """Print a table in the console's width. If this is too small, use the table's smallest width, so that no column is
+    cut.
+    """
     table.width = max(_widths(console, table).minimum, min(console.width, _widths(console, table).maximum))
     console.print(table, crop=False)
 
@@ -174,8 +177,8 @@ def _write(comparison: Comparison, output: Path) -> None:
 
 
 def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
-    """Return the headline metric over virtual time, for runs with that clock, by what distinguishes the runs. If runs
-    have several headline metrics, only those with the first run's are used.
+    """Return the main metric over virtual time, for runs on the virtual clock. The names of runs show how they differ.
+    Runs with another main metric than the first run are left out.
     """
     first = headlines_of(runs)[0]
     timed = [(run, curve) for run in runs if run.headline == first and (curve := metric_over_time(run))]
@@ -185,7 +188,7 @@ def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _parts_apart(folders: Sequence[Path]) -> list[str]:
-    """Return the folders without the common beginning and end of their paths."""
+    """Return the folders without the beginning and the end that all their paths have in common."""
     paths = [list(folder.parts) for folder in folders]
     for end in (0, -1):
         while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
@@ -195,7 +198,7 @@ def _parts_apart(folders: Sequence[Path]) -> list[str]:
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return a `run` row for each run, then a `mean` and a `std` row for each group, with full digits."""
+    """Return CSV text: a `run` row for each run, then a `mean` and a `std` row for each group, with all digits."""
     measures = [(metric, task) for metric in headlines_of(comparison.runs) for task in (MEAN, *comparison.tasks)]
     text = io.StringIO(newline="")
     writer = csv.writer(text)

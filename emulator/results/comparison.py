@@ -16,7 +16,7 @@ MEAN = "Mean"  # no task is called so: their names are in small letters
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Describe the form of a number: factor, digits and unit. Without digits, four significant digits are written."""
+    """Describe how a number is written: factor, digits and unit. Without digits, it has four significant digits."""
 
     factor: float = 1.0
     digits: int | None = None
@@ -28,7 +28,7 @@ class Form:
         return cls(factor=100, digits=1, unit="%") if metric.is_percent else cls(unit=metric.label)
 
     def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
-        """Return the value in the form 73.5 ± 1.2, with a typographic minus sign."""
+        """Return the value as text, such as 73.5 ± 1.2, with a typographic minus sign."""
         kind = ".4g" if self.digits is None else f".{self.digits}f"
         spread = "" if deviation is None else f" ± {self.factor * deviation:{kind}}"
         return f"{self.factor * mean:{sign}{kind}}{spread}".replace("-", "−")
@@ -36,8 +36,8 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Hold mean and sample standard deviation of `count` values. Both are None without values, the deviation also for
-    one value.
+    """Hold mean and sample standard deviation of `count` values. Without values both are None. With one value the
+    deviation is None.
     """
 
     mean: float | None
@@ -52,7 +52,7 @@ class Spread:
         return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
 
     def said(self, form: Form) -> str:
-        """Return the value without its unit: 91.0 ± 1.2."""
+        """Return the value as text without its unit: 91.0 ± 1.2."""
         return NO_VALUE if self.mean is None else form.said(self.mean, self.deviation)
 
 
@@ -71,11 +71,11 @@ class Group:
 
     @property
     def headline(self) -> Metric:
-        """The metric by which the group's runs are compared."""
+        """The main metric, by which the group's runs are compared."""
         return self.runs[0].headline
 
     def measured(self, task: str) -> Spread:
-        """Return the headline metric on a task, or the mean for `MEAN`, over the seeds."""
+        """Return the mean and spread over the seeds of the main metric on a task, or of its mean for `MEAN`."""
         return Spread.over([measured_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
@@ -92,20 +92,20 @@ class Comparison:
 
 
 def measured_of(run: RunRecord, task: str) -> float | None:
-    """Return a run's headline metric on a true task, or its mean."""
+    """Return a run's main metric on a true task, or its mean over clusters."""
     if task == MEAN:
         return run.summary.mean
     return (run.summary.of_headline.tasks or {}).get(task)
 
 
 def headlines_of(runs: Iterable[RunRecord]) -> tuple[Metric, ...]:
-    """Return the different headline metrics of some runs; without runs, the metric of a classification."""
+    """Return the different main metrics of some runs; if there are no runs, the main metric of a classification."""
     return tuple(dict.fromkeys(run.headline for run in runs)) or CLASSIFICATION.metrics
 
 
 def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Return completed runs grouped by name, method and settings. Of several runs with the same seed, the first is
-    used.
+    """Return completed runs in groups with the same name, method and settings. If several runs have the same seed, only
+    the first is used.
     """
     settings = [_settings_of(run) for run in runs]
     members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
@@ -123,7 +123,9 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
-    """Return the settings that differ between runs, except name, method and seed: by key and value, the runs."""
+    """Return the settings that differ between runs, except name, method and seed. The result has, for each key and
+    value, the runs with it.
+    """
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
         for key, value in _settings_of(run).items():
@@ -133,7 +135,7 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
-    """Return the resolved experiment as dotted keys, without keys that may differ within a group."""
+    """Return the experiment with all defaults as dotted keys, without the keys that may differ within a group."""
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
 
 

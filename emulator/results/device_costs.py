@@ -1,5 +1,7 @@
-"""The bytes that devices have sent and received: in all, until they were grouped, and until the headline metric reached
-95 % of its final value. Bytes of the links device-gps and device-lps, in both directions.
+"""How many bytes devices have sent and received: in all, until they were grouped, and until the main metric reached 95
+% of its final value.
+
+Bytes are of the links device-gps and device-lps, in both directions.
 """
 
 from collections.abc import Iterator
@@ -17,8 +19,8 @@ def bytes_in_all(run: RunRecord) -> float | None:
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Return the bytes until devices were in their final groups: before training, or up to the last round that moved a
-    device.
+    """Return the bytes until devices were in their final groups: before training, or until the last round in which a
+    device changed its group.
 
     Return None if devices were not grouped by their answers.
     """
@@ -29,16 +31,14 @@ def bytes_until_grouped(run: RunRecord) -> float | None:
 
 
 def _asked_and_grouped(run: RunRecord) -> bool:
-    """Return whether devices answered questions before training and form several clusters. The record need not have a
-    matrix.
-    """
+    """Return whether devices answered questions before training and form several clusters."""
     asked = set(run.summary.bytes_by_kind.get("device-gps", {})) - {"control"}
     return bool(asked) and len(run.summary.clusters) > 1
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the headline metric first reached 95 % of its final value; None if training did not
-    measure it.
+    """Return the bytes until the main metric first reached 95 % of its final value; None if it was not measured in
+    training.
     """
     curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds:
@@ -48,7 +48,9 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield the global rounds with the mean headline metric over LPSs, each weighted by its devices at that time."""
+    """Yield each global round with the mean of the main metric over LPSs, weighted by the number of their devices at
+    that time.
+    """
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
         last = {row.lps_id: row.metrics[run.headline.name] for row in rows}
@@ -61,12 +63,12 @@ def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
 
 
 def _newcomers_from(run: RunRecord) -> int:
-    """Return the first global round with newcomers, if there are any."""
+    """Return the first global round with newcomers; None if there are none."""
     settings = run.experiment.get("newcomers")
     return int(settings["from_global_round"]) if settings else 0
 
 
 def _bytes_until(run: RunRecord, global_round: int) -> float:
-    """Return the bytes before training and in global rounds up to this one."""
+    """Return the bytes before training and in all global rounds up to this one."""
     rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)
     return run.summary.link("device-gps").total + rounds

@@ -1,7 +1,7 @@
-"""The labels of devices for the report, computed from the experiment if its data set is on this machine.
+"""The labels of devices for the report, computed from the experiment, if its data set is on this machine.
 
-The services never see labels. On this machine the partition gives them. No code or data that the record names is
-executed or downloaded, and only the usual folders are searched.
+The services never see labels, but on this machine the partition can be computed. Code or data that the record names are
+neither executed nor downloaded, and only the usual folders are searched.
 """
 
 from functools import lru_cache
@@ -24,8 +24,8 @@ MOST_DEVICES = 10_000
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Return training examples by label, one row per device in the order of clusters, or per cluster if there are many
-    devices.
+    """Return how many training examples have each label, one row per device in the order of clusters, or per cluster if
+    there are many devices.
 
     Return None if the data is missing or is own data, or the experiment cannot be read.
     """
@@ -54,7 +54,8 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
 
 
 def label_counts(experiment: Experiment) -> Counts | None:
-    """Return training examples of each device by label, shape (devices, labels); None if they are unknown here.
+    """Return how many training examples of each label a device has, shape (devices, labels); None if this is unknown
+    here.
 
     Raises:
         FedstrataError: the data is not in a usual folder, or does not fit the partition.

@@ -1,4 +1,4 @@
-"""The measures of a sweep's runs, by column name."""
+"""The numbers that a sweep computes for each run, by column name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Define a number of each run: its column in table.csv, how it is computed, and how it is printed."""
+    """Define one number of each run: its column in table.csv, how it is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -34,21 +34,21 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """Define the measures of runs with the same headline metric, by column name.
+    """Define the numbers of runs with the same main metric, by column name.
 
-    A run with another headline metric has only costs and the adjusted Rand index.
+    For runs with another main metric, only bytes and the adjusted Rand index are computed.
     """
 
     metric: Metric
 
     @property
     def worst(self) -> str:
-        """The name of the measure of the worst device."""
+        """The name of the number for the worst device."""
         return "Lowest" if self.metric.higher_is_better else "Highest"
 
     @cached_property
     def results(self) -> Mapping[str, Measure]:
-        """Return the measures of agreement with the true tasks, and of the headline metric."""
+        """Return the numbers about agreement with the true tasks, and about the main metric."""
         name, of = self.metric.name, self._of
         return {
             ARI: Measure(column="adjusted_rand_index", of=lambda run: run.summary.adjusted_rand_index, form=INDEX),
@@ -82,7 +82,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return a measure by its name. An unknown name stands for a true task."""
+        """Return a number by its name. Any other name is the name of a true task."""
         known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 
@@ -95,7 +95,7 @@ class Measures:
         )
 
     def is_number(self, heading: str) -> bool:
-        """Return whether a table's column with this heading holds numbers."""
+        """Return whether the column with this heading has numbers."""
         return heading in ("seeds", ARI, JAIN) or heading.endswith(("%", "²", "MB", self.metric.label))
 
 

@@ -21,7 +21,7 @@ MOST_CHARACTERS = 400
 
 
 def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Path) -> str:
-    """Write a model to a new file. Return a line that says what it holds.
+    """Write a model to a new file. Return a line that says what the file contains.
 
     Raises:
         OutputError: the file exists, or cannot be written.
@@ -39,7 +39,7 @@ def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Pa
 
 
 def _safetensors(trained: Trained) -> tuple[bytes, str]:
-    """Return all tensors of the module's state, with the parts that did not train."""
+    """Return all tensors of the module's state, frozen ones included, as safetensors."""
     from safetensors.torch import save
 
     state = trained.model.module(trained.tensors).state_dict()
@@ -49,7 +49,9 @@ def _safetensors(trained: Trained) -> tuple[bytes, str]:
 
 
 def _onnx(trained: Trained) -> tuple[bytes, str]:
-    """Return a graph with the outputs of torch. Raises PluginError if they differ, or if there is no graph."""
+    """Return the model as an ONNX graph. Raises PluginError if there is no graph, or if its outputs differ from those
+    of torch.
+    """
     evaluator = needed("onnx.reference").ReferenceEvaluator
     examples, source = _examples(trained.experiment)
     try:
@@ -72,7 +74,7 @@ def _onnx(trained: Trained) -> tuple[bytes, str]:
 
 
 def _traced(trained: Trained, examples: Examples) -> bytes:
-    """Return the graph that these examples take through the module, for any number of examples."""
+    """Return the graph of what the module computes for these examples. It works for any number of examples."""
     import torch
 
     more = {name: torch.tensor(array) for name, array in examples.more.items()}
@@ -93,7 +95,9 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
 
 
 def _examples(experiment: Experiment) -> tuple[Examples, str]:
-    """Return examples to compare outputs on: the first of the data set or, if it is elsewhere, draws."""
+    """Return examples for a comparison of outputs: the first of the data set or, if it is not on this machine, random
+    ones.
+    """
     if not isinstance(experiment.partition, LocalPartition):
         with suppress(DataError):
             train = load_dataset(experiment.data).train

@@ -1,4 +1,4 @@
-"""The folder to which a run writes: a new folder, or the folder of a run to continue."""
+"""The folder to which a run writes: a new one, or the folder of a run that continues."""
 
 import os
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def check_unused(folder: Path) -> None:
 
 
 def new_folder(folder: Path) -> None:
-    """Make a folder, or accept an empty one. Raises OutputError if it cannot be made, or is in use."""
+    """Make a folder, or use an empty one. Raises OutputError if it cannot be made, or has content."""
     check_unused(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,18 +36,18 @@ def new_folder(folder: Path) -> None:
 
 
 def unused_folder(parent: Path, name: str) -> Path:
-    """Return `parent/name` if it does not exist, else the first free name of `parent/name-2`, `parent/name-3` and so
-    on.
+    """Return `parent/name` if it does not exist, otherwise the first name of `parent/name-2`, `parent/name-3` and so on
+    that does not exist.
     """
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in candidates if not os.path.lexists(folder))
 
 
 def prepare_folder(folder: Path, experiment: Experiment) -> None:
-    """Make the folder, and write the resolved experiment into it.
+    """Make the folder, and write the experiment with all defaults into it.
 
     Raises:
-        OutputError: the folder cannot be written, or another run has taken it meanwhile.
+        OutputError: the folder cannot be written, or another run has taken it in the meantime.
     """
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -60,8 +60,8 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
 
 @contextmanager
 def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experiment]:
-    """Yield the experiment of a run in its prepared folder, or, for None, of the run to continue. No other process may
-    use it.
+    """Yield an experiment, after its folder is prepared. For None, yield the experiment of the run that continues in
+    the folder. No other process may use the folder during the block.
 
     Raises:
         OutputError, ExperimentError: as `prepare_folder` and `resume_folder` do; StateError: another has the folder.
@@ -77,8 +77,8 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
 def resume_folder(folder: Path) -> Experiment:
     """Return the experiment of an interrupted or failed run, and prepare its folder for the continuation.
 
-    Faults are left out, because they belong to the first start of the run. The record of a failed end is removed, so
-    that the GPS tries again from its state.
+    The experiment has no faults, because they belong to the first start of the run. The record of a failed run is
+    removed, so that the GPS tries again from its state.
 
     Raises:
         OutputError: the folder cannot be written. ExperimentError: its experiment file was altered.
@@ -95,7 +95,7 @@ def resume_folder(folder: Path) -> Experiment:
 
 
 def _check_unaltered(folder: Path, experiment: Experiment) -> None:
-    """Raise ExperimentError if the folder's state belongs to another run than its experiment file describes."""
+    """Raise ExperimentError if the folder's state is not of the run that its experiment file describes."""
     runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
     if runs and experiment.run_id not in runs:
         raise ExperimentError(
@@ -105,7 +105,9 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
 
 
 def _is_completed(summary: Path) -> bool:
-    """Return whether a record says that its run was completed. A damaged record is made again from the state."""
+    """Return whether a record says that its run was completed. If the record is damaged, return False, so that it is
+    made again.
+    """
     try:
         return read_summary(summary).status == "completed"
     except DataError:

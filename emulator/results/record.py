@@ -1,4 +1,6 @@
-"""A finished run's folder as values: summary, tables and relevance. All reports and figures use these values."""
+"""The folder of a finished run as Python values: summary, tables and relevance. Reports and figures use these
+values.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from fedstrata.tasks import Metric
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Hold a run record. `relevance` is None for methods without such a matrix."""
+    """Hold a run record. `relevance` is None if the method computes no such matrix."""
 
     folder: Path
     experiment: Mapping[str, Any]  # as resolved
@@ -45,12 +47,12 @@ class RunRecord:
 
     @property
     def headline(self) -> Metric:
-        """The metric by which devices and runs are compared."""
+        """The main metric, by which devices and runs are compared."""
         return self.summary.headline
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
-        """Return the rows of waits.csv; none without a clock. Raises DataError."""
+        """Return the rows of waits.csv; an empty tuple without a clock. Raises DataError."""
         return WAITS.read_if_there(self.folder / "waits.csv")
 
 

@@ -1,4 +1,4 @@
-"""The tables of a record: columns as NumPy arrays, data frames where pandas is installed, HTML in a notebook."""
+"""The tables of a record: columns as NumPy arrays, pandas data frames if pandas is installed, HTML in a notebook."""
 
 import html
 from collections.abc import Iterator, Mapping, Sequence

@@ -74,7 +74,7 @@ class Trained:
 
 
 class TrainedModels:
-    """Make the trained models of a record. Own code is found as in a run, in the current directory, too."""
+    """Make the trained models of a record. Own code is found as in a run, also in the current directory."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
@@ -84,7 +84,7 @@ class TrainedModels:
         self._known: dict[str, Trained] = {}
 
     def of(self, name: str) -> Trained:
-        """Return the model of a device or of a cluster, made at the first call."""
+        """Return the model of a device or of a cluster. It is made when it is first requested."""
         if name not in self._known:
             is_cluster = name in self._record.summary.clusters
             self._known[name] = self.of_cluster(name) if is_cluster else self.of_device(name)
@@ -94,7 +94,7 @@ class TrainedModels:
         """Return the final model of a cluster.
 
         Raises:
-            DataError: the record has no such cluster, or not its whole model. PluginError: own code is missing.
+            DataError: the record has no such cluster, or only a part of its model. PluginError: own code is missing.
         """
         clusters = self._record.summary.clusters
         if name not in clusters:
@@ -105,7 +105,7 @@ class TrainedModels:
         """Return the model that a device uses.
 
         Raises:
-            DataError: the record has no such device, or not its whole model. PluginError: own code is missing.
+            DataError: the record has no such device, or only a part of its model. PluginError: own code is missing.
         """
         summary, ids = self._record.summary, self._experiment.device_ids()
         cluster = summary.cluster_of_device.get(name)
@@ -147,7 +147,9 @@ class TrainedModels:
 
 
 def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors in a record that are a cluster's. Raises DataError if their file is missing or damaged."""
+    """Return the tensors of a cluster's model that a record has. Raises DataError if their file is missing or
+    damaged.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -160,6 +162,6 @@ def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
 
 
 def _as_in_data(values: ArrayLike) -> NDArray[Any]:
-    """Return an array of a kind that data sets have."""
+    """Return an array with a dtype that data sets may have."""
     array = np.asarray(values)
     return array.astype(KINDS.get(array.dtype.kind, array.dtype), copy=False)

@@ -1,4 +1,4 @@
-"""The waits of a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
+"""How devices and LPSs wait in a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that t
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Describe a part of a lane, from one second of the global round to another."""
+    """Describe one bar of a lane: a part of the global round from one second to another."""
 
     lane: str
     tier: Literal["gps", "lps", "device"]
@@ -26,7 +26,7 @@ class Bar:
 
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
-    """Return the drawing of a global round for the page, by default of the longest; None if there is none.
+    """Return the data for the page's drawing of a global round, by default the longest; None if there is none.
 
     Raises:
         DataError: the record has no such global round.
@@ -54,7 +54,9 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
-    """Return the lanes of one global round: the GPS, then each LPS before its devices."""
+    """Return the bars of one global round: the lane of the GPS, then the lane of each LPS, followed by those of its
+    devices.
+    """
     of_lps = {row.child: row for row in waits if row.tier == "gps"}
     whole_s = max((row.busy_s + row.waiting_s for row in of_lps.values()), default=0.0)
     bars = [Bar(lane="GPS", tier="gps", part="waiting", begins_s=0.0, ends_s=whole_s)]
@@ -69,7 +71,7 @@ def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """Describe one LPS's LPS round: its beginning and end, from the beginning of the global round."""
+    """Describe one LPS round of an LPS: its beginning and its end, in seconds since the global round began."""
 
     number: int
     begins_s: float
@@ -78,8 +80,8 @@ class _Round:
 
 
 def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
-    """Return an LPS's rounds, one after the other from the arrival of its model; on the real clock, with their real
-    durations.
+    """Return an LPS's rounds, one after another, from the time at which its model has arrived. On the real clock they
+    have their real durations.
     """
     took = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
     virtual = {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
@@ -93,7 +95,7 @@ def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> l
 
 
 def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
-    """Return an LPS's lane: the model's way, its rounds, the sum's way, and the wait for other LPSs."""
+    """Return the bars of an LPS: the model's way down, its rounds, the sum's way up, and the wait for other LPSs."""
     name, bars = of_lps.child, _laid(of_lps.child, "lps", 0.0, of_lps)
     inner = [
         Bar(lane=name, tier="lps", part="compute", begins_s=r.begins_s, ends_s=r.ends_s, lps_round=r.number)
@@ -103,7 +105,9 @@ def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
 
 
 def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
-    """Return the lanes of an LPS's devices. Of many devices, only those with the longest own work are drawn."""
+    """Return the bars of an LPS's devices. If there are many devices, only those with the longest own work are
+    drawn.
+    """
     busy: dict[str, float] = defaultdict(float)
     for row in (row for each in rounds for row in each.rows):
         busy[row.child] += row.busy_s
@@ -119,7 +123,7 @@ def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
 
 
 def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
-    """Return the bars of a row's parts, one after the other."""
+    """Return the bars for the parts of a row, one after another."""
     bars = []
     for part, lasts_s in row.parts:
         ends_s = now_s + lasts_s
@@ -132,8 +136,8 @@ def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow)
 
 
 def parts_by_tier(waits: Sequence[WaitRow]) -> dict[str, dict[str, float]]:
-    """Return the seconds by part, summed over rounds: of the mean LPS in global rounds, and of the mean device and LPS
-    in LPS rounds.
+    """Return how many seconds each part of a round took, summed over rounds. For global rounds this is the mean over
+    LPSs. For LPS rounds it is the mean over devices, and the mean over LPSs.
     """
     return {tier: _parts([row for row in waits if row.tier == tier]) for tier in ("gps", "lps")}
 

@@ -39,7 +39,7 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
 
 
 class RunClient:
-    """Call one GPS through its restarts, as an async context manager."""
+    """Call one GPS, also when it is restarted. Use this object as an async context manager."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         """Set the operator's certificate `tls`, if the GPS uses TLS."""
@@ -100,7 +100,7 @@ class RunClient:
         raise AddressError(f"the GPS at {self._address} broke off {EMPTY_STREAMS_MAX} times while sending the record")
 
     async def stop_run(self, reason: str) -> None:
-        """End the run without a result. Raises AddressError if the GPS does not answer."""
+        """Stop the run, so that it ends without a result. Raises AddressError if the GPS does not answer."""
         await self._answered(self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S))
 
     async def _answered(self, call: Awaitable[T]) -> T:
@@ -110,7 +110,7 @@ class RunClient:
             raise self._refused(error) from None
 
     def _pass_over(self, error: CallError) -> None:
-        """Do nothing if another call may succeed; else raise AddressError."""
+        """Return if another call may succeed after this error; otherwise raise AddressError."""
         if not is_passing(error):
             raise self._refused(error) from None
 

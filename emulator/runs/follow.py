@@ -24,13 +24,13 @@ class Outcome:
 
 
 class Backend(Protocol):
-    """Define the place of the three tiers: processes on this machine, or pods."""
+    """Define where the three tiers run: as processes on this machine, or in pods."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """Run at least this number of LPSs. Existing ones stay."""
+        """Run at least this number of LPSs. LPSs that already run stay."""
 
     async def failure(self) -> BaseException:
-        """Wait until a part of the run cannot be kept alive any more. Return the reason."""
+        """Wait until a part of the run cannot be kept running. Return the error."""
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
@@ -52,7 +52,9 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """Return the last status: the status with the record, or the last one of a failed run without a record in time."""
+    """Return the last status: the one that says that the record is there, or the last status of a failed run without a
+    record.
+    """
     status = pb.RunStatus()
     try:
         async with asyncio.timeout(None) as record_deadline:
@@ -70,7 +72,9 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
-    """Return the GPS's outcome after a failure elsewhere, or the failure itself if the GPS does not answer in time."""
+    """Return how the run ended according to the GPS, after a failure elsewhere. If the GPS does not answer in time,
+    return the failure itself.
+    """
     reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
     try:
         async with asyncio.timeout(FAILURE_DEADLINE_S):

@@ -1,4 +1,4 @@
-"""A run record that arrives: names are checked, files are written aside, then renamed."""
+"""Receive a run record. Names are checked; files are written under other names, then renamed."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ FILES_MAX = 10_000
 
 
 class IncomingRecord:
-    """Take a record's files in pieces. They get their names in `finish`; without it all files are deleted."""
+    """Take a record's files in pieces. `finish` gives them their names. If it is not called, all files are deleted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class IncomingRecord:
             ) from None
 
     def add(self, name: str, data: bytes) -> None:
-        """Add the next piece. A name begins a file.
+        """Add the next piece. If a name is given, it begins a file.
 
         Raises:
             PayloadError: the name is impossible for a record, or was used before.

@@ -1,4 +1,4 @@
-"""A run in progress, on a terminal, as log lines or as JSON: three displays of the same statuses."""
+"""The progress of a run, in three displays: on a terminal, as log lines, or as JSON."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ WAITS_SHOWN = 5
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Return the bytes so far by link, counted at the parents' end, which sees all children."""
+    """Return the bytes so far of each link, as the parent of the link has counted them."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -37,7 +37,7 @@ def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
 
 
 def headline_of(status: pb.RunStatus) -> Metric:
-    """Return the headline metric of a run's task; the metric of a classification, until a GPS has named one."""
+    """Return the main metric of a run's task. Until a GPS has named one, return the main metric of a classification."""
     said = status.headline
     if not said.name:
         return CLASSIFICATION.headline
@@ -46,16 +46,16 @@ def headline_of(status: pb.RunStatus) -> Metric:
 
 
 def mean_of(status: pb.RunStatus) -> float | None:
-    """Return the plain mean of the headline metric over the clusters that have it; None if no cluster has it."""
+    """Return the plain mean of the main metric over the clusters that have measured it; None if none has."""
     values = [value for cluster in status.clusters if (value := _headline(cluster)) is not None]
     return sum(values) / len(values) if values else None
 
 
 class Display:
-    """Show a run during the run. This class shows nothing, and its subclasses show more."""
+    """Define how a run is shown while it goes on."""
 
     def open(self) -> AbstractContextManager[Any]:
-        """Enter a block in which the display may draw."""
+        """Run a block in which the display may draw."""
         return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
@@ -65,14 +65,12 @@ class Display:
         """Show that a process died and is started again."""
 
     def page(self, url: str) -> None:
-        """Show the address of the live page, on standard error, because the user asked for it. Standard output has only
-        the result.
-        """
+        """Show the address of the run's live page."""
         print(page_line(url), file=sys.stderr, flush=True)
 
 
 class JsonLines(Display):
-    """Print one JSON object per line and event."""
+    """Print one JSON object per event, each on one line."""
 
     def show(self, status: pb.RunStatus) -> None:
         print_json({"event": "status"} | status_fields(status))
@@ -85,7 +83,7 @@ class JsonLines(Display):
 
 
 class LogLines(Display):
-    """Print a line for each phase and each global round, without a terminal."""
+    """Print a line for each phase and each global round, for output that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -113,12 +111,14 @@ class LogLines(Display):
 
 
 def can_draw_over(console: Console) -> bool:
-    """Return whether the console is a real terminal. A notebook's cell only claims to have colours."""
+    """Return whether lines of the console can be overwritten: it is a real terminal. A notebook only claims to
+    be one.
+    """
     return console.is_terminal and console.file.isatty()
 
 
 class LiveTables(Display):
-    """Draw phase, rounds, clusters and bytes repeatedly at one place of a terminal."""
+    """Draw phase, rounds, clusters and bytes, again and again at the same place of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._status = pb.RunStatus(phase="starting")
@@ -145,7 +145,7 @@ class LiveTables(Display):
 
 
 def progress_line(status: pb.RunStatus) -> str:
-    """Return a status in one line, with only what changes with phases and global rounds."""
+    """Return one line about a status. It changes only with phases and global rounds."""
     parts = [printable(status.phase)]
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
@@ -171,7 +171,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return the devices and LPSs for which the run waits, in one line; empty without waits."""
+    """Return one line with the devices and LPSs that the run waits for; an empty text if there are none."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]
@@ -190,7 +190,7 @@ def restart_line(restart: Restart) -> str:
 
 
 def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> RenderableType:
-    """Return a status as drawn on a terminal, `seconds` after the run began."""
+    """Return a status as it is drawn on a terminal, `seconds` after the run began."""
     parts: list[RenderableType] = [_head(status, seconds)]
     if status.clusters:
         parts.append(_cluster_table(status))
@@ -240,7 +240,7 @@ def _traffic_table(status: pb.RunStatus) -> Table:
 
 
 def status_fields(status: pb.RunStatus) -> dict[str, Any]:
-    """Return a status in the form of JSON, with null for values that are not measured yet."""
+    """Return a status as a mapping for JSON. Values that are not measured yet are null."""
     metric = headline_of(status)
     return {
         "run_id": status.run_id,
@@ -276,5 +276,5 @@ def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    """Print one line on standard output, without a buffer."""
+    """Print one JSON line on standard output at once."""
     print(json_text(fields), flush=True)

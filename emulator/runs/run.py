@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """Hold the request of the user: a new run of an experiment, or, for None, the continuation of the run in `out`."""
+    """Hold what the user asked for: a new run of `experiment`, or, if this is None, the continuation of the run in
+    `out`.
+    """
 
     experiment: Experiment | None
     out: Path
@@ -49,7 +51,7 @@ def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -
 
 
 def execute(request: RunRequest, display: Display) -> Outcome:
-    """Run the experiment and leave its record, report, state and logs in the folder.
+    """Run the experiment. Its record, report, state and logs are then in the folder.
 
     Raises:
         FedstrataError: nothing was started because something is wrong.
@@ -68,7 +70,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
 @contextmanager
 def _prepared(request: RunRequest) -> Iterator[Experiment]:
-    """Yield the checked experiment, and hold its prepared folder."""
+    """Yield the checked experiment. Its prepared folder is reserved for this process during the block."""
     if request.experiment is not None:
         check_unused(request.out)
         check_data(request.experiment)
@@ -79,7 +81,9 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
-    """Run the experiment in its prepared folder. After a cancellation, no process is left."""
+    """Run the experiment in its prepared folder, and return how it ended. If this is cancelled, all processes are ended
+    first.
+    """
     backend = LocalBackend(
         request.out,
         device_processes=request.device_processes,
@@ -104,7 +108,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
 
 
 def _tell(folder: Path, *, is_json: bool) -> None:
-    """Print the result."""
+    """Print where the result is."""
     from emulator.results.record import load_record
     from emulator.results.result import print_result
 
@@ -116,7 +120,7 @@ def _tell(folder: Path, *, is_json: bool) -> None:
 
 
 def make_display(*, is_json: bool, is_quiet: bool) -> Display:
-    """Return the display that the user requested, or that the terminal allows."""
+    """Return the display that the user asked for, or the best one for this terminal."""
     console = _console()
     if is_quiet:
         return Display()

@@ -1,1 +1,1 @@
-"""The additions to Fedstrata's modules: example experiments, chart, data sets, optional packages."""
+"""What comes with Fedstrata besides its modules: example experiments, the chart, data sets, optional packages."""

@@ -1,4 +1,4 @@
-"""The published data sets on this machine: which are present, and the download of a missing one."""
+"""The published data sets: which are on this machine, and how a missing one is downloaded."""
 
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ SCIKIT_LEARN, DRAWN = "digits", "fcube"
 
 
 def fetch(name: str, folder: Path | None = None) -> str:
-    """Download a data set if it is missing. Return a line that names its folder.
+    """Download a data set if it is missing. Return a line that says in which folder it is.
 
     Raises:
         DataError: there is no data set with this name, or its published files cannot be obtained.
@@ -32,7 +32,7 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 
 def listing() -> list[str]:
-    """Return one line per data set."""
+    """Return one line per data set, which says whether it is on this machine."""
     return [_digits(), _drawn(), *(_line(published()) for published in PUBLISHED.values())]
 
 

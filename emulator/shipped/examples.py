@@ -49,7 +49,8 @@ def find_example(name: str) -> Example:
 
 
 def find_experiment(given: Path) -> Path:
-    """Return the experiment file for a command's argument: a file or, if there is none, the example with this name.
+    """Return the experiment file that a command's argument names: a file or, if there is none, the example with this
+    name.
 
     Raises:
         ExperimentError: there is neither a file nor an example.
@@ -65,7 +66,7 @@ def find_experiment(given: Path) -> Path:
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
-    """Yield, for the shell, examples, experiment files and folders that begin with the typed text."""
+    """Yield possible completions of the typed text, for the shell: examples, experiment files and folders."""
     yield from (name for name in examples() if name.startswith(incomplete))
     folder, _, start = incomplete.rpartition("/")
     for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{start}*")):

@@ -1,4 +1,6 @@
-"""Optional packages: imported when they are needed, or refused with the command that installs them."""
+"""Optional packages. They are imported when they are needed. If one is missing, the error names the command that
+installs it.
+"""
 
 import importlib
 from typing import Any
@@ -10,7 +12,7 @@ EXTRAS = {"pandas": "pandas", "torch.utils.tensorboard": "tensorboard", "mlflow"
 
 
 def needed(module: str) -> Any:
-    """Return the module.
+    """Return an optional module.
 
     Raises:
         MissingPackageError: the module is not installed. The message names the extra of Fedstrata that installs it.

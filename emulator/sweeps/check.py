@@ -14,7 +14,7 @@ from fedstrata.streams.streams import streams_of
 
 
 def check_runs(runs: Sequence[SweepRun]) -> None:
-    """Try the data, partition, model and deadline of every run.
+    """Check the data, partition, model and deadlines of every run.
 
     Raises:
         FedstrataError: a run is refused. The message has the cell and seed of the first one.
@@ -32,7 +32,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
-    """Partition the data, and check that enough devices can meet the deadline with their examples."""
+    """Divide the data among the devices, and check that enough devices can meet the deadlines."""
     if isinstance(experiment.partition, LocalPartition):
         return
     if experiment.data not in datasets:

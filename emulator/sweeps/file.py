@@ -67,7 +67,7 @@ class SweepFile(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Describe a row of the sweep's table: a cell in one setting."""
+    """Describe a row of the sweep's table: a cell with one setting."""
 
     cell: str
     setting: tuple[tuple[str, str], ...] = ()  # (axis, choice) of every axis
@@ -89,7 +89,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """Describe one run of a sweep."""
+    """Describe one run of a sweep: a cell and a setting with one seed."""
 
     place: Place
     experiment: Experiment
@@ -110,7 +110,7 @@ class SweepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Hold all runs of a sweep, seed by seed, so that every cell has its first result early."""
+    """Hold all runs of a sweep. They are ordered by seed, so that every cell has its first result early."""
 
     name: str
     text: str  # the file, with the base's experiment in it
@@ -141,9 +141,9 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
-    """Return the sweep that a document describes, which is the content of a sweep file.
+    """Return the sweep that a document describes. The document is the content of a sweep file.
 
-    `beside` is the folder in which the path of a base file starts. `where` names the document in messages.
+    The path of a base file is relative to the folder `beside`. `where` names the document in error messages.
 
     Raises:
         ExperimentError: a value is missing or not allowed, as for `load_sweep`.
@@ -176,7 +176,9 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
 
 
 def _choices(axis: str, given: Any) -> Any:
-    """Return the choices of an axis by name: named choices, or the values of the key with the axis's name."""
+    """Return the choices of an axis by name: its named choices, or the listed values of the key that is the axis's
+    name.
+    """
     if isinstance(given, Mapping):
         return {str(choice): own or {} for choice, own in given.items()}
     if not isinstance(given, Sequence) or isinstance(given, str):
@@ -192,7 +194,9 @@ def _choices(axis: str, given: Any) -> Any:
 
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
-    """Yield every cell in every setting, with its changes. A cell's own changes come last."""
+    """Yield each combination of a cell and a setting, with the changes that it makes to the experiment. The changes of
+    the cell are applied last, so they override those of the setting.
+    """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
         varied = {key: value for _, own in choices for key, value in own.items()}

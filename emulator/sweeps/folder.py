@@ -1,4 +1,4 @@
-"""The folder of a sweep: which runs are done, and which continue or begin again."""
+"""The folder of a sweep: which runs are finished, which continue, and which begin again."""
 
 import fcntl
 import shutil
@@ -20,7 +20,7 @@ OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before
 
 
 class RoundStart(Enum):
-    """Name the state of a run's folder."""
+    """Name the possible states of a run's folder."""
 
     NEW = "nothing, or the beginning of a folder, which is removed"
     HALF = "a state to go on from"
@@ -29,9 +29,9 @@ class RoundStart(Enum):
 
 @contextmanager
 def held(out: Path) -> Iterator[IO[str]]:
-    """Yield the sweep's file in its folder. A missing folder is made, and other sweeps cannot use it during the block.
+    """Yield the sweep's file in its folder. A missing folder is made, and no other sweep can use it during the block.
 
-    A folder without a begun run is removed.
+    If no run has begun, the folder is removed afterwards.
 
     Raises:
         OutputError: the folder has other content, another process uses it, or it cannot be written.
@@ -71,7 +71,7 @@ def _locked(out: Path) -> IO[str]:
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:
-    """Return the state of a run's folder for an experiment.
+    """Return the state of the folder of an experiment's run.
 
     Raises:
         OutputError: the folder has a run of another experiment, or other content.
@@ -101,7 +101,7 @@ def completed_record(folder: Path) -> RunRecord | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of a run that had hardly begun. Raises OutputError if they cannot be removed."""
+    """Delete the files of a run that has no result yet. Raises OutputError if they cannot be deleted."""
     try:
         if folder.exists():
             shutil.rmtree(folder)
@@ -110,7 +110,7 @@ def clear(folder: Path) -> None:
 
 
 def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
-    """Return the records of the sweep's completed runs, by place and seed."""
+    """Return the records of the sweep's completed runs, by cell and setting, and by seed."""
     found = ((run, completed_record(out / run.path)) for run in sweep.runs)
     return {(run.place, run.seed): record for run, record in found if record is not None}
 

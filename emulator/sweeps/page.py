@@ -45,7 +45,9 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the headline metric over virtual time by setting and cell, one curve per run; empty without this clock."""
+    """Return the main metric over virtual time, by setting and cell, one curve per run; an empty mapping without the
+    virtual clock.
+    """
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
         records = [results.records.get((place, seed)) for seed in results.sweep.seeds]
@@ -60,7 +62,9 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Return the figure of the cells' headline metric: by true task with one setting, else the mean over devices."""
+    """Return the figure of the cells' main metric. With a single setting it is shown by true task, otherwise as the
+    mean over devices.
+    """
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = DEVICES if DEVICES in results.measures else MEAN
     places = [place for place in results.sweep.places if results.values(place, MEAN)]
@@ -82,7 +86,9 @@ def figure_of(results: SweepResults) -> Columns:
 
 
 def _shown(results: SweepResults) -> list[str]:
-    """Return the measures in a figure: true tasks and their mean, or the mean over devices and the worst device."""
+    """Return the names of what the figure shows: true tasks and their mean, or the mean over devices and the worst
+    device.
+    """
     tasks = [name for name in results.measures if name not in results.of.results]
     devices = [name for name in (DEVICES, results.of.worst) if name in results.measures]
     return [*tasks, MEAN] if tasks else devices or [MEAN]
@@ -109,7 +115,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
 
 
 def fill_template(template: str, /, **parts: str) -> str:
-    """Return a filled template, with the style in it."""
+    """Return a template with its values and the style filled in."""
     here = files("emulator.results.report")
     page = Template(here.joinpath(template).read_text(encoding="utf-8"))
     return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
@@ -154,8 +160,8 @@ def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """Return a table with a row per place and a column per seed: the mean of the headline metric, with a link to the
-    report.
+    """Return a table with a row per cell and setting and a column per seed. It has the mean of the main metric, with a
+    link to the report.
     """
     sweep = results.sweep
     runs = {(run.place, run.seed): run for run in sweep.runs}

@@ -1,4 +1,4 @@
-"""A sweep in progress: how far it is, how long it may still take, and three displays."""
+"""The progress of a sweep: how many runs are finished, how long the rest may take, and three displays."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ FAILURES_SHOWN = 5
 
 
 class Pace:
-    """Hold the pace of a sweep: the number of finished runs, and the expected time of each further run."""
+    """Hold how fast a sweep is: the number of finished runs, and the expected time of each further run."""
 
     def __init__(
         self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
@@ -48,7 +48,7 @@ class Pace:
         self.done += 1
 
     def seconds_left(self) -> float | None:
-        """The expected seconds until the end; None before the first run has ended."""
+        """The expected seconds until the end; None until the first run has ended."""
         if not self._took:
             return None
         now = self._clock()
@@ -57,7 +57,9 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Return the expected seconds of a run: the mean of its place's runs, or of all runs if its place has none."""
+        """Return the expected seconds of a run: the mean of the finished runs of the same cell and setting, or of all
+        finished runs.
+        """
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """Hold the end of one run. `record` is None if the run failed."""
+    """Hold how one run ended. `record` is None if the run failed."""
 
     folder: Path
     seconds: float
@@ -81,10 +83,10 @@ class RunEnd:
 
 
 class SweepDisplay(Protocol):
-    """Define the display of a sweep during the sweep."""
+    """Define how a sweep is shown while it goes on."""
 
     def open(self, pace: Pace) -> AbstractContextManager[Any]:
-        """Enter a block in which the display may draw."""
+        """Run a block in which the display may draw."""
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
         """Show the present status of a run."""
@@ -116,7 +118,7 @@ class QuietSweep:
 
 
 class SweepJson(QuietSweep):
-    """Print one JSON object per line and run."""
+    """Print one JSON object per run, each on one line."""
 
     def ended(self, run: SweepRun, end: RunEnd) -> None:
         left = self.pace.seconds_left()
@@ -129,15 +131,15 @@ class SweepJson(QuietSweep):
 
 
 def _headline(record: RunRecord | None) -> dict[str, float | None]:
-    """Return the mean of a run's headline metric, by its name. For a run without a record, use the name of a
-    classification's metric.
+    """Return the mean of a run's main metric by its name. Without a record, use the main metric of a
+    classification.
     """
     metric = headlines_of([record] if record else [])[0]
     return {metric.name: record.summary.mean if record else None}
 
 
 class SweepLines(QuietSweep):
-    """Print a line for each ended run, without a terminal."""
+    """Print a line for each finished run, for output that is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -153,7 +155,7 @@ class SweepLines(QuietSweep):
 
 
 class SweepBars(QuietSweep):
-    """Draw the present runs and the progress of the sweep, again and again at one place of a terminal."""
+    """Draw the present runs and the progress of the sweep, again and again at the same place of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -185,7 +187,7 @@ def _bar(done: int, of: int) -> ProgressBar:
 
 
 def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
-    """Return the display that the user requested, or that the terminal allows."""
+    """Return the display that the user asked for, or the best one for this terminal."""
     if is_quiet:
         return QuietSweep()
     if is_json:

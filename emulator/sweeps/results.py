@@ -28,7 +28,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """Hold the records of the completed runs, by place and seed."""
+    """Hold the records of the completed runs, by cell and setting, and by seed."""
 
     sweep: Sweep
     records: Mapping[tuple[Place, int], RunRecord]
@@ -78,12 +78,12 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), better=sum(sign * pair > 0 for pair in pairs))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per place and measure, with the columns of `columns`; None for a missing number."""
+        """Return a row per cell, setting and measure, with the columns of `columns`; None for a missing number."""
         return [self._row(place, name) for place in self.sweep.places for name in self._measured]
 
     @property
     def head(self) -> list[str]:
-        """The columns that name a place."""
+        """The columns that name a cell and a setting."""
         return ["cell", *self.sweep.axes]
 
     @property
@@ -92,7 +92,7 @@ class SweepResults:
         return {**dict.fromkeys(self.head, str), **MEASURED}
 
     def csv_text(self) -> str:
-        """Return the rows as CSV with full digits. Nothing in them depends on the time or place of the runs."""
+        """Return the rows as CSV with full digits. The text does not depend on when or where the runs were made."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(self.columns))
         writer.writeheader()

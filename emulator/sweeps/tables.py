@@ -14,7 +14,7 @@ Table = worth.Table
 
 
 def means(results: SweepResults) -> Table:
-    """Return a table with a row per place: mean ± standard deviation of each measure, shares in percent."""
+    """Return a table with a row per cell and setting: mean ± standard deviation of each measure, shares in percent."""
     return _spreads(results, results.measures)
 
 
@@ -26,8 +26,8 @@ def costs(results: SweepResults) -> Table:
 
 
 def differences(results: SweepResults) -> Table:
-    """Return a table with a row per place except the baseline's: paired differences, and the number of better
-    ones.
+    """Return a table with a row per cell and setting: differences from the baseline, seed by seed, and how many are
+    better.
     """
     baseline, names = results.sweep.baseline, results.measures
     rows = [

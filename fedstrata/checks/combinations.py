@@ -53,8 +53,8 @@ def _if(has: object, said: str) -> str:
 
 
 def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
-    """Return the feature of an experiment in which the value of a key is none of `off`. If the key is a section, the
-    message names only the section.
+    """Return a feature. An experiment has it if the value of `key` is not one of `off`. `without` says how to avoid the
+    feature. If the key is a section, error messages name only the section.
     """
     path = key.replace("-", "_").split(".")
 

@@ -136,8 +136,8 @@ class OwnLinks(Deadline):
     can_be_missed = True
 
     def __init__(self, timed: Round, *, deadline_ns: int, free: Mapping[str, int], indexes: Mapping[str, int]) -> None:
-        """Keep the round `timed` in virtual time. `free` has, by device, the time from which the device is present and
-        not busy.
+        """Set the round `timed`, which calculates virtual times. `free` has, by device, the time from which the device
+        is present and not busy.
         """
         self._timed = timed
         self._deadline_ns = deadline_ns

@@ -104,7 +104,9 @@ class Homes:
         return frozenset(index for entry in self._moves for index in entry.devices)
 
     def at(self, now_ns: int) -> Mapping[int, int]:
-        """Return the number of the LPS of each device that the schedule has moved by the given time."""
+        """Return the index of the present LPS of each device that the schedule has moved at or before the time
+        `now_ns`.
+        """
         return {
             index: entry.move.home
             for entry in self._moves

@@ -28,7 +28,7 @@ class Energy:
         return self.down + self.compute + self.up
 
     def joules(self) -> dict[str, float]:
-        """Return the joules by part."""
+        """Return the energy in joules, by part: receiving, computing and sending."""
         return {part: getattr(self, part) / JOULE_FJ for part in PARTS}
 
 

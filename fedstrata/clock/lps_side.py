@@ -21,11 +21,11 @@ MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
 
 
 class Devices(Protocol):
-    """The current devices of an LPS."""
+    """Define the devices that an LPS has at present, as its clock uses them."""
 
     @property
     def indexes(self) -> dict[str, int]:
-        """Return the indexes of the devices by id."""
+        """Return the index of each device, by the device's id."""
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
         """Return, by device, the time from which the device takes part in a round that begins at a given time. Raises

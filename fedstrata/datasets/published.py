@@ -64,7 +64,9 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
 
 def user_folder(name: str) -> Path:
-    """Return the folder to which a data set is downloaded: in $FEDSTRATA_DATA, else in the user's XDG data folder."""
+    """Return the folder to which a data set is downloaded: in $FEDSTRATA_DATA or, if this is not set, in the user's XDG
+    data folder.
+    """
     chosen = os.environ.get("FEDSTRATA_DATA")
     if chosen:
         return Path(chosen) / name

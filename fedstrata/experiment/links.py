@@ -260,7 +260,7 @@ class Links(Settings):
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """Return all values that can change a timeline, with presets as numbers."""
+        """Return all settings of links that can change a timeline. Presets are replaced by their numbers."""
         common = self.common()
         return {
             "device-lps": common.of_digest(),

@@ -49,7 +49,7 @@ class Generated(Settings):
         return self
 
     def drawn(self, address: Sequence[int]) -> Trace:
-        """Return the trace of a link in a direction."""
+        """Return a randomly drawn trace for a link in a direction."""
         draws = np.random.default_rng([address[0], DRAWS, *address[1:]])
         count = self.length // SECOND_NS
         level, rates = float(draws.standard_normal()), []

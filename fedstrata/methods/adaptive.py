@@ -155,7 +155,7 @@ class Adaptive(Method):
         return own
 
     def _mixed(self, work: Work) -> Flat:
-        """Return the mix with which a round starts."""
+        """Return the mix of models with which the device starts a round."""
         share = np.float32(self.options.own_share)
         mixed: Flat = share * self._own(work) + (np.float32(1) - share) * work.start
         return mixed

@@ -68,11 +68,12 @@ class Reach(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """Name tensors that are averaged over the same devices. Each set of current values of a channel is a stream.
+    """Define a channel: tensors that are averaged over the same devices.
 
-    A stream changes by the weighted mean of the differences that devices send, trained minus received. A device's
-    weight is its number of examples. If a plan sets `weights` for the channel, the next value of a stream is the
-    weighted mean of whole values instead.
+    A channel has one set of current values for all devices, or one per cluster. Each such set is a stream. A stream
+    changes by the weighted mean of the differences that devices send, trained minus received. A device's weight is its
+    number of examples. If a plan sets `weights` for the channel, the next value of a stream is the weighted mean of
+    whole values instead.
 
     The tensors are the model's, or **tables**: float32 tensors of the method itself, with their own names, that begin
     at 0. A device finds tables in `Work.tables` and returns the next ones in `Outcome.tables`.
@@ -410,6 +411,6 @@ def uses_own_model(method: type[Method]) -> bool:
 
 
 def places_late(method: type[Method]) -> bool:
-    """Return whether a method can place a device that comes after the first plan."""
+    """Return whether a method can choose a cluster for a device that joins after the first plan."""
     plans, places = (next(kind for kind in method.__mro__ if name in vars(kind)) for name in ("plan", "place"))
     return issubclass(places, plans)

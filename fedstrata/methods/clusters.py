@@ -23,7 +23,7 @@ class ClusterOptions(MethodSettings):
 
     @property
     def given(self) -> int | None:
-        """The number of clusters, if the options give one; else None."""
+        """The number of clusters in the options; None if they give none."""
         return None if self.clusters == "auto" else self.clusters
 
 

@@ -13,7 +13,7 @@ SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:
-    """Return groups of rows as lists of their places, ordered by their first place, and a text that says how their
+    """Return groups of rows as lists of row numbers, ordered by their first number, and a text that says how their
     number was found.
 
     `count` is a number, `all` for one group per row, or `auto` for the number from 2 to `most` with the highest mean

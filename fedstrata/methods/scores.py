@@ -269,7 +269,9 @@ class DeviceTable:
         return self.owned()[None]
 
     def _by_label(self, values: Array) -> Array:
-        """Repeat a number for each label along the table's rows or columns."""
+        """Return an array that can be multiplied with the table of scores: one number per label, repeated along the
+        label's row or column.
+        """
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:

@@ -37,7 +37,7 @@ class LayerTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """Describe a dense layer or a convolution."""
+    """Describe one layer of a model: a dense layer or a convolution."""
 
     name: str
     """Name of the layer."""

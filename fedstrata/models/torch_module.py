@@ -35,7 +35,7 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
     such as masks of dropout, are a function of seed, device, round and step. The tensors of the model are the
     parameters that train and the statistics: buffers of float32, which have no gradient. Parameters with
     `requires_grad=False`, buffers with `persistent=False` and counters do not travel. Every device makes them with
-    `module_factory()` under the experiment's seed, and they begin each training anew.
+    `module_factory()` under the experiment's seed, and they begin each training with these values.
 
     Args:
         module_factory: Function that makes the module. It may draw from torch's global generator only.

@@ -84,7 +84,7 @@ def relevance_part(
 
 
 def _cut(heights: Sequence[float], clusters: int) -> float | None:
-    """Return the height at which the dendrogram has as many branches as there are clusters."""
+    """Return the height at which cutting the dendrogram gives this number of clusters."""
     if not 1 < clusters <= len(heights):
         return None
     return (heights[-clusters + 1] + heights[-clusters]) / 2

@@ -1,1 +1,3 @@
-"""Differential privacy of updates: how much noise, the noise itself, and its report in the record."""
+"""Differential privacy of updates: it computes how much noise is needed, adds the noise, and reports it in the
+record.
+"""

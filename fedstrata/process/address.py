@@ -43,7 +43,7 @@ def numbered_address(address: str, number: int) -> str:
 
 @cache
 def loopback() -> str:
-    """Return the address by which processes of this machine reach each other, in IPv4 if available.
+    """Return the address by which processes of this machine reach each other: IPv4 if available, otherwise IPv6.
 
     Raises:
         AddressError: the machine has no such address.

@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The times of a run's rounds."""
+    """Hold the times of a run's rounds."""
 
     experiment: Experiment
     rows: Iterable[pb.LpsRound]  # iterated over several times

@@ -121,7 +121,7 @@ class ChildCalls:
         return self._finished is not None or not self._serves(request.child_id)
 
     def _hear_of(self, request: pb.FetchModelRequest) -> None:
-        """Inform the stages of the open round that a child asks.
+        """Inform the optional parts of the open round that a child asks.
 
         Raises:
             PayloadError: no honest child asks like this. The child is refused, which is possible only in an open round.

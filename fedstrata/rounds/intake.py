@@ -218,7 +218,7 @@ class Intake(Children):
 
 
 async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
-    """Do work in a thread, or here without an executor. Return True if the caller was cancelled meanwhile."""
+    """Do work in a thread, or here without an executor. Return True if the caller was cancelled during the work."""
     if executor is None:
         work()
         return False

@@ -231,7 +231,9 @@ class OpenUpdates:
         """Raise RunStoppedError if a round cannot have so many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the stages of a round. The weights of its children sum to at most `max_examples`."""
+        """Return the optional parts (stages) of a round. The children's weights in the sum, which are numbers of
+        examples, add up to at most `max_examples`.
+        """
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:

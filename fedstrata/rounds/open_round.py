@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def is_over(self) -> bool:
-        """Return whether this stage is over, so that the next stages may take children's messages."""
+        """Return whether this part of the round is over, so that the next part may take children's messages."""
         return True
 
     def begin(self, around: "Around") -> None:
@@ -71,7 +71,7 @@ class Stage:
         return False
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return a message that a child gets before all others; None if this stage has none."""
+        """Return a message that a child gets before all others; None if this part of the round has none."""
         return None
 
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
@@ -94,7 +94,9 @@ class Stage:
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the children that this stage waits for, and what they have to send; None if it waits for none."""
+        """Return the children that this part of the round waits for, and what they must send; None if it waits for
+        none.
+        """
         return None
 
     async def gather(self) -> None:
@@ -120,7 +122,9 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start with the same model, and get the arrays `told`."""
+        """Return a round in which all children start with the same model. `told` are the arrays that a plan sends to
+        all.
+        """
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
@@ -154,8 +158,8 @@ class OpenRound:
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Inform all stages that a child asks for the model. Return whether other children must be informed. Raises
-        PayloadError.
+        """Inform all optional parts of the round that a child asks for the model. Return whether other children must be
+        informed. Raises PayloadError.
         """
         are_news = [stage.asked(request) for stage in self.stages]
         return any(are_news)
@@ -172,7 +176,7 @@ class OpenRound:
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
 
     async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the reply for a child that already has the model of this round; None if it needs the model."""
+        """Return the reply for a child that already has the model of this round; None if the child needs the model."""
         is_sent = self._is_sent(request)
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
@@ -180,7 +184,9 @@ class OpenRound:
         return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
-        """Return the byte of the payload from which a child continues its download. Raises OffsetError."""
+        """Return the position, in bytes of the payload, from which a child continues its download. Raises
+        OffsetError.
+        """
         offer = self.offer_to(request.child_id)
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
@@ -198,7 +204,7 @@ class OpenRound:
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Process a child's answer or announcement. Return whether a stage uses it. Raises PayloadError."""
+        """Process a child's answer or announcement. Return whether a part of the round uses it. Raises PayloadError."""
         if message.round != self.number or not self.awaits(message.child_id):
             return False
         for stage in self.stages:
@@ -214,8 +220,8 @@ class OpenRound:
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Return the decision about an update of this round. The first stage that does not accept the update
-        decides.
+        """Return the decision about an update of this round. The first part of the round that does not accept the
+        update decides.
         """
         verdicts = (stage.judge(header) for stage in self.stages)
         return next((each for each in verdicts if each is not Verdict.TAKEN), Verdict.TAKEN)
@@ -239,7 +245,9 @@ class OpenRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Hold the objects that a stage uses: its round, the round's terms, the refused children, metrics and the log."""
+    """Hold the objects that an optional part of a round uses: its round, the round's terms, the refused children,
+    metrics and the log.
+    """
 
     opened: OpenRound
     terms: RoundTerms

@@ -1,4 +1,4 @@
-"""The stages of a round: a question, and a deadline in virtual time."""
+"""The optional parts (stages) of a round: a question, and a deadline in virtual time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -173,5 +173,5 @@ class OnTime(Stage):
 
 
 def on_time(deadline: Deadline) -> list[Stage]:
-    """Return a list with the stage for a round's deadline in virtual time; an empty list if no child can be late."""
+    """Return a list with the object that applies a round's virtual deadline; an empty list if no child can be late."""
     return [OnTime(deadline)] if deadline.can_be_missed else []

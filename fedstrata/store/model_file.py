@@ -218,7 +218,7 @@ class ModelInMemory(AnyModel):
         return self._flat[start:stop]
 
     def close(self) -> None:
-        """Do nothing, because memory is freed by itself."""
+        """Do nothing, because a model in memory needs no closing."""
 
 
 def _bytes_of(values: Flat) -> memoryview:

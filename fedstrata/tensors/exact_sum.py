@@ -88,8 +88,8 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector `times` times, without counting examples. It is the base of values with examples that are
-        counted separately.
+        """Add a whole vector `times` times, without counting examples. It is used if the examples are counted with
+        other values.
         """
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)

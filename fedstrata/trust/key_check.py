@@ -43,7 +43,7 @@ class KeyCheck:
         self._check_signature = lru_cache(KEYS_REMEMBERED)(self._signature_checked)
 
     def check(self, device_id: str, key: pb.MaskKey) -> None:
-        """Refuse a key that is not the device's own, or that no valid certificate vouches for.
+        """Refuse a key that is not the device's own, or that no valid certificate has signed.
 
         Raises:
             PayloadError: no honest device shows such a key. OutdatedError: its certificate is not valid. The device may

@@ -176,7 +176,7 @@ class Roster:
 
     @contextmanager
     def call_of(self, device_id: str, process_id: str) -> Iterator[Device]:
-        """Yield the device that makes a call, and mark it as present while the block lasts."""
+        """Yield the device that makes a call, and mark it as present while the block runs."""
         device = self.by_id(device_id)
         if device.refused:
             raise ExcludedError(f"{device_id} was {device.refused}")

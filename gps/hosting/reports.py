@@ -39,7 +39,9 @@ class Reports:
         self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
         models: Path, layout: Layout, exclude: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
-        """Set `exclude`, which is called for each reported exclusion, with the child, the stage and the reason."""
+        """Set `exclude`, which is called for each reported exclusion, with the child, the phase or round, and the
+        reason.
+        """
         self._global_rounds = experiment.training.global_rounds
         self._lps_rounds = experiment.training.lps_rounds
         self._device_count = experiment.device_count

@@ -127,7 +127,7 @@ class Serving:
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Return whether devices may be told an LPS's address."""
+        """Return whether devices may learn an LPS's address."""
         return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Journal(JournalFile):
         return self.write(statement, device_id, stage, reason) > 0
 
     def exclusions(self) -> list[tuple[str, str, str]]:
-        """Return (device id, stage, reason) of all exclusions, sorted by device and round."""
+        """Return (device id, phase or round, reason) of all exclusions, sorted by device and round."""
         order = "length(device_id), device_id, length(stage), stage, reason"
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 

@@ -82,7 +82,7 @@ class Votes:
         return min(name for name, said in self.said.items() if said == believed)
 
     def take_back(self, device_id: str) -> None:
-        """Forget what a device said, because its stream has ended."""
+        """Forget which model a device named, because its stream has ended."""
         self.said.pop(device_id, None)
         if self.reading == device_id:
             self.reading = None

@@ -1,4 +1,4 @@
-"""The figure of a comparison: a metric by task and method, each seed a dot, with mean and spread."""
+"""The figure of a comparison: a metric by task and method. Each seed is a dot, with mean and spread."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Define a figure with series side by side in columns."""
+    """Define a figure with several series next to each other in columns."""
 
     title: str
     names: Sequence[str]
@@ -33,7 +33,7 @@ class Columns:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in inches, of the axes and the legend below."""
+        """Width and height in inches, of the axes and of the legend below them."""
         width = min(16.0, max(6.0, 1.6 + len(self.names) * (0.5 + 0.42 * len(self.series))))
         return width, 4.2 + self._legend_height
 
@@ -77,7 +77,7 @@ def draw_comparison(comparison: "Comparison", output: Path) -> None:
 
 
 def title_of(metric: Metric, of: str = "") -> str:
-    """Return a figure's title, such as: Accuracy by task, %."""
+    """Return a figure's title, for instance: Accuracy by task, %."""
     return " ".join(part for part in (metric.label, of) if part) + (", %" if metric.is_percent else "")
 
 
@@ -87,7 +87,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[int, int]) -> None:
-    """Draw a series in each column: the seeds as dots, and beside them the mean and the spread."""
+    """Draw a series in each column: the seeds as dots, and next to them the mean and the spread."""
 
     index, count = place
     style: dict[str, Any] = {

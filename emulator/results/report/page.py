@@ -17,7 +17,7 @@ from fedstrata.record.rounds import page_row
 def write_report(folder: Path, global_round: int | None = None) -> Path:
     """Write the page with the record in `folder` to `report.html` in the same folder. Return its path.
 
-    With a clock one global round, counted from 1, is drawn in detail: by default, the longest.
+    With a clock one global round is drawn in detail: the given one, counted from 1, or the longest.
 
     Raises:
         DataError: the record is missing or malformed, or has no such global round.
@@ -30,7 +30,9 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """Return the page's data from a record: the GPS's document at the end of the run, and the additions of a clock."""
+    """Return the page's data from a record: the same document as the GPS has at the end of the run, and what a clock
+    adds.
+    """
     relevance, waits = record.relevance, record.waits
     return {
         "parts": {

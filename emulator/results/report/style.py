@@ -1,4 +1,4 @@
-"""The style of figures: palette, type and the conversion of a matplotlib figure to inline SVG."""
+"""The style of figures: colours, fonts, and the conversion of a matplotlib figure to inline SVG."""
 
 import io
 import re
@@ -52,7 +52,7 @@ RC: dict[Any, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Enter a block in which figures are made and saved in our style, equal on all machines."""
+    """Run a block in which figures are made and saved in Fedstrata's style, with the same result on all machines."""
     import matplotlib as mpl
 
     with mpl.rc_context(), warnings.catch_warnings():
@@ -71,7 +71,8 @@ def save(figure: "Figure", folder: Path, name: str) -> None:
 
 
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
-    """Return an `<svg>` element for a page. `draw` draws the figure and returns a description in words.
+    """Return an `<svg>` element for a page. `draw` draws the figure and returns its description for readers who do not
+    see it.
 
     `key` is unique on the page and prefixes every id; `size` is in inches.
     """
@@ -100,6 +101,6 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
 
 
 def shorten(name: str, most: int = 18) -> str:
-    """Return a name of at most `most` characters, cut in its middle."""
+    """Return a name with at most `most` characters. A longer name is cut in its middle."""
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"

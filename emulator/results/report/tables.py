@@ -5,7 +5,7 @@ from html import escape
 
 
 class Markup(str):
-    """Mark text that is HTML already. Every other text is escaped when it enters a page."""
+    """Mark text that is already HTML. All other texts are escaped when they enter a page."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Figures of the virtual clock for comparisons and sweeps: the headline metric over time."""
+"""Figures of runs on the virtual clock, for comparisons and sweeps: the main metric over time."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def write_metric_over_time(curves: Mapping[str, Curve], metric: Metric, folder: 
 
 
 def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Metric, folder: Path, name: str) -> None:
-    """Write `name`.png and `name`.svg: a panel per setting, a colour per cell, and a curve per run."""
+    """Write `name`.png and `name`.svg, with a panel per setting, a colour per cell, and a curve per run."""
     from matplotlib.figure import Figure
 
     cells = list(dict.fromkeys(cell for panel in panels.values() for cell in panel))
@@ -65,7 +65,7 @@ def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
 def _draw(
     axes: "Axes", curves: Mapping[str, Sequence[Curve]], metric: Metric, names: Sequence[str], title: str
 ) -> None:
-    """Draw each curve as steps at the times of new models. The colour is the place of a name in `names`."""
+    """Draw each curve as steps at the times of new models. Its colour is the position of its name in `names`."""
     longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
     for name, each in curves.items():
@@ -82,8 +82,8 @@ def _draw(
 
 
 def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Return virtual seconds with the mean headline metric over the LPSs' models, each by its newest measurement, from
-    the time when all models are measured.
+    """Return virtual times in seconds, each with the mean of the main metric over the LPSs' newest models. The first
+    time is when all models are measured.
     """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"

@@ -1,6 +1,6 @@
 """Kubernetes for the experimenter: a release's objects, and a connection to the GPS.
 
-Only this module, `emulator/cluster/secrets.py` and `emulator/cluster/forward.py` call the Kubernetes API.
+Only this module, `secrets.py` and `forward.py` here, and `emulator/sweep_jobs/api.py` call the Kubernetes API.
 """
 
 import time

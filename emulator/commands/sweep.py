@@ -1,18 +1,72 @@
 """The command `sweep`, which does many runs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from emulator.commands.options import Output, with_groups
+from emulator.commands.options import Output, Place, with_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from emulator.sweep_jobs.objects import JobRequest
     from emulator.sweeps.sweep import SweepOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """Hold what the pods of a sweep on Kubernetes get."""
+
+    on: Annotated[
+        Literal["kubernetes"] | None,
+        typer.Option(help="Let a Job on Kubernetes do the runs. The options below are for it.", show_default=False),
+    ] = None
+    claim: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep the runs on this volume claim, which all pods mount.")
+    ] = None
+    parallelism: Annotated[int, typer.Option(min=1, help="Do so many runs at once, each in its own pod.")] = 4
+    cores: Annotated[int, typer.Option(min=1, help="Give each pod so many cores.")] = 1
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Give each pod so much memory.")] = "2Gi"
+    image: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Run this image.", show_default="localhost/fedstrata/emulator:VERSION"),
+    ] = None
+    code: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Upload this file of own code, which an experiment names. Repeatable."),
+    ] = None
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Set Kueue's label for this local queue.")] = None
+    priority_class: Annotated[
+        str | None, typer.Option("--priority-class", metavar="NAME", help="Give the pods this priority class.")
+    ] = None
+    retries: Annotated[int, typer.Option(min=0, help="Replace so many failed pods before the Job fails.")] = 6
+    pod: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Merge this YAML into the pods' template, such as spec.nodeSelector."),
+    ] = None
+
+    def job(self) -> "JobRequest":
+        """Return the request for a Job.
+
+        Raises:
+            BadParameter: there is no claim. ExperimentError: a value is not allowed.
+        """
+        from emulator.cluster.chart_values import load_values
+        from emulator.sweep_jobs.objects import JobRequest, memory_of
+
+        if self.claim is None:
+            raise typer.BadParameter(
+                "--on kubernetes needs a volume claim that all pods mount; name it with --claim (kubectl get pvc)"
+            )
+        return JobRequest(
+            claim=self.claim, parallelism=self.parallelism, cores=self.cores, memory_mib=memory_of(self.memory),
+            image=self.image or "", queue=self.queue, priority_class=self.priority_class, retries=self.retries,
+            pod=load_values(self.pod) if self.pod else {},
+        )  # fmt: skip
 
 
 @with_groups
@@ -29,22 +83,55 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
     ] = None,
+    pods: Pods,
+    place: Place,
     output: Output,
 ) -> None:
     """Run an experiment in many cells, settings and seeds, and make one table; continue a stopped sweep."""
     from rich.console import Console
 
+    console = Console(highlight=False)
+    if pods.on is None:
+        if pods.claim is not None or pods.code:
+            raise typer.BadParameter("--claim and --code are for pods; add --on kubernetes")
+        outcome = _here(file, out, jobs, console, output)
+    else:
+        outcome = _on_kubernetes(file, out, pods, place, console, output)
+    _tell(outcome, out, console, is_json=output.is_json)
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+def _here(file: Path, out: Path, jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
     from emulator.sweeps.file import load_sweep
     from emulator.sweeps.progress import make_display
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
-    console = Console(highlight=False)
     request = SweepRequest(sweep=load_sweep(file), out=out, jobs=jobs)
-    outcome = do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
-    _tell(outcome, out, console, is_json=output.is_json)
-    if outcome.failure is not None:
-        raise outcome.failure
+    return do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+
+
+def _on_kubernetes(  # noqa: PLR0917
+    file: Path, out: Path, pods: Pods, place: Place, console: "Console", output: Output
+) -> "SweepOutcome":
+    from rich.console import Console
+
+    from emulator.sweep_jobs.objects import job_name
+    from emulator.sweep_jobs.sweep_job import ClusterSweepRequest, sweep_on_kubernetes
+    from emulator.sweeps.file import load_sweep
+    from emulator.sweeps.progress import make_display
+    from fedstrata.plugins import look_also_in
+
+    job, code = pods.job(), pods.code or ()
+    look_also_in(path.parent for path in code)
+    loaded = load_sweep(file)
+    where = place.release(job_name(loaded.name))
+    request = ClusterSweepRequest(sweep=loaded, out=out, job=job, where=where, code=code)
+    is_apart = output.is_json or output.is_quiet
+    beside = Console(highlight=False, stderr=True, quiet=output.is_quiet) if is_apart else console
+    display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
+    return sweep_on_kubernetes(request, display, partial(beside.print, soft_wrap=True, markup=False))
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:
@@ -65,9 +152,9 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
     show("Mean ± sample standard deviation over seeds", tables.means(results))
     for title, given in tables.titled(results):
         show(title, given)
-    if cost.ratio is not None:
-        busy = f"{cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}"
-        console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}, {busy}")
+    if cost.runs:
+        busy = f", {cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}" if cost.ratio else ""
+        console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}{busy}")
     console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
 
 

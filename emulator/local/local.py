@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -204,9 +205,15 @@ class LocalBackend:
         return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of cores that this process may use: on this machine, and of its container's limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroups of version 2, and of 1
+        with suppress(OSError, ValueError):  # another version, or no limit
+            quota, period = (int(word) for name in names for word in (cgroup / name).read_text().split())
+            if quota > 0:
+                return max(1, min(cores, quota // period))
+    return cores
 
 
 def device_ranges(devices: int, processes: int) -> list[range]:

@@ -3,13 +3,14 @@
 import fcntl
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import IO
 
 from emulator.results.output import check_unused
 from emulator.results.record import RunRecord, load_record
+from emulator.sweeps.claims import is_locked, opened
 from emulator.sweeps.file import Place, Sweep
 from fedstrata.errors import DataError, ExperimentError, OutputError
 from fedstrata.experiment import Experiment
@@ -27,47 +28,40 @@ class RoundStart(Enum):
     DONE = "a complete record"
 
 
-@contextmanager
-def held(out: Path) -> Iterator[IO[str]]:
-    """Yield the sweep's file in its folder. A missing folder is made, and no other sweep can use it during the block.
+def check_folder(out: Path) -> None:
+    """Raise OutputError if a folder has content, and none of a sweep."""
+    try:
+        check_unused(out)
+    except OutputError:
+        if not (out / SWEEP).exists():  # which another process of this sweep may just have made
+            raise
 
-    If no run has begun, the folder is removed afterwards.
+
+@contextmanager
+def joined(out: Path, sweep: Sweep) -> Iterator[None]:
+    """Use the sweep's folder during the block, together with other processes of the same sweep.
+
+    The folder gets the sweep's file. While one process uses it, no process can change that file.
 
     Raises:
-        OutputError: the folder has other content, another process uses it, or it cannot be written.
+        OutputError: another sweep uses the folder, or it cannot be written or locked.
     """
-    if not (out / SWEEP).exists():
-        check_unused(out)
-    with _locked(out) as file:
-        try:
-            yield file
-        finally:
-            if not file.tell():
-                (out / SWEEP).unlink()
-                with suppress(OSError):  # it is not empty
-                    out.rmdir()
+    with opened(out / SWEEP) as file:
+        if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB) and _content(file) != sweep.text:
+            file.truncate(0)
+            file.write(sweep.text)
+            file.flush()
+        is_locked(file, fcntl.LOCK_SH)
+        if _content(file) != sweep.text:
+            raise OutputError(
+                f"another sweep is at work in {out}, with another file; wait for its end, or choose another folder"
+            )
+        yield
 
 
-def write_sweep(file: IO[str], sweep: Sweep) -> None:
-    """Write a sweep to its file."""
-    file.truncate(0)
-    file.write(sweep.text)
-    file.flush()
-
-
-def _locked(out: Path) -> IO[str]:
-    """Return the sweep's file in its folder, open for writing and locked until it is closed."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / SWEEP).open("a", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"cannot write to {out}: {error.strerror}; choose another folder") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise OutputError(f"another sweep is at work in {out}; wait for its end, or choose another folder") from None
-    return file
+def _content(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:

@@ -19,29 +19,38 @@ from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
 
-PAGE = "index.html"
+PAGE, TABLE = "index.html", "table.csv"
 
 
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    For runs on the virtual clock, also write time.png and time.svg.
+    For runs on the virtual clock, also write time.png and time.svg. The file table.csv is the last.
 
     Raises:
         OutputError: the files cannot be written.
     """
     figure, panels = figure_of(results), curves_of(results)
     try:
-        (out / "table.csv").write_text(results.csv_text(), encoding="utf-8", newline="")
         (out / "table.md").write_text(tables.markdown(results), encoding="utf-8")
         if gains := worth.gains_csv(results):
             (out / "gains.csv").write_text(gains, encoding="utf-8", newline="")
         figure.write(out, "figure")
         if panels:
             write_panels(panels, results.of.metric, out, "time")
+        write_page(out / PAGE, render_page(results, figure))
+        (out / TABLE).write_text(results.csv_text(), encoding="utf-8", newline="")
     except OSError as error:
         raise OutputError(f"cannot write the results to {out}: {error.strerror}") from None
-    write_page(out / PAGE, render_page(results, figure))
+
+
+def are_written(results: SweepResults, out: Path) -> bool:
+    """Return whether another process has just written these results."""
+    try:
+        has_table = (out / TABLE).read_bytes() == results.csv_text().encode()
+        return has_table and html(results.sweep.text) in (out / PAGE).read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:

@@ -47,6 +47,11 @@ class Pace:
         self._took.setdefault(place, []).append(self._clock() - began)
         self.done += 1
 
+    def ended_elsewhere(self, run: SweepRun, seconds: float) -> None:
+        """Add a run that another process has ended."""
+        self._took.setdefault(self._waiting.pop(run.path), []).append(seconds)
+        self.done += 1
+
     def seconds_left(self) -> float | None:
         """The expected seconds until the end; None until the first run has ended."""
         if not self._took:

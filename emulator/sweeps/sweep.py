@@ -1,9 +1,12 @@
-"""A sweep on this machine: enough runs at once to keep its cores busy, each with a full record, then the table."""
+"""A sweep on this machine: enough runs at once to keep its cores busy, each with a full record, then the table.
+
+Several processes may do the runs of one folder together.
+"""
 
 import asyncio
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +17,16 @@ from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
+from emulator.sweeps.claims import Claim, Failure, failures, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, clear, completed_record, held, records_of, standing, write_sweep
+from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, joined, records_of, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.v1 import gps_service_pb2 as pb
 
-Wanted = tuple[SweepRun, RoundStart]
+LOOK_S = 1.0  # between two looks at runs of other processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +44,13 @@ class Cost:
 
     runs: int
     seconds: float
-    cpu_seconds: float
+    cpu_seconds: float  # 0 if other machines have spent it
     cores: int
 
     @property
     def ratio(self) -> float | None:
         """Return the wall time divided by the time that always busy cores would need for these runs."""
-        return self.seconds * self.cores / self.cpu_seconds if self.runs else None
+        return self.seconds * self.cores / self.cpu_seconds if self.runs and self.cpu_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,73 +80,108 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
         FedstrataError: nothing was started because something is wrong. The message names the cell.
         KeyboardInterrupt: a signal came. All processes have ended, and the same call continues.
     """
-    from emulator.sweeps.page import write_results
-
     raise_limit()
-    with held(request.out) as file:
-        standings = [(run, standing(request.out / run.path, run.experiment)) for run in request.sweep.runs]
-        wanted = [(run, there) for run, there in standings if there is not RoundStart.DONE]
-        check_runs([run for run, _ in wanted])
-        write_sweep(file, request.sweep)
+    out = request.out
+    check_folder(out)
+    standings = [(run, standing(out / run.path, run.experiment)) for run in request.sweep.runs]
+    wanted = [run for run, there in standings if there is not RoundStart.DONE]
+    check_runs(wanted)
+    with joined(out, request.sweep):
         work = _Work(request, wanted, display)
         cost = work.do()
-        results = SweepResults(sweep=request.sweep, records=records_of(request.out, request.sweep))
-        write_results(results, request.out)
+    results = written_results(request.sweep, out, wanted)
     return SweepOutcome(results=results, failures=tuple(work.failures), cost=cost)
 
 
-class _Work:
-    """Do the runs of one call."""
+def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> SweepResults:
+    """Return the results of all completed runs, and write them, unless another process of `wanted` runs has done so."""
+    from emulator.sweeps.page import TABLE, are_written, write_results
 
-    def __init__(self, request: SweepRequest, wanted: Sequence[Wanted], display: SweepDisplay) -> None:
-        self._out, self._wanted, self._display = request.out, wanted, display
+    with turn_at(out / TABLE):
+        results = SweepResults(sweep=sweep, records=records_of(out, sweep))
+        if not wanted or not are_written(results, out):
+            write_results(results, out)
+    return results
+
+
+class _Work:
+    """Do the runs of one call, as far as no other process does them."""
+
+    def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
+        self._out, self._waiting, self._display = request.out, list(wanted), display
+        self._failed_before = {run.path: len(failures(request.out / run.path)) for run in wanted}
         self._cores = usable_cores()
         self._jobs = max(1, min(request.jobs or jobs_for(self._cores), len(wanted)))
-        self._pace = Pace(
-            waiting=[run for run, _ in wanted], done=len(request.sweep.runs) - len(wanted), jobs=self._jobs
-        )
+        self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=self._jobs)
         self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
+        self._done_here = 0
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def do(self) -> Cost:
-        """Do all runs. Return their cost."""
+        """Do all runs. Return the cost of the runs that this process did."""
         began, cpu_seconds = time.monotonic(), _cpu_seconds()
         with self._display.open(self._pace):
             run_interruptibly(self._all())
         return Cost(
-            runs=len(self._wanted),
+            runs=self._done_here,
             seconds=time.monotonic() - began,
             cpu_seconds=_cpu_seconds() - cpu_seconds,
             cores=self._cores,
         )
 
     async def _all(self) -> None:
-        queue = iter(self._wanted)
-        await asyncio.gather(*(self._one_after_the_other(queue) for _ in range(self._jobs)))
+        await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
 
-    async def _one_after_the_other(self, queue: Iterator[Wanted]) -> None:
-        for run, there in queue:
-            self._pace.began(run)
-            end = await self._end_of(run, there)
-            self._pace.ended(run)
+    async def _one_after_the_other(self) -> None:
+        """Do a run after the other until all are over. Wait for other processes, and take over what they leave."""
+        while self._waiting:
+            for run in self._waiting:
+                if claim := Claim.of(self._out / run.path):
+                    break
+            else:
+                await asyncio.sleep(LOOK_S)
+                continue
+            self._waiting.remove(run)
+            with claim:
+                end = self._end_elsewhere(run) or await self._end_of(run, claim)
             if end.failure is not None:
                 self.failures.append((run, end.failure))
             self._display.ended(run, end)
 
-    async def _end_of(self, run: SweepRun, there: RoundStart) -> RunEnd:
+    def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
+        """Return the end of a run that another process has ended since this call began; None if there is none."""
+        folder = self._out / run.path
+        record, failed = completed_record(folder), failures(folder)
+        if record is not None:
+            end = RunEnd(failure=None, record=record, folder=folder, seconds=record.summary.total_seconds or 0.0)
+        elif len(failed) > self._failed_before[run.path]:
+            failure = RunStoppedError(failed[-1].reason)
+            end = RunEnd(failure=failure, record=None, folder=folder, seconds=failed[-1].seconds)
+        else:
+            return None
+        self._pace.ended_elsewhere(run, end.seconds)
+        return end
+
+    async def _end_of(self, run: SweepRun, claim: Claim) -> RunEnd:
         """Do a run up to its record and report. A failed run does not affect the others."""
         folder, began = self._out / run.path, time.monotonic()
+        self._pace.began(run)
         try:
-            failure = await self._run(run, there, folder)
+            failure = await self._run(run, folder)
         except FedstrataError as error:
             failure = error
+        seconds = time.monotonic() - began
+        if failure is not None:
+            claim.note(Failure(reason=str(failure), seconds=seconds))
+        self._pace.ended(run)
+        self._done_here += 1
         record = completed_record(folder) if failure is None else None
-        return RunEnd(failure=failure, record=record, folder=folder, seconds=time.monotonic() - began)
+        return RunEnd(failure=failure, record=record, folder=folder, seconds=seconds)
 
-    async def _run(self, run: SweepRun, there: RoundStart, folder: Path) -> FedstrataError | None:
+    async def _run(self, run: SweepRun, folder: Path) -> FedstrataError | None:
         from emulator.results.report import write_report
 
-        is_new = there is not RoundStart.HALF
+        is_new = standing(folder, run.experiment) is not RoundStart.HALF
         if is_new:
             clear(folder)
         with run_folder(folder, run.experiment if is_new else None) as experiment:

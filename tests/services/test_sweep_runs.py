@@ -1,15 +1,15 @@
 """`fedstrata sweep` with real processes: killed in the middle and resumed, it comes to the same table."""
 
-import csv
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from emulator.commands import main as cli
-from emulator.results.measures import COSTS
 from tests.support.programs import Program, of_mark
+from tests.support.sweep_tables import without_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 
@@ -26,18 +26,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document = {"base": "digits", "seeds": [3], "cells": cells, "baseline": "random"}
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path
-
-
-def without_bytes(table: str) -> tuple[str, dict[str, float]]:
-    """A table's lines but those of bytes, and these by cell: two runs differ by some calls that wait."""
-    lines = table.splitlines()
-    costs = {column.column for column in COSTS.values()}
-    numbers = {
-        f"{line['cell']} {line['measure']}": float(line["mean"])
-        for line in csv.DictReader(lines)
-        if line["measure"] in costs and line["mean"]
-    }
-    return "\n".join(line for line in lines if not costs & set(line.split(","))), numbers
 
 
 @pytest.mark.runs
@@ -80,3 +68,50 @@ def test_ctrl_c_ends_a_sweep_with_all_its_processes(file: Path) -> None:
         sweep.interrupt()
         assert sweep.end() == 130
         assert of_mark(sweep.mark) == []
+
+
+@pytest.mark.runs
+def test_processes_share_a_folder_and_take_over_the_runs_of_a_killed_one(file: Path) -> None:
+    """Four runs and three processes. One is killed in its first run, before any run has ended."""
+    document = {**yaml.safe_load(file.read_text(encoding="utf-8")), "seeds": [3, 4]}
+    shared = file.with_name("shared.yaml")
+    shared.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    alone, out = file.parent / "alone", file.parent / "shared"
+    assert cli.execute(["sweep", str(shared), "--out", str(alone), "--quiet"]) == 0
+
+    words = ("sweep", str(shared), "--out", str(out), "--jobs", "1", "--json")
+    with Program("emulator", *words, log=file.parent / "first.log") as first:
+        begun = until_begun(out)
+        first.process.kill()
+        first.end()
+    assert not list(out.glob("runs/*/*/summary.json"))
+    with (
+        Program("emulator", *words, log=file.parent / "second.log") as second,
+        Program("emulator", *words, log=file.parent / "third.log") as third,
+    ):
+        told = [list(program.lines()) for program in (second, third)]
+        assert [program.end() for program in (second, third)] == [0, 0]
+    for lines in told:  # each tells every run once, and the sweep
+        assert sorted(line["folder"] for line in lines[:-1]) == sorted(str(out / name) for name in RUNS)
+        assert lines[-1]["completed"] == 4
+    assert sum(lines[-1]["done_now"] for lines in told) == 4  # none was done twice
+    assert begun in {out / name for name in RUNS}
+
+    (found, of_found), (expected, of_expected) = (
+        without_bytes((folder / "table.csv").read_text(encoding="utf-8")) for folder in (out, alone)
+    )
+    assert found == expected
+    assert of_found == pytest.approx(of_expected, rel=1e-3)
+
+
+RUNS = [f"runs/{cell}/seed-{seed}" for cell in ("one_shot", "random") for seed in (3, 4)]
+
+
+def until_begun(out: Path) -> Path:
+    """Wait until a run's GPS has state in the folder of a sweep; the run's folder."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in out.glob("runs/*/*/state/gps/*"):
+            return path.parents[2]
+        time.sleep(0.05)
+    raise AssertionError(f"no run has begun in {out}")

@@ -13,7 +13,7 @@ from fedstrata.errors import ExcludedError, OffsetError, PayloadError, RunStoppe
 from fedstrata.experiment import TierDeadline
 from fedstrata.rounds import Intake
 from fedstrata.rounds import intake as intake_module
-from fedstrata.rounds.children import ChildState
+from fedstrata.rounds.children import ChildState, Upload
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from tests.support.rounds_setting import CODEC, LAYOUT, bytes_of, header_of, intake_of, send, vector
 
@@ -36,6 +36,14 @@ async def mean_of(children: dict[str, tuple[Flat, int]], order: list[str], cuts:
     return total.mean().tobytes()
 
 
+async def begun(intake: Intake, child: str, weight: int, data: bytes, codec: PayloadCodec = CODEC) -> Upload:
+    """Begin an update, and send its first bytes."""
+    upload = await intake.begin(child, codec, (weight,), 0)
+    assert upload is not None
+    await intake.fold(upload, data)
+    return upload
+
+
 async def test_a_device_with_three_times_the_examples_counts_three_times() -> None:
     intake, total = intake_of({"a": 1, "b": 3})
     await send(intake, "a", vector(1.0), 1)
@@ -47,9 +55,7 @@ async def test_a_device_with_three_times_the_examples_counts_three_times() -> No
 
 async def test_a_device_that_claims_more_examples_beside_its_payload_counts_by_its_payload() -> None:
     intake, _ = intake_of({"a": 1})
-    upload = await intake.begin("a", CODEC, (1,), 0)
-    assert upload is not None
-    await intake.fold(upload, bytes_of(vector(1.0)))
+    upload = await begun(intake, "a", 1, bytes_of(vector(1.0)))
     claimed = header_of("a", num_examples=1)
     claimed.num_examples = 1 << 40
     await intake.finish(upload, claimed)
@@ -88,9 +94,7 @@ def test_a_sum_voided_at_any_moment_and_sent_again_gives_the_same_mean(drawn: li
             await send(intake, name, *children[name])
         if half is not None and before < len(children):
             name = sorted(children)[before]
-            upload = await intake.begin(name, CODEC, (children[name][1],), 0)
-            assert upload is not None
-            await intake.fold(upload, bytes_of(children[name][0])[:half])
+            await begun(intake, name, children[name][1], bytes_of(children[name][0])[:half])
         intake.void()
         assert set(intake.missing) == set(children)
         for name in children:
@@ -104,9 +108,7 @@ def test_a_sum_voided_at_any_moment_and_sent_again_gives_the_same_mean(drawn: li
 async def test_a_child_excluded_half_way_leaves_no_trace_and_the_others_send_again() -> None:
     intake, total = intake_of({"a": 2, "b": 2, "c": 2})
     await send(intake, "a", vector(1.0), 2)
-    upload = await intake.begin("b", CODEC, (2,), 0)
-    assert upload is not None
-    await intake.fold(upload, bytes_of(vector(100.0))[:16])
+    await begun(intake, "b", 2, bytes_of(vector(100.0))[:16])
     intake.exclude("b")
     assert intake.missing == ("a", "c")
     await send(intake, "a", vector(1.0), 2)
@@ -118,9 +120,7 @@ async def test_a_child_excluded_half_way_leaves_no_trace_and_the_others_send_aga
 
 async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum() -> None:
     intake, total = intake_of({"a": 1, "b": 1})
-    upload = await intake.begin("a", CODEC, (1,), 0)
-    assert upload is not None
-    await intake.fold(upload, bytes_of(vector(7.0))[:8])
+    upload = await begun(intake, "a", 1, bytes_of(vector(7.0))[:8])
     with pytest.raises(PayloadError, match="finite"):
         await intake.fold(upload, bytes_of(np.full(2, np.nan, np.float32)))
     intake.exclude("a")
@@ -132,9 +132,7 @@ async def test_a_chunk_that_is_not_finite_is_refused_before_it_changes_the_sum()
 async def test_where_another_process_speaks_for_a_child_what_the_first_sent_in_part_is_forgotten() -> None:
     intake, total = intake_of({"a": 2, "b": 2})
     await send(intake, "a", vector(4.0), 2)
-    half = await intake.begin("b", CODEC, (2,), 0)
-    assert half is not None
-    await intake.fold(half, bytes_of(vector(100.0))[:8])
+    half = await begun(intake, "b", 2, bytes_of(vector(100.0))[:8])
     intake.restart("b")
     with pytest.raises(SupersededError):
         await intake.fold(half, bytes_of(vector(100.0))[8:])
@@ -157,9 +155,7 @@ async def test_the_same_update_sent_twice_counts_once() -> None:
 async def test_a_newer_stream_supersedes_the_one_before_and_goes_on_where_it_stood() -> None:
     intake, total = intake_of({"a": 1})
     data = bytes_of(vector(1.0, 2.0, 3.0, 4.0))
-    old = await intake.begin("a", CODEC, (1,), 0)
-    assert old is not None
-    await intake.fold(old, data[:12])
+    old = await begun(intake, "a", 1, data[:12])
     assert intake.offset_of("a") == 12
     new = await intake.begin("a", CODEC, (1,), 12)
     assert new is not None
@@ -173,18 +169,14 @@ async def test_a_newer_stream_supersedes_the_one_before_and_goes_on_where_it_sto
 
 async def test_an_upload_that_begins_elsewhere_is_told_where_to_go_on() -> None:
     intake, _ = intake_of({"a": 1})
-    upload = await intake.begin("a", CODEC, (1,), 0)
-    assert upload is not None
-    await intake.fold(upload, bytes_of(vector(1.0))[:4])
+    await begun(intake, "a", 1, bytes_of(vector(1.0))[:4])
     with pytest.raises(OffsetError, match="at byte 4, not at 8"):
         await intake.begin("a", CODEC, (1,), 8)
 
 
 async def test_an_upload_that_ends_early_is_not_counted() -> None:
     intake, _ = intake_of({"a": 1})
-    upload = await intake.begin("a", CODEC, (1,), 0)
-    assert upload is not None
-    await intake.fold(upload, bytes_of(vector(1.0))[:4])
+    upload = await begun(intake, "a", 1, bytes_of(vector(1.0))[:4])
     with pytest.raises(OffsetError, match="ended at byte 4 of 32"):
         await intake.finish(upload, header_of("a", num_examples=1))
     assert intake.state_of("a") is ChildState.AWAITED
@@ -193,9 +185,7 @@ async def test_an_upload_that_ends_early_is_not_counted() -> None:
 async def test_an_upload_continued_with_other_scales_voids_what_it_began() -> None:
     layout = Layout.of({"w": (4,)})
     intake = Intake(children={"a": 1}, sums=OneSum(4, {"a": 1}), wait=TierDeadline())
-    upload = await intake.begin("a", PayloadCodec(layout, "int8", [0.5]), (1,), 0)
-    assert upload is not None
-    await intake.fold(upload, b"\x01\x02")
+    await begun(intake, "a", 1, b"\x01\x02", PayloadCodec(layout, "int8", [0.5]))
     with pytest.raises(OffsetError, match="another update"):
         await intake.begin("a", PayloadCodec(layout, "int8", [0.25]), (1,), 2)
     assert intake.offset_of("a") == 0
@@ -204,9 +194,7 @@ async def test_an_upload_continued_with_other_scales_voids_what_it_began() -> No
 async def test_a_child_may_switch_to_another_update_once_a_round_and_is_refused_the_second_time() -> None:
     intake, _ = intake_of({"a": 9, "b": 1})
     for error in (OffsetError, PayloadError):
-        upload = await intake.begin("a", CODEC, (1,), 0)
-        assert upload is not None
-        await intake.fold(upload, bytes_of(vector(1.0))[:4])
+        await begun(intake, "a", 1, bytes_of(vector(1.0))[:4])
         with pytest.raises(error, match="a continues another update than it began"):
             await intake.begin("a", CODEC, (2,), 4)
     assert intake.voided == 1
@@ -237,9 +225,7 @@ async def test_a_mean_of_losses_is_not_rounded_beyond_the_largest(losses: tuple[
     for (name, count), loss in zip(examples.items(), losses, strict=True):
         header = header_of(name, num_examples=count)
         header.train_loss = loss
-        upload = await intake.begin(name, CODEC, (count,), 0)
-        assert upload is not None
-        await intake.fold(upload, bytes_of(vector(1.0)))
+        upload = await begun(intake, name, count, bytes_of(vector(1.0)))
         await intake.finish(upload, header)
     assert (await intake.close()).train_loss == mean
 

@@ -12,9 +12,10 @@ from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
 from emulator.results.output import prepare_folder
 from emulator.sweeps import tables
+from emulator.sweeps.claims import Claim, Failure, failures
 from emulator.sweeps.file import Place, Sweep, sweep_of
-from emulator.sweeps.folder import SWEEP, RoundStart, clear, held, records_of, standing, write_sweep
-from emulator.sweeps.page import write_results
+from emulator.sweeps.folder import SWEEP, RoundStart, check_folder, clear, joined, records_of, standing
+from emulator.sweeps.page import are_written, write_results
 from emulator.sweeps.progress import Pace
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import Cost
@@ -135,6 +136,7 @@ def test_the_page_leads_to_every_report_and_the_same_records_give_the_same_files
     assert files == ["figure.png", "figure.svg", "index.html", "table.csv", "table.md"]
     for file in files:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+    assert are_written(results, tmp_path / "first")
     page = (tmp_path / "first" / "index.html").read_text(encoding="utf-8")
     for cell, by_seed in BAGS.items():
         for seed in by_seed:
@@ -200,32 +202,52 @@ def test_what_is_not_of_a_run_is_refused_and_kept(tmp_path: Path) -> None:
         stand(tmp_path)
 
 
-def test_a_folder_is_one_sweeps_at_a_time_and_may_be_taken_again(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with held(out) as file:
-        write_sweep(file, sweep())
-        with pytest.raises(OutputError, match="another sweep is at work"), held(out):
+def test_processes_of_one_sweep_share_its_folder_and_another_sweep_waits_for_their_end(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", sweep(seeds=[3])
+    with joined(out, sweep()), joined(out, sweep()):
+        with pytest.raises(OutputError, match="another sweep is at work"), joined(out, other):
             pass
-    with held(out) as file:
-        write_sweep(file, sweep(seeds=[3]))
-    assert (out / SWEEP).read_text(encoding="utf-8") == sweep(seeds=[3]).text
-
-
-def test_a_sweep_that_is_refused_leaves_no_folder_and_an_older_file_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(OutputError), held(tmp_path / "new"):
-        raise OutputError("refused")
-    assert not (tmp_path / "new").exists()
-    (tmp_path / SWEEP).write_text("older", encoding="utf-8")
-    with pytest.raises(OutputError), held(tmp_path):
-        raise OutputError("refused")
-    assert (tmp_path / SWEEP).read_text(encoding="utf-8") == "older"
+        assert (out / SWEEP).read_text(encoding="utf-8") == sweep().text
+    with joined(out, other):
+        assert (out / SWEEP).read_text(encoding="utf-8") == other.text
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(OutputError, match="exists and is not empty"), held(tmp_path):
-        pass
-    assert not (tmp_path / SWEEP).exists()
+    with pytest.raises(OutputError, match="exists and is not empty"):
+        check_folder(tmp_path)
+    (tmp_path / SWEEP).touch()  # by another process of the sweep
+    check_folder(tmp_path)
+
+
+# --- claims -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_one_processs_at_a_time(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "plain" / "seed-3"
+    first = Claim.of(run)
+    assert first is not None
+    with first:
+        assert Claim.of(run) is None
+        other = Claim.of(run.with_name("seed-4"))
+        assert other is not None
+        with other:
+            pass
+    again = Claim.of(run)
+    assert again is not None
+    with again:
+        assert not run.exists()  # the claim is beside it
+
+
+def test_failures_of_a_run_stay_with_its_claim(tmp_path: Path) -> None:
+    run = tmp_path / "seed-3"
+    assert failures(run) == []
+    for failure in (Failure(reason="no quorum", seconds=2.5), Failure(reason="NaN\nin a model", seconds=1.0)):
+        claim = Claim.of(run)
+        assert claim is not None
+        with claim:
+            claim.note(failure)
+    assert failures(run) == [Failure(reason="no quorum", seconds=2.5), Failure(reason="NaN\nin a model", seconds=1.0)]
 
 
 # --- the pace -----------------------------------------------------------------------------------------------
@@ -249,6 +271,13 @@ def test_the_time_left_is_that_of_runs_of_the_same_cell() -> None:
     # ours has 6 s of 10 left, plain 14 s: no less than the longest, and no less than half of both
     assert pace.seconds_left() == 14.0
     assert (pace.done, pace.runs) == (8, 10)
+
+
+def test_a_run_of_another_process_is_done_after_the_seconds_of_its_record() -> None:
+    waiting = sweep(seeds=[3]).runs
+    pace = Pace(waiting=waiting, done=0, jobs=1, clock=lambda: 0.0)
+    pace.ended_elsewhere(waiting[0], 7.0)
+    assert (str(pace), pace.seconds_left()) == ("1/2, 7.0\xa0s left", 7.0)
 
 
 def test_the_cost_is_told_against_cores_that_are_busy_all_the_time() -> None:

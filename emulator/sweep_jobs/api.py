@@ -1,0 +1,266 @@
+"""The calls to the Kubernetes API for the Job of a sweep."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from emulator.cluster.forward import PodPort
+from emulator.cluster.kubernetes import InstalledRelease
+from emulator.cluster.release import Release
+from emulator.cluster.rollout import Seen, hopeless, is_ready, progress
+from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
+from emulator.sweep_jobs.objects import READER_PORT, Document, SweepObjects, owner
+from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
+from fedstrata.process.sleeping import pass_time
+
+DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
+LOOK_S = 0.5
+REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end, too
+SHARED_MODE = "ReadWriteMany"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """Hold the state of the Job and of its pods at one moment."""
+
+    uid: str
+    ended: str = ""  # Complete or Failed
+    reason: str = ""  # why it failed
+    pods: int = 0  # that run
+    waits: tuple[str, ...] = ()  # why pods do not run yet
+    hopeless: str = ""  # why no pod can run
+    failed: Mapping[str, str]  # by pod: its last words
+
+
+class SweepApi:
+    """Make, look at and delete the objects of one sweep."""
+
+    def __init__(self, release: Release) -> None:
+        """Connect to the cluster. Raises AddressError if there is no usable context."""
+        from kubernetes import client
+
+        self._namespace = release.namespace
+        self._configuration = InstalledRelease(release).configuration
+        api = client.ApiClient(self._configuration)
+        self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
+
+    def is_shared(self, claim: str) -> bool:
+        """Return whether several nodes can mount a claim at once.
+
+        Raises:
+            ExperimentError: the namespace has no such claim.
+        """
+        found = self._found(self._core.read_namespaced_persistent_volume_claim, claim)
+        if found is None:
+            raise ExperimentError(
+                f"namespace {self._namespace} has no claim {claim}; kubectl get pvc --namespace {self._namespace} "
+                "lists them"
+            )
+        return SHARED_MODE in (found.spec.access_modes or [])
+
+    def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> str:
+        """Make the Job, or find the Job of an earlier call. Return its uid.
+
+        An ended Job of another file, and a failed Job, are replaced.
+
+        Raises:
+            ExperimentError: a Job of another sweep with this name is at work.
+        """
+        name = objects.job_name
+        job, files = self._job(name), self._found(self._core.read_namespaced_config_map, name)
+        for found in (job, files):
+            if found is not None and not objects.labels.items() >= _own_labels(found).items():
+                raise ExperimentError(
+                    f"namespace {self._namespace} has a {name} of another program; rename the sweep's file"
+                )
+        is_same = files is not None and (files.data or {}) == dict(objects.files)
+        if job is not None:
+            ended, _ = _end_of(job)
+            if is_same and ended != "Failed":
+                self._scale(job, objects.request.parallelism)
+                tell(f"job {name} is {'complete' if ended else 'at work'}")
+                return str(job.metadata.uid)
+            if not ended:
+                raise ExperimentError(
+                    f"job {name} is at work with another sweep file; wait for its end, or kubectl delete job {name} "
+                    f"--namespace {self._namespace}"
+                )
+            self.delete_job(name)
+        with self._answering():
+            if files is not None:
+                self._core.delete_namespaced_config_map(name, self._namespace, _request_timeout=REQUEST_S)
+            self._core.create_namespaced_config_map(self._namespace, objects.config_map(), _request_timeout=REQUEST_S)
+            made = self._batch.create_namespaced_job(self._namespace, objects.job(), _request_timeout=REQUEST_S)
+            uid = str(made.metadata.uid)
+            reference = {"metadata": {"ownerReferences": [owner(name, uid)]}}
+            self._core.patch_namespaced_config_map(name, self._namespace, reference, _request_timeout=REQUEST_S)
+        tell(f"made job {name} in namespace {self._namespace}")
+        return uid
+
+    def _scale(self, job: Any, parallelism: int) -> None:
+        if job.spec.parallelism != parallelism and not _end_of(job)[0]:
+            body = {"spec": {"parallelism": parallelism}}
+            with self._answering():
+                self._batch.patch_namespaced_job(job.metadata.name, self._namespace, body, _request_timeout=REQUEST_S)
+
+    def delete_job(self, name: str) -> None:
+        """Delete a Job with its pods and files, and wait until it is gone. Raises AddressError if this takes long."""
+        with self._answering():
+            self._batch.delete_namespaced_job(
+                name, self._namespace, propagation_policy="Foreground", _request_timeout=REQUEST_S
+            )
+        deadline = time.monotonic() + DELETED_S
+        while self._job(name) is not None:
+            if time.monotonic() > deadline:
+                raise AddressError(f"job {name} is still being deleted; kubectl describe job {name} says why")
+            pass_time(LOOK_S)
+
+    def look(self, name: str) -> JobState:
+        """Return the state of the Job.
+
+        Raises:
+            ExperimentError: somebody has deleted the Job.
+        """
+        job = self._job(name)
+        if job is None:
+            raise ExperimentError(f"job {name} was deleted; the same command makes it again")
+        selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/component=sweep"
+        with self._answering():
+            listed = self._core.list_namespaced_pod(
+                self._namespace, label_selector=selector, _request_timeout=REQUEST_S
+            )
+        pods = listed.items
+        ended, reason = _end_of(job)
+        running = [pod for pod in pods if pod.status.phase == "Running"]
+        failed = {str(pod.metadata.name): _last_words(pod) for pod in pods if pod.status.phase == "Failed"}
+        refused = next((failed[pod.metadata.name] for pod in pods if _exit_code(pod) in REFUSED), "")
+        stuck = refused or next(filter(None, map(hopeless, pods)), "")
+        return JobState(
+            uid=str(job.metadata.uid),
+            ended=ended,
+            reason=reason,
+            pods=len(running),
+            waits=progress(Seen(pods=[pod for pod in pods if pod.status.phase == "Pending"])).reasons,
+            hopeless="" if running or ended == "Complete" else stuck,
+            failed=failed,
+        )
+
+    # --- the reader ---------------------------------------------------------------------------
+
+    def has_reader(self, objects: SweepObjects, job_uid: str) -> bool:
+        """Return whether the pod that reads the results runs. A missing or ended pod is made anew.
+
+        Raises:
+            RunStoppedError: the pod cannot run. The message gives the reason.
+        """
+        document = objects.reader(job_uid)
+        name = document["metadata"]["name"]
+        pod = self._found(self._core.read_namespaced_pod, name)
+        if pod is None:
+            self._make_pod(document)
+        elif pod.status.phase in {"Failed", "Succeeded"}:
+            self.delete_reader(objects)
+        elif why := hopeless(pod):
+            raise RunStoppedError(f"the records cannot be read: {why}")
+        return pod is not None and pod.metadata.deletion_timestamp is None and is_ready(pod)
+
+    def _make_pod(self, document: Document) -> None:
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                self._core.create_namespaced_pod(self._namespace, document, _request_timeout=REQUEST_S)
+            except client.ApiException as error:
+                if error.status != CONFLICT:  # another command follows the sweep, too
+                    raise
+
+    def delete_reader(self, objects: SweepObjects) -> None:
+        """Delete the pod that reads the results, if it exists."""
+        self._found(self._core.delete_namespaced_pod, f"{objects.job_name}-reader", grace_period_seconds=0)
+
+    @contextmanager
+    def reader_address(self, objects: SweepObjects) -> Iterator[str]:
+        """Yield an address on this machine that leads to the reader."""
+        port = PodPort(self._configuration, self._namespace, f"{objects.job_name}-reader", READER_PORT)
+        with port.forwarded() as address:
+            yield address
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _job(self, name: str) -> Any:
+        return self._found(self._batch.read_namespaced_job, name)
+
+    def _found(self, call: Callable[..., Any], name: str, **options: Any) -> Any:
+        """Return what a call with a name returns; None if there is no such object."""
+        from kubernetes import client
+
+        with self._answering():
+            try:
+                return call(name, self._namespace, _request_timeout=REQUEST_S, **options)
+            except client.ApiException as error:
+                if error.status != NOT_FOUND:
+                    raise
+                return None
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Enter a block that calls the API. Raises AccountError, with the missing right, or AddressError."""
+        from kubernetes import client
+
+        with answering(self._configuration.host):
+            try:
+                yield
+            except client.ApiException as error:
+                if error.status != FORBIDDEN:
+                    raise
+                raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
+
+
+def _message(error: Any) -> str:
+    """Return the API's own sentence, which names the right."""
+    try:
+        return " ".join(str(json.loads(error.body)["message"]).split())[:300]
+    except (ValueError, TypeError, KeyError):
+        return f"{error.status} {error.reason}"
+
+
+def _own_labels(found: Any) -> dict[str, str]:
+    """Return the labels by which an object of ours is known, with the object's own values."""
+    keys = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
+    labels = found.metadata.labels or {}
+    return {key: str(labels.get(key)) for key in keys}
+
+
+def _end_of(job: Any) -> tuple[str, str]:
+    """Return Complete or Failed with the reason; empty texts for a Job at work."""
+    for found in job.status.conditions or []:
+        if found.type in {"Complete", "Failed"} and found.status == "True":
+            return str(found.type), " ".join(filter(None, (found.reason, found.message)))
+    return "", ""
+
+
+def _terminated(pod: Any) -> Any:
+    for status in pod.status.container_statuses or []:
+        if status.state.terminated is not None:
+            return status.state.terminated
+    return None
+
+
+def _exit_code(pod: Any) -> int | None:
+    ended = _terminated(pod)
+    return None if ended is None else int(ended.exit_code)
+
+
+def _last_words(pod: Any) -> str:
+    """Return why a pod failed: the last line of its container, or Kubernetes' reason."""
+    ended = _terminated(pod)
+    if ended is None:
+        return f"pod {pod.metadata.name}: {pod.status.reason or 'failed'} {pod.status.message or ''}".strip()
+    if ended.reason == "OOMKilled":
+        return f"pod {pod.metadata.name} used more memory than it may; give more --memory"
+    lines = [line for line in (ended.message or "").splitlines() if line and not line.startswith("{")]
+    said = lines[-1].removeprefix("error: ") if lines else f"{ended.reason} with exit code {ended.exit_code}"
+    return f"pod {pod.metadata.name}: {said[:400]}"

@@ -1,0 +1,78 @@
+"""Give the records of a sweep's folder to `fedstrata sweep --on kubernetes`, from a pod that has mounted the folder.
+
+`python -m emulator.sweep_jobs.reader FOLDER PORT` listens at the pod's own address 127.0.0.1, which only a port forward
+reaches. It answers two kinds of requests:
+
+- `/` is a JSON object: for each begun run, by its path in the folder, whether it is completed, and its failures.
+- `/RUN` is a tar archive with the record of a run.
+"""
+
+import json
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+OF_A_RECORD = ("*.json", "*.yaml", "*.csv", "models/*.safetensors")
+
+
+def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the begun runs of a sweep's folder by their paths: whether each is completed, and its failures."""
+    return {str(run.relative_to(folder)): _state(run, claim) for run, claim in _claimed(folder)}
+
+
+def _claimed(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the folder and the claim of each begun run."""
+    for claim in sorted(folder.glob("runs/**/.*.claim")):
+        yield claim.with_name(claim.name.removeprefix(".").removesuffix(".claim")), claim
+
+
+def _state(run: Path, claim: Path) -> dict[str, Any]:
+    failures: list[Any] = []
+    is_completed = False
+    with suppress(OSError, ValueError):
+        failures = [json.loads(line) for line in claim.read_text(encoding="utf-8").splitlines()]
+    with suppress(OSError, ValueError, AttributeError):
+        is_completed = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("status") == "completed"
+    return {"is_completed": is_completed, "failures": failures}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def __init__(self, folder: Path, *arguments: Any) -> None:
+        self._folder = folder
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:  # the name that the standard library calls
+        """Answer one request."""
+        runs: Mapping[str, Any] = begun_runs(self._folder)
+        path = unquote(self.path).removeprefix("/")
+        if path and path not in runs:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.end_headers()
+        if not path:
+            self.wfile.write(json.dumps(runs).encode())
+            return
+        run = self._folder / path
+        with tarfile.open(fileobj=self.wfile, mode="w|") as archive:
+            for pattern in OF_A_RECORD:
+                for file in sorted(run.glob(pattern)):
+                    archive.add(file, arcname=str(file.relative_to(run)), recursive=False)
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
+        """Log nothing."""
+
+
+def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
+    """Return the server of a sweep's folder at this address; port 0 for any."""
+    return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, folder))
+
+
+if __name__ == "__main__":
+    make_server(Path(sys.argv[1]), int(sys.argv[2])).serve_forever()

@@ -1,0 +1,110 @@
+"""The records of a sweep's folder in pods, fetched through the reader."""
+
+import http.client
+import json
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from emulator.runs.incoming import IncomingRecord
+from emulator.sweeps.claims import Failure
+from fedstrata.errors import AddressError, PayloadError
+
+TIMEOUT_S = 30.0
+PIECE_BYTES = 1 << 20
+MOST_BYTES = 64 << 20  # of the list of runs
+
+
+class _Reply:
+    """Read a reply. Its errors are of the connection, and not of files on this machine."""
+
+    def __init__(self, reply: http.client.HTTPResponse) -> None:
+        self._reply = reply
+
+    def read(self, size: int) -> bytes:
+        with _connected():
+            return self._reply.read(size)
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        raise AddressError(f"the reader does not answer: {error}") from None
+
+
+@contextmanager
+def _asked(address: str, path: str) -> Iterator[_Reply]:
+    with _connected():
+        reply = urlopen(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
+    with reply:
+        yield _Reply(reply)
+
+
+class BegunRuns:
+    """Hold what the reader says of the begun runs."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._said = said
+
+    @classmethod
+    def at(cls, address: str) -> "BegunRuns":
+        """Ask a reader.
+
+        Raises:
+            AddressError: the reader does not answer. PayloadError: it sends no list of runs.
+        """
+        with _asked(address, "") as reply:
+            content = reply.read(MOST_BYTES)
+        try:
+            said = json.loads(content)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise PayloadError("the reader sends no list of runs; delete its pod, and give the same command again")
+        return cls(said)
+
+    def is_completed(self, run: Path) -> bool:
+        """Return whether a run is completed."""
+        found = self._said.get(str(run))
+        return isinstance(found, dict) and found.get("is_completed") is True
+
+    def failure(self, run: Path) -> Failure | None:
+        """Return the last failure of a run; None if it never failed."""
+        found = self._said.get(str(run))
+        try:
+            last = found["failures"][-1]  # type: ignore[index]  # of another form, it is no failure
+            return Failure(reason=str(last["reason"]), seconds=float(last["seconds"]))
+        except (TypeError, KeyError, IndexError, ValueError):
+            return None
+
+
+def fetch_record(address: str, run: Path, folder: Path) -> None:
+    """Write the files of a run's record to a folder: all of them or none.
+
+    Raises:
+        AddressError: the reader does not answer, or breaks off. PayloadError: this is no record.
+        OutputError: the folder cannot be written.
+    """
+    with _asked(address, str(run)) as reply, IncomingRecord(folder) as incoming:
+        try:
+            with tarfile.open(fileobj=reply, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
+                for member in archive:
+                    _add(incoming, archive, member)
+        except tarfile.TarError as error:
+            raise AddressError(f"the reader broke off: {error}") from None
+        incoming.finish()
+
+
+def _add(incoming: IncomingRecord, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    source = archive.extractfile(member) if member.isfile() else None
+    if source is None:
+        raise PayloadError(f"{member.name[:100]!r} is no file; nothing of this record was kept")
+    incoming.add(member.name, b"")
+    while data := source.read(PIECE_BYTES):
+        incoming.add("", data)

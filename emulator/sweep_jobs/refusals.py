@@ -1,0 +1,111 @@
+"""The check of a sweep before its Job is made: whether pods have the files and the memory that its runs need."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from emulator.cluster.chart_values import CODE_BYTES_MAX
+from emulator.estimates.sizing import LPS_PROCESS_BYTES, MIB, device_memory, lps_memory
+from emulator.sweep_jobs.objects import HERE, JobRequest
+from emulator.sweeps.check import check_runs
+from emulator.sweeps.file import Sweep, SweepRun, sweep_of
+from fedstrata.datasets import load_dataset
+from fedstrata.errors import DataError, ExperimentError, PluginError
+from fedstrata.experiment import Experiment, LocalPartition
+from fedstrata.experiment.sections import PLUGIN
+from fedstrata.methods import make_method
+from fedstrata.streams.homes import lps_known
+
+MOST_LPS = 16  # if the method decides the number in the run
+GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured: a GPS, and the process of `fedstrata sweep`
+
+
+def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
+    """Check that pods can do all runs.
+
+    Raises:
+        ExperimentError: a run needs files of this machine or more memory, or the files are too large to send.
+        FedstrataError: a run's experiment does not fit its data. The message has the cell and seed.
+    """
+    size = sum(len(text.encode()) for text in files.values())
+    if size > CODE_BYTES_MAX:
+        raise ExperimentError(
+            f"the sweep's file and code have {size:,} bytes, and a ConfigMap holds {CODE_BYTES_MAX:,}; put code into "
+            "an image (--image), or split the sweep"
+        )
+    _check_text(sweep)
+    modules = None if request.image else {Path(name).stem for name in files}
+    places = {run.place: run for run in sweep.runs}
+    for run in places.values():
+        _check_files(run, modules)
+        _check_memory(run, request)
+    check_runs([run for run in sweep.runs if _has_data(run.experiment)])
+
+
+def _check_text(sweep: Sweep) -> None:
+    """Raise ExperimentError if the file names further files."""
+    try:
+        sweep_of(yaml.safe_load(sweep.text), name=sweep.name, where=f"{HERE}/{sweep.name}.yaml", beside=Path(HERE))
+    except ExperimentError as error:
+        raise ExperimentError(f"pods have no files of this machine: {error}; write the content into the file") from None
+
+
+def _check_files(run: SweepRun, modules: set[str] | None) -> None:
+    """Raise ExperimentError if a run needs a file of this machine. `modules` are the own modules in pods; None: any."""
+    experiment = run.experiment
+    if isinstance(experiment.partition, LocalPartition):
+        raise ExperimentError(f"{run.label}: partition.kind local is of boards; pods have no data of their own")
+    if experiment.data.folder is not None:
+        raise ExperimentError(
+            f"{run.label}: pods have no folder {experiment.data.folder} of this machine; published data sets are taken "
+            "from the folder data/ of the claim, or downloaded with data.download: true"
+        )
+    for text in _texts(experiment.model_dump(mode="json")):
+        if text.endswith(".safetensors"):
+            raise ExperimentError(f"{run.label}: pods have no file {text} of this machine; leave out model.weights")
+        if modules is not None and PLUGIN.match(text) and text.partition(":")[0].partition(".")[0] not in modules:
+            raise ExperimentError(
+                f"{run.label}: pods have no module of {text}; send its file with --code, or give an image that has it "
+                "with --image"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(each)
+
+
+def _check_memory(run: SweepRun, request: JobRequest) -> None:
+    """Raise ExperimentError if the devices of a run need more memory than a pod has. The message has the number that
+    fits.
+    """
+    experiment = run.experiment
+    try:
+        of_devices, of_lps = device_memory(experiment), lps_memory(experiment)
+    except (PluginError, DataError):  # pods may have what is missing here
+        return
+    lps_count = lps_known(experiment, make_method(experiment)) or min(MOST_LPS, experiment.device_count)
+    fixed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
+    fixed += min(request.cores, experiment.device_count) * of_devices.process
+    needed = fixed + experiment.device_count * of_devices.device
+    if needed > request.memory_mib * MIB:
+        fitting = max(0, (request.memory_mib * MIB - fixed) // of_devices.device)
+        raise ExperimentError(
+            f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, and "
+            f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; give more --memory, or use fedstrata up"
+        )
+
+
+def _has_data(experiment: Experiment) -> bool:
+    """Return whether the data set of an experiment is here. Pods may have data that this machine lacks."""
+    try:
+        load_dataset(experiment.data.model_copy(update={"download": False}))
+    except (DataError, PluginError):
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""A sweep on Kubernetes for the experimenter: make its Job, follow it, and fetch every record."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.cluster.chart_values import with_code
+from emulator.cluster.release import Release
+from emulator.sweep_jobs.api import JobState, SweepApi
+from emulator.sweep_jobs.objects import JobRequest, SweepObjects, job_name
+from emulator.sweep_jobs.records import BegunRuns, fetch_record
+from emulator.sweep_jobs.refusals import check
+from emulator.sweeps.claims import Claim
+from emulator.sweeps.file import Sweep, SweepRun
+from emulator.sweeps.folder import RoundStart, check_folder, completed_record, joined, standing
+from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
+from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
+from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
+from fedstrata.process.sleeping import pass_time
+
+LOOK_S = 2.0
+SILENT_LOOKS = 10  # of a reader, before it is told
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSweepRequest:
+    """Hold the request of the user."""
+
+    sweep: Sweep
+    out: Path
+    job: JobRequest
+    where: Release
+    code: Sequence[Path] = ()  # files of own code
+
+
+def sweep_on_kubernetes(
+    request: ClusterSweepRequest, display: SweepDisplay, tell: Callable[[str], None]
+) -> SweepOutcome:
+    """Let pods do the missing runs, fetch their records, and write the sweep's table, figure and page.
+
+    Raises:
+        FedstrataError: nothing was started because something is wrong, or the Job failed. The message gives the reason.
+        KeyboardInterrupt: a signal came. The Job goes on, and the same call follows it again.
+    """
+    sweep, out, began = request.sweep, request.out, time.monotonic()
+    files = _files(request)
+    check_folder(out)
+    wanted = [run for run in sweep.runs if standing(out / run.path, run.experiment) is not RoundStart.DONE]
+    check(sweep, files, request.job)
+    api = SweepApi(request.where)
+    objects = SweepObjects(
+        name=sweep.name, namespace=request.where.namespace, request=request.job, files=files,
+        is_shared=api.is_shared(request.job.claim),
+    )  # fmt: skip
+    with joined(out, sweep):
+        following = _Following(api, objects, out=out, wanted=wanted, display=display, tell=tell)
+        if wanted:
+            following.follow(Pace(waiting=wanted, done=len(sweep.runs) - len(wanted), jobs=request.job.parallelism))
+    cost = Cost(
+        runs=len(wanted), seconds=time.monotonic() - began, cpu_seconds=0.0,
+        cores=request.job.parallelism * request.job.cores,
+    )  # fmt: skip
+    results = written_results(sweep, out, wanted)
+    return SweepOutcome(results=results, failures=tuple(following.failures), cost=cost)
+
+
+def _files(request: ClusterSweepRequest) -> Mapping[str, str]:
+    """Return the files that pods read."""
+    code: Mapping[str, str] = with_code({}, request.code).get("code", {}).get("files", {})
+    return {f"{job_name(request.sweep.name).removesuffix('-sweep')}.yaml": request.sweep.text, **code}
+
+
+class _Following:
+    """Follow the Job of a sweep, and fetch each record once."""
+
+    def __init__(
+        self, api: SweepApi, objects: SweepObjects, *, out: Path, wanted: Sequence[SweepRun],
+        display: SweepDisplay, tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._api, self._objects, self._out = api, objects, out
+        self._waiting, self._display, self._tell = list(wanted), display, tell
+        self._told: set[str] = set()
+        self._silent = 0  # looks in a row without an answer of the reader
+        self.failures: list[tuple[SweepRun, FedstrataError]] = []
+
+    def follow(self, pace: Pace) -> None:
+        """Follow the Job up to its end.
+
+        Raises:
+            RunStoppedError: no pod of the Job can run, or the Job failed before all runs had ended.
+        """
+        name = self._objects.job_name
+        uid = self._api.ensure(self._objects, self._tell)
+        with ExitStack() as stack:
+            stack.callback(self._leave)
+            try:
+                with self._display.open(pace):
+                    state = self._follow(uid, pace)
+            except KeyboardInterrupt:
+                self._tell(
+                    f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
+                    f"--namespace {self._objects.namespace} ends it"
+                )
+                raise
+        if self._waiting:
+            if state.ended == "Complete":  # somebody has removed runs from the claim
+                self._api.delete_job(name)
+            said = next(iter(state.failed.values()), "")
+            raise RunStoppedError(
+                f"job {name} ended with {len(self._waiting)} runs missing: {state.reason or state.ended}"
+                f"{'; ' if said else ''}{said}; the same command goes on"
+            )
+
+    def _follow(self, uid: str, pace: Pace) -> JobState:
+        name = self._objects.job_name
+        while True:
+            state = self._api.look(name)
+            if state.hopeless:
+                self._api.delete_job(name)
+                raise RunStoppedError(f"no pod of job {name} can run, so it was deleted: {state.hopeless}")
+            for line in (*state.waits, *state.failed.values()):
+                self._tell_once(line)
+            has_pods = state.pods > 0 or state.ended  # else nothing is known of the image and of the claim
+            if has_pods and self._fetch(uid, pace, is_last=bool(state.ended)) and state.ended:
+                return state
+            pass_time(LOOK_S)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)
+
+    def _fetch(self, uid: str, pace: Pace, *, is_last: bool) -> bool:
+        """Fetch the new records. Return whether the reader gave all that there were."""
+        if not self._api.has_reader(self._objects, uid):
+            return False
+        try:
+            with self._api.reader_address(self._objects) as address:
+                begun = BegunRuns.at(address)
+                for run in [run for run in self._waiting if begun.is_completed(run.path)]:
+                    self._fetch_run(address, run, pace)
+        except AddressError as error:  # the reader is starting, or its node is lost, and it comes up on another
+            self._silent += 1
+            if self._silent == SILENT_LOOKS:
+                self._tell(str(error))
+            return False
+        self._silent = 0
+        for run in list(self._waiting) if is_last else []:
+            if failure := begun.failure(run.path):
+                self._end(run, pace, failure.seconds, RunStoppedError(failure.reason))
+        return True
+
+    def _fetch_run(self, address: str, run: SweepRun, pace: Pace) -> None:
+        from emulator.results.report import write_report
+
+        folder = self._out / run.path
+        claim = Claim.of(folder)
+        if claim is None:  # a sweep on this machine does the run; its record is the same
+            return
+        with claim:
+            fetch_record(address, run.path, folder)
+            standing(folder, run.experiment)
+            write_report(folder)
+        record = completed_record(folder)
+        seconds = record.summary.total_seconds or 0.0 if record else 0.0
+        self._end(run, pace, seconds, None)
+
+    def _end(self, run: SweepRun, pace: Pace, seconds: float, failure: FedstrataError | None) -> None:
+        folder = self._out / run.path
+        self._waiting.remove(run)
+        pace.ended_elsewhere(run, seconds)
+        if failure is not None:
+            self.failures.append((run, failure))
+        record = completed_record(folder) if failure is None else None
+        self._display.ended(run, RunEnd(failure=failure, record=record, folder=folder, seconds=seconds))
+
+    def _leave(self) -> None:
+        with suppress(AddressError):  # it ends by itself
+            self._api.delete_reader(self._objects)

@@ -1,0 +1,104 @@
+"""Claims on the runs of a sweep, so that several processes can share its folder.
+
+A claim is a lock of the kernel on a file beside the run's folder. The lock ends with its process, however the process
+ends. File systems of several machines keep such locks, too (NFS from version 4 on, CephFS, Lustre). The file has a line
+for each failure of the run.
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from fedstrata.errors import OutputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Hold the reason for which a run failed, and how long it took."""
+
+    reason: str
+    seconds: float
+
+
+class Claim:
+    """Hold a run until the block ends."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Return a claim on the run of this folder; None if another process has it.
+
+        Raises:
+            OutputError: the claim cannot be written, or the file system has no locks.
+        """
+        file = opened(_beside(folder))
+        if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return cls(file)
+        file.close()
+        return None
+
+    def note(self, failure: Failure) -> None:
+        """Add a failure of the run, for the other processes."""
+        self._file.write(json.dumps(asdict(failure)) + "\n")
+        self._file.flush()
+
+
+@contextmanager
+def turn_at(path: Path) -> Iterator[None]:
+    """Wait for the turn of this process to write a file, and hold the turn during the block. Raises OutputError."""
+    with opened(_beside(path)) as file:
+        is_locked(file, fcntl.LOCK_EX)
+        yield
+
+
+def failures(folder: Path) -> list[Failure]:
+    """Return the failures of the run in this folder, the earliest first."""
+    try:
+        lines = _beside(folder).read_text(encoding="utf-8").splitlines()
+        return [Failure(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError):  # no claim yet, or the disk was full
+        return []
+
+
+def opened(path: Path) -> IO[str]:
+    """Return a file, open for reading and writing at its end. It is made if it is missing.
+
+    Raises:
+        OutputError: the file cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write to {path.parent}: {error.strerror}; choose another folder") from None
+
+
+def is_locked(file: IO[str], kind: int) -> bool:
+    """Lock a file, and return whether this was possible. The lock ends when the file is closed.
+
+    Raises:
+        OutputError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, kind)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise OutputError(f"cannot lock {file.name}: {error.strerror}; choose a file system with locks") from None
+    return True
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.claim")

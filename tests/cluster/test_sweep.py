@@ -1,0 +1,149 @@
+"""A sweep in pods: the table of this machine, through an interruption and lost pods, and what is refused.
+
+FEDSTRATA_SHARED_FOLDER is a folder that all nodes see as theirs, if there is one. Without it, all pods run on one node.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client
+
+from tests.cluster.conftest import ROOT, Lab
+from tests.support.sweep_tables import without_bytes
+
+SHARED = os.environ.get("FEDSTRATA_SHARED_FOLDER", "")
+IMAGE = os.environ.get("FEDSTRATA_EMULATOR_IMAGE", "localhost/fedstrata/emulator:0.2.0")
+CLAIM = "runs"
+
+
+@pytest.fixture
+def claim(lab: Lab) -> Iterator[str]:
+    """A claim that all pods can mount."""
+    name = f"{CLAIM}-{uuid.uuid4().hex[:6]}"
+    spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    volume = None
+    if SHARED:
+        folder = Path(SHARED) / name
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+        volume = f"{lab.namespace}-{name}"
+        lab.core.create_persistent_volume({
+            "metadata": {"name": volume},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": str(folder)},
+            },
+        })  # fmt: skip
+        spec |= {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": volume}
+    lab.core.create_namespaced_persistent_volume_claim(lab.namespace, {"metadata": {"name": name}, "spec": spec})
+    yield name
+    if volume:
+        lab.core.delete_persistent_volume(volume)
+
+
+def sweep_file(folder: Path, name: str, seeds: int) -> Path:
+    """A sweep of two cells."""
+    cells = {
+        "one_shot": {"training.global_rounds": 2, "method.clusters": 1},
+        "random": {"training.global_rounds": 2, "method": {"name": "random", "clusters": 1}},
+    }
+    path = folder / f"{name}.yaml"
+    document = {"base": "digits", "seeds": list(range(seeds)), "cells": cells, "baseline": "random"}
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+class Command:
+    """`fedstrata sweep --on kubernetes`, and the lines that it prints."""
+
+    def __init__(self, lab: Lab, file: Path, out: Path, claim: str, *options: str) -> None:
+        words = ["sweep", str(file), "--out", str(out), "--on", "kubernetes", "--claim", claim, "--image", IMAGE]
+        words += ["--namespace", lab.namespace, "--json", *options]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "emulator", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
+        return found
+
+    def interrupt(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        return self.end(130)
+
+    def end(self, code: int = 0) -> str:
+        out, errors = self.process.communicate(timeout=500)
+        assert self.process.returncode == code, f"{out}\n{errors}"
+        return out + errors
+
+
+def here(lab: Lab, file: Path, out: Path) -> str:
+    """The same sweep on this machine; its table."""
+    lab.fedstrata("sweep", str(file), "--out", str(out), "--quiet", timeout_s=500)
+    return (out / "table.csv").read_text()
+
+
+def check_same(found: Path, expected: str) -> None:
+    (table, of_table), (wanted, of_wanted) = without_bytes((found / "table.csv").read_text()), without_bytes(expected)
+    assert table == wanted
+    assert of_table == pytest.approx(of_wanted, rel=1e-3)
+
+
+def sweep_pods(lab: Lab, job: str) -> list[Any]:
+    selector = f"app.kubernetes.io/instance={job},app.kubernetes.io/component=sweep"
+    return list(lab.core.list_namespaced_pod(lab.namespace, label_selector=selector).items)
+
+
+def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
+    lab: Lab, claim: str, tmp_path: Path
+) -> None:
+    file, out = sweep_file(tmp_path, "short", seeds=1), tmp_path / "out"
+    first = Command(lab, file, out, claim, "--parallelism", "1")
+    first.line()  # the first of two runs
+    assert "job short-sweep goes on" in first.interrupt()
+    assert len(list(out.glob("runs/*/*/summary.json"))) == 1
+    second = Command(lab, file, out, claim, "--parallelism", "1")
+    assert '"completed": 2' in second.end()
+    job = client.BatchV1Api().read_namespaced_job("short-sweep", lab.namespace)
+    assert job.status.conditions[0].type == "Complete"
+    check_same(out, here(lab, file, tmp_path / "here"))
+    assert (out / "runs" / "random" / "seed-0" / "report.html").stat().st_size > 10_000
+
+
+def test_what_cannot_work_is_refused_in_a_line(lab: Lab, claim: str, tmp_path: Path) -> None:
+    file, out = sweep_file(tmp_path, "refused", seeds=1), tmp_path / "out"
+    assert "has no claim nowhere" in Command(lab, file, out, "nowhere").end(2)
+    said = Command(lab, file, out, claim, "--image", "localhost/fedstrata/emulator:no-such-tag").end(4)
+    assert "no-such-tag" in said
+    assert "so it was deleted" in said
+
+
+LONG = pytest.mark.skipif(not os.environ.get("FEDSTRATA_LONG_SWEEP"), reason="ten minutes; set FEDSTRATA_LONG_SWEEP=1")
+
+
+@LONG
+def test_lost_pods_repeat_at_most_what_was_under_way(lab: Lab, claim: str, tmp_path: Path) -> None:
+    """24 runs, four at once. Two pods are lost, and the command is interrupted once."""
+    file, out = sweep_file(tmp_path, "long", seeds=12), tmp_path / "out"
+    command = Command(lab, file, out, claim, "--parallelism", "4")
+    done = [command.line()["folder"] for _ in range(4)]
+    for pod in [pod for pod in sweep_pods(lab, "long-sweep") if pod.status.phase == "Running"][:2]:
+        lab.core.delete_namespaced_pod(pod.metadata.name, lab.namespace, grace_period_seconds=0)
+    done.append(command.line()["folder"])
+    command.interrupt()
+    times = {folder: (Path(folder) / "summary.json").stat().st_mtime_ns for folder in done}
+    again = Command(lab, file, out, claim, "--parallelism", "4")
+    again.end()
+    assert {folder: (Path(folder) / "summary.json").stat().st_mtime_ns for folder in done} == times
+    check_same(out, here(lab, file, tmp_path / "here"))

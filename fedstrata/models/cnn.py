@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import ModelSettings
-from fedstrata.models.images import CONVOLUTIONS, SMALLEST, TwoConvolutions, image_shape
+from fedstrata.models.images import CONVOLUTIONS, SMALLEST, image_shape, two_convolutions
 from fedstrata.models.mlp import dense, dense_layers
 from fedstrata.models.model import Model
 
@@ -24,12 +24,12 @@ def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
     dense layers of 120 and 84. All clusters share the convolutions.
     """
     image = image_shape(info, "cnn", smallest=SMALLEST)
-    convolutions = TwoConvolutions(image=image, channels=(6, 16), kernel=5)
+    convolutions, size, features_of = two_convolutions(image, channels=(6, 16), kernel=5)
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    dense_part = dense_layers((convolutions.features, *hidden, info.outputs))
+    dense_part = dense_layers((size, *hidden, info.outputs))
     names = [layer.name for layer in dense_part]
 
     def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
-        return dense(weights, names, convolutions.outputs(weights, inputs))
+        return dense(weights, names, features_of(weights, inputs))
 
-    return Model.of_layers([*convolutions.layers, *dense_part], shared=CONVOLUTIONS, outputs=outputs)
+    return Model.of_layers([*convolutions, *dense_part], shared=CONVOLUTIONS, outputs=outputs)

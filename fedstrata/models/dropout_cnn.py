@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
 from fedstrata.experiment import ModelSettings
-from fedstrata.models.images import CONVOLUTIONS, SMALLEST, TwoConvolutions, image_shape
+from fedstrata.models.images import CONVOLUTIONS, SMALLEST, image_shape, two_convolutions
 from fedstrata.models.mlp import dense_layers
 from fedstrata.models.model import Model
 
@@ -29,22 +29,22 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
     quarter of the convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
     """
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
-    convolutions = TwoConvolutions(image=image, channels=(32, 64), kernel=3)
+    convolutions, size, features_of = two_convolutions(image, channels=(32, 64), kernel=3)
     hidden = HIDDEN if settings.hidden is None else settings.hidden
-    dense_part = dense_layers((convolutions.features, *hidden, info.outputs))
+    dense_part = dense_layers((size, *hidden, info.outputs))
     names = [layer.name for layer in dense_part]
 
     def outputs(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor", drop: "Drop") -> "torch.Tensor":
         from torch.nn.functional import linear
 
-        features = drop(convolutions.outputs(weights, inputs), OF_CONVOLUTIONS)
+        features = drop(features_of(weights, inputs), OF_CONVOLUTIONS)
         for name in names[:-1]:
             features = linear(features, weights[f"{name}.weight"], weights[f"{name}.bias"]).relu()
             features = drop(features, OF_HIDDEN)
         return linear(features, weights[f"{names[-1]}.weight"], weights[f"{names[-1]}.bias"])
 
     return Model.of_layers(
-        [*convolutions.layers, *dense_part],
+        [*convolutions, *dense_part],
         shared=CONVOLUTIONS,
         outputs=lambda weights, inputs: outputs(weights, inputs, lambda features, _: features),
         dropping=lambda weights, inputs, rng: outputs(

@@ -1,7 +1,6 @@
 """The parts of convolutional models: images that are large enough, and two convolutions with pooling."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fedstrata.datasets import DatasetInfo
@@ -16,47 +15,32 @@ UNPADDED_FROM = 32  # shorter side, in pixels
 SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 
 
-@dataclass(frozen=True, kw_only=True)
-class TwoConvolutions:
-    """Hold two convolutions of images, with ReLU and 2×2 max pooling after each.
+def two_convolutions(
+    image: tuple[int, int, int], channels: tuple[int, int], kernel: int
+) -> "tuple[list[Layer], int, Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]]":
+    """Return the layers of two convolutions, the number of features of an image, and the function to these features.
 
-    Images with a shorter side below 32 are padded at each convolution, so that it keeps their size.
+    ReLU and 2×2 max pooling follow each convolution. Images with a shorter side below 32 are padded at each.
     """
+    padding = 0 if min(image[1:]) >= UNPADDED_FROM else kernel // 2
+    layers = [
+        Layer(name=name, shape=(out, into, kernel, kernel))
+        for name, into, out in zip(CONVOLUTIONS, (image[0], channels[0]), channels, strict=True)
+    ]
+    height, width = image[1:]
+    for _ in CONVOLUTIONS:
+        height, width = ((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
 
-    image: tuple[int, int, int]
-    channels: tuple[int, int]
-    kernel: int
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers of the convolutions."""
-        return [
-            Layer(name=name, shape=(out, into, self.kernel, self.kernel))
-            for name, into, out in zip(CONVOLUTIONS, (self.image[0], self.channels[0]), self.channels, strict=True)
-        ]
-
-    @property
-    def features(self) -> int:
-        """The number of features of an image."""
-        height, width = self.image[1:]
-        for _ in CONVOLUTIONS:
-            height, width = ((side + 2 * self.padding - self.kernel + 1) // 2 for side in (height, width))
-        return self.channels[1] * height * width
-
-    @property
-    def padding(self) -> int:
-        """The padding at each side, in pixels."""
-        return 0 if min(self.image[1:]) >= UNPADDED_FROM else self.kernel // 2
-
-    def outputs(self, weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
-        """Return the features of images, shape (n, features)."""
+    def features(weights: "Mapping[str, torch.Tensor]", inputs: "torch.Tensor") -> "torch.Tensor":
         from torch.nn.functional import conv2d, max_pool2d
 
-        maps = inputs.reshape(-1, *self.image)
+        maps = inputs.reshape(-1, *image)
         for name in CONVOLUTIONS:
-            maps = conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=self.padding)
+            maps = conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=padding)
             maps = max_pool2d(maps.relu(), 2)
         return maps.flatten(1)
+
+    return layers, channels[1] * height * width, features
 
 
 def image_shape(info: DatasetInfo, model: str, *, smallest: int) -> tuple[int, int, int]:

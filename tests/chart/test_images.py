@@ -114,6 +114,16 @@ def test_all_three_are_built_with_the_first_builder_that_works_and_saved(machine
     assert calls[5] == f"docker save --output {tmp_path}/out/device-amd64.tar localhost/fedstrata/device:0.2.0"
 
 
+def test_the_emulator_image_is_made_from_the_device_image_of_the_same_name(machine: Path) -> None:
+    install(machine, "podman")
+    result = images(machine, "--registry", "r.example/lab", "--tag", "7", "emulator")
+    assert result.returncode == 0, result.stderr
+    device, emulator = (machine / "calls").read_text().splitlines()
+    assert " --file device/Dockerfile --tag r.example/lab/fedstrata/device:7 " in device
+    assert " --build-arg DEVICE=r.example/lab/fedstrata/device:7 --file emulator/Dockerfile " in emulator
+    assert "DEVICE=" not in device
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

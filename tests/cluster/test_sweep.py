@@ -123,8 +123,9 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
 
 def test_what_cannot_work_is_refused_in_a_line(lab: Lab, claim: str, tmp_path: Path) -> None:
     file, out = sweep_file(tmp_path, "refused", seeds=1), tmp_path / "out"
+    absent = "localhost/fedstrata/emulator:no-such-tag"
     assert "has no claim nowhere" in Command(lab, file, out, "nowhere").end(2)
-    said = Command(lab, file, out, claim, "--image", "localhost/fedstrata/emulator:no-such-tag").end(4)
+    said = Command(lab, file, out, claim, "--parallelism", "1", "--image", absent).end(4)
     assert "no-such-tag" in said
     assert "so it was deleted" in said
 

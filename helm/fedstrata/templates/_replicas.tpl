@@ -5,10 +5,20 @@
 {{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
 {{- end }}
 
+{{/* A tier's number of pods at the moment, where it is to stay because the run is over: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.replicasOfEnd" -}}
+{{- if and (fromJson (include "fedstrata.run" .root)).isOver .root.Values.gps.persistence.enabled -}}
+{{- with lookup "apps/v1" "StatefulSet" .root.Release.Namespace (printf "%s-%s" (include "fedstrata.fullname" .root) .component) }}{{ int .spec.replicas }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Number of LPS pods. Where only the GPS knows how many, it scales them itself, so an upgrade keeps what is there. */}}
 {{- define "fedstrata.lpsReplicas" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
-{{- if ne (toString $plan.lps) "auto" -}}
+{{- $kept := include "fedstrata.replicasOfEnd" (dict "root" . "component" "lps") -}}
+{{- if $kept -}}
+  {{- $kept -}}
+{{- else if ne (toString $plan.lps) "auto" -}}
   {{- int $plan.lps -}}
 {{- else -}}
   {{- if not (include "fedstrata.mayScale" .) -}}

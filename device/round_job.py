@@ -54,7 +54,9 @@ class Kept:
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the optimiser's state for each stream of trainings; empty if the device now has another model."""
+        """Return the optimiser's state for each series of trainings; empty if the device's model has changed since the
+        state was kept.
+        """
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
             if name.startswith(OPTIMISER) and self._kept_of is self._architecture:
@@ -280,8 +282,8 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """Return the arrays that the GPS sends to all devices with a model. Raises PayloadError for arrays that the method
-    has not declared.
+    """Return the arrays that came together with a model from the GPS, for all devices. Raises PayloadError for arrays
+    that the method has not declared.
     """
     if received.told is None:
         return {}

@@ -283,7 +283,9 @@ class DeviceWork:
         )
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
-        """Return the measurement of weights on the held-out examples, on the device's training examples, or on `on`."""
+        """Return the measurement of weights on the examples `on`. Without `on`, use the held-out examples or, with
+        `on_own`, the device's training examples.
+        """
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
         return Measurement(**(await self._host.bench.evaluate(job, self._group))._asdict())

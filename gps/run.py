@@ -29,7 +29,7 @@ from gps.hosting.reports import Reports
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
 from gps.journal.journal import Journal
-from gps.kubernetes.backend import Backend
+from gps.kubernetes.backend import Backend, Standing
 from gps.plans.asking import Asking, placed
 from gps.plans.keepers import Keeper
 from gps.plans.kept_model import KeptModel
@@ -151,6 +151,8 @@ class Run:
         self.news.tell()
         self.metrics.devices(self.roster.states())
         self.metrics.phase(self.phase)
+        done, rounds = self.rounds.global_round, self.experiment.training.global_rounds
+        self.backend.show(Standing(phase=self.phase, global_round=done, global_rounds=rounds, reason=self.reason))
 
     # --- changes ------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class Holding(Protocol):
         """Wait until all offered models are on disk, for a holding that keeps them there."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
-        """Apply the sums of an LPS round. The report has the row of this round."""
+        """Apply the sums of an LPS round to the models. `report` already has the row of this round."""
 
     async def upward(self, report: pb.ReportHeader) -> Upward:
         """Return what this LPS sends to the GPS at the end of a global round."""

@@ -71,10 +71,14 @@ def progress(seen: Seen) -> Progress:
 
 
 def current_pods(seen: Seen) -> list[Any]:
-    """Return the pods of the workloads that are neither being deleted nor of an earlier revision."""
+    """Return the pods of the tiers that are neither being deleted nor of an earlier revision."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
-    staying = [pod for pod in seen.pods if pod.metadata.owner_references and pod.metadata.deletion_timestamp is None]
-    return [pod for pod in staying if pod.metadata.uid not in left_out]
+    owned = [pod for pod in seen.pods if pod.metadata.owner_references and not _is_of_a_job(pod)]
+    return [pod for pod in owned if pod.metadata.deletion_timestamp is None and pod.metadata.uid not in left_out]
+
+
+def _is_of_a_job(pod: Any) -> bool:
+    return bool(pod.metadata.owner_references[0].kind == "Job")
 
 
 def outdated_pods(seen: Seen) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from emulator.commands import bench_device, certs, export, kubernetes, package, retime, sweep
+from emulator.commands import bench_device, certs, export, kubernetes, package, reproduce, retime, sweep
 from emulator.commands.options import Changes, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_USAGE, FedstrataError
@@ -162,6 +162,8 @@ def compare(
 
 for _command in (
     sweep.sweep,
+    reproduce.reproduce,
+    reproduce.verify,
     package.examples,
     package.schema,
     package.data,

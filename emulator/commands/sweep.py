@@ -148,21 +148,20 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
             "cores": cost.cores,
         })  # fmt: skip
         return
-    print_table = partial(_print_table, console, results.of.is_number)
-    print_table("Mean ± sample standard deviation over seeds", tables.means(results))
-    if results.sweep.baseline is not None:
-        print_table(f"Minus {results.sweep.baseline}, seed by seed", tables.differences(results))
-    if results.costs:
-        print_table(tables.COSTS_SAID, tables.costs(results))
+    show = partial(print_table, console, results.of.is_number)
+    show("Mean ± sample standard deviation over seeds", tables.means(results))
+    for title, given in tables.titled(results):
+        show(title, given)
     if cost.runs:
         busy = f", {cost.ratio:.2f} × their CPU time shared by {counted(cost.cores, 'core')}" if cost.ratio else ""
         console.print(f"{counted(cost.runs, 'run')} in {human_seconds(cost.seconds)}{busy}")
     console.print(f"tables  {out / 'table.csv'}, table.md\npage    {out / 'index.html'}", soft_wrap=True, markup=False)
 
 
-def _print_table(
+def print_table(
     console: "Console", is_number: Callable[[str], bool], title: str, given: tuple[list[str], list[list[str]]]
 ) -> None:
+    """Print a table that is never cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

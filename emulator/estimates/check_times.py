@@ -157,7 +157,9 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If LPSs ask devices, they begin when the model has arrived."""
+    """Return the times of each LPS round at each LPS. If LPSs put questions to devices, their rounds begin when the
+    model has arrived.
+    """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
         sent, (global_round, place) = {f"lps-{lps}": [each] for lps, each in enumerate(by_lps)}, divmod(number, rounds)

@@ -21,7 +21,7 @@ DEFAULT_ELEMENTS = 64  # of an own data set whose examples nobody has told the s
 LOCAL_EXAMPLES = 20_000  # of a board's own data, which nobody has told the size of
 # Examples of the published data sets, which every device process loads: one byte an element.
 PUBLISHED = {
-    "digits": 1_797, "fashion-mnist": 70_000, "emnist": 131_600,
+    "digits": 1_797, "fcube": 5_000, "fashion-mnist": 70_000, "emnist": 131_600,
     "cifar-10": 60_000, "cifar-100": 60_000, "svhn": 99_289,
 }  # fmt: skip
 LPS_PROCESS_BYTES = 96 * MIB

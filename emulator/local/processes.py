@@ -232,8 +232,8 @@ class Supervisor:
 
 
 def shorten(log: Path) -> None:
-    """Start a log that is too long again, and keep the old part in another file. The process continues to write at the
-    end.
+    """Move the content of a long log to another file, and empty the log. The process continues to write to the emptied
+    log.
     """
     with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
         if log.stat().st_size > LONGEST_LOG_BYTES:

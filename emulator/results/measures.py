@@ -1,18 +1,20 @@
 """The numbers that a sweep computes for each run, by column name."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
 from emulator.results.comparison import MEAN, Form
 from emulator.results.device_costs import bytes_in_all, bytes_until_grouped, bytes_until_nearly_final
+from emulator.results.fairness import jains_index, variance, worst_tenth
 from emulator.results.record import RunRecord
 from fedstrata.record.summary import Measured
 from fedstrata.tasks import Metric
 
 # names of tasks are in small letters
 ARI, DEVICES, RECEIVED, NEWCOMERS = "ARI", "Devices", "Received", "Newcomers"
+WORST_TENTH, VARIANCE, JAIN = "Worst tenth", "Variance", "Jain"
 INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 
@@ -61,9 +63,27 @@ class Measures:
             ),
         }
 
+    @cached_property
+    def fairness(self) -> Mapping[str, Measure]:
+        """Return the measures of how evenly devices are served."""
+        name, metric = self.metric.name, self.metric
+        squared = Form(factor=1e4, digits=1, unit="%²") if metric.is_percent else Form(unit=f"{metric.label}²")
+
+        def over_devices(values: Measured, _: RunRecord) -> list[float]:
+            return _known(values.devices.values())
+
+        tenth = self._of(f"worst_tenth_{name}", lambda *given: worst_tenth(over_devices(*given), metric))
+        spread = self._of(f"variance_{name}", lambda *given: variance(over_devices(*given)))
+        index = self._of(f"jains_index_{name}", lambda *given: jains_index(over_devices(*given)))
+        return {
+            WORST_TENTH: tenth,
+            VARIANCE: replace(spread, form=squared, higher_is_better=False),
+            JAIN: replace(index, form=Form(digits=3), higher_is_better=True),
+        }
+
     def named(self, name: str) -> Measure:
         """Return a number by its name. Any other name is the name of a true task."""
-        known = self.results.get(name) or COSTS.get(name)
+        known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 
     def _of(self, column: str, of: Callable[[Measured, RunRecord], float | None]) -> Measure:
@@ -76,7 +96,7 @@ class Measures:
 
     def is_number(self, heading: str) -> bool:
         """Return whether the column with this heading has numbers."""
-        return heading in ("seeds", ARI) or heading.endswith(("%", "MB", self.metric.label))
+        return heading in ("seeds", ARI, JAIN) or heading.endswith(("%", "²", "MB", self.metric.label))
 
 
 COSTS: Mapping[str, Measure] = {

@@ -8,7 +8,7 @@ from fedstrata.datasets.loading import PUBLISHED
 from fedstrata.datasets.published import Published, fetch_all, find_folder
 from fedstrata.errors import DataError
 
-SCIKIT_LEARN = "digits"
+SCIKIT_LEARN, DRAWN = "digits", "fcube"
 
 
 def fetch(name: str, folder: Path | None = None) -> str:
@@ -19,8 +19,10 @@ def fetch(name: str, folder: Path | None = None) -> str:
     """
     if name == SCIKIT_LEARN:
         return _digits()
+    if name == DRAWN:
+        return _drawn()
     if name not in PUBLISHED:
-        known = [SCIKIT_LEARN, *PUBLISHED]
+        known = [SCIKIT_LEARN, DRAWN, *PUBLISHED]
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise DataError(f"no published data set is called {name!r}; {hint}")
@@ -31,13 +33,17 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 def listing() -> list[str]:
     """Return one line per data set, which says whether it is on this machine."""
-    return [_digits(), *(_line(published()) for published in PUBLISHED.values())]
+    return [_digits(), _drawn(), *(_line(published()) for published in PUBLISHED.values())]
 
 
 def _line(published: Published) -> str:
     place = find_folder(published)
     name = published.name
     return f"{name} is in {place}" if place else f"{name} is not here: fedstrata data {name}"
+
+
+def _drawn() -> str:
+    return f"{DRAWN} is drawn by Fedstrata, and needs no files"
 
 
 def _digits() -> str:

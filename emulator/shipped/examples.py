@@ -12,7 +12,7 @@ from fedstrata.errors import ExperimentError
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """An experiment file, named after its file without the suffix."""
+    """Hold an experiment that comes with Fedstrata. Its name is the name of its file without the suffix."""
 
     name: str
     path: Path

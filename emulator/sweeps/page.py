@@ -14,7 +14,7 @@ from emulator.results.report.page import write_page
 from emulator.results.report.style import inline_svg
 from emulator.results.report.tables import Markup, html, table
 from emulator.results.report.virtual_time import Curve, metric_over_time, write_panels
-from emulator.sweeps import tables
+from emulator.sweeps import tables, worth
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import OutputError
@@ -33,6 +33,8 @@ def write_results(results: SweepResults, out: Path) -> None:
     figure, panels = figure_of(results), curves_of(results)
     try:
         (out / "table.md").write_text(tables.markdown(results), encoding="utf-8")
+        if gains := worth.gains_csv(results):
+            (out / "gains.csv").write_text(gains, encoding="utf-8", newline="")
         figure.write(out, "figure")
         if panels:
             write_panels(panels, results.of.metric, out, "time")
@@ -115,7 +117,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
         ),
         figure=_figure(figure),
         table=_table(results, "Mean ± sample standard deviation over seeds", tables.means(results)),
-        differences=Markup(f"{_differences(results)}{_costs(results)}"),
+        differences=Markup(f"{_differences(results)}{_fairness(results)}{_costs(results)}"),
         runs=_run_table(results),
         text=html(sweep.text),
     )
@@ -143,6 +145,14 @@ def _differences(results: SweepResults) -> Markup:
     return Markup(f"<section><h2>Differences</h2>{_table(results, caption, tables.differences(results))}</section>")
 
 
+def _fairness(results: SweepResults) -> Markup:
+    gained = worth.table(results)
+    found = [(tables.FAIRNESS_SAID, tables.fairness(results))] if results.fairness else []
+    found += [(tables.WORTH_SAID, gained)] if gained else []
+    caption = "Over the seeds that are done"
+    return Markup("".join(f"<section><h2>{t}</h2>{_table(results, caption, given)}</section>" for t, given in found))
+
+
 def _costs(results: SweepResults) -> Markup:
     if not results.costs:
         return Markup("")
@@ -163,19 +173,19 @@ def _run_table(results: SweepResults) -> Markup:
     link to the report.
     """
     sweep = results.sweep
-    by_place: dict[Place, list[SweepRun]] = {place: [] for place in sweep.places}
-    for run in sweep.runs:
-        by_place[run.place].append(run)
-    rows = [[*place.words, *(_link(results, run) for run in runs)] for place, runs in by_place.items()]
+    runs = {(run.place, run.seed): run for run in sweep.runs}
+    rows = [
+        [*place.words, *(_link(results, runs.get((place, seed))) for seed in sweep.seeds)] for place in sweep.places
+    ]
     head = [*results.head, *(f"seed {seed}" for seed in sweep.seeds)]
     return table(
         f"Mean {results.of.metric.name} of each run", head, rows, "." * (1 + len(sweep.axes)) + "1" * len(sweep.seeds)
     )
 
 
-def _link(results: SweepResults, run: SweepRun) -> Markup:
-    record = results.records.get((run.place, run.seed))
-    if record is None:
+def _link(results: SweepResults, run: SweepRun | None) -> Markup:
+    record = results.records.get((run.place, run.seed)) if run is not None else None
+    if run is None or record is None:
         return html(NO_VALUE)
     href = quote(f"{run.path.as_posix()}/report.html")
     return Markup(f'<a href="{href}">{html(measured(record.summary.mean, record.headline))}</a>')

@@ -47,6 +47,11 @@ class SweepResults:
         return (*self._there(self.of.results), *tasks)
 
     @cached_property
+    def fairness(self) -> tuple[str, ...]:
+        """Return the names of the measures of fairness over devices, if any run has them."""
+        return self._there(self.of.fairness)
+
+    @cached_property
     def costs(self) -> tuple[str, ...]:
         """Return the names of the costs in bytes, if any run has them."""
         return self._there(COSTS)
@@ -96,7 +101,7 @@ class SweepResults:
 
     @property
     def _measured(self) -> tuple[str, ...]:
-        return (*self.measures, *self.costs)
+        return (*self.measures, *self.fairness, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the measures that at least one run has."""

@@ -1,13 +1,16 @@
 """The tables of a sweep as text: means and spreads, differences to the baseline, and bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from emulator.console.units import NO_VALUE
 from emulator.results.comparison import Spread
+from emulator.sweeps import worth
 from emulator.sweeps.results import Difference, SweepResults
 
 COSTS_SAID = "Bytes that devices sent and received"
-Table = tuple[list[str], list[list[str]]]  # header, rows
+FAIRNESS_SAID = "Fairness over devices"
+WORTH_SAID = "Gain over training alone, device by device"
+Table = worth.Table
 
 
 def means(results: SweepResults) -> Table:
@@ -35,12 +38,33 @@ def differences(results: SweepResults) -> Table:
     return [*results.head, *_headings(results, names)], rows
 
 
+def fairness(results: SweepResults) -> Table:
+    """Return a table with a row per place: mean ± standard deviation of the measures of fairness over devices."""
+    return _spreads(results, results.fairness)
+
+
+def titled(results: SweepResults) -> list[tuple[str, Table]]:
+    """Return all tables that the records allow after the means, each with its title."""
+    baseline = results.sweep.baseline
+    found = [] if baseline is None else [(f"Minus {baseline}, seed by seed", differences(results))]
+    found += [(FAIRNESS_SAID, fairness(results))] if results.fairness else []
+    gained = worth.table(results)
+    found += [(WORTH_SAID, gained)] if gained else []
+    return [*found, *([(COSTS_SAID, costs(results))] if results.costs else [])]
+
+
 def markdown(results: SweepResults) -> str:
     """Return all tables as Markdown."""
-    text = _markdown(results, means(results))
-    if results.sweep.baseline is not None:
-        text += f"\nMinus {results.sweep.baseline}, seed by seed:\n\n{_markdown(results, differences(results))}"
-    return text + (f"\n{COSTS_SAID}:\n\n{_markdown(results, costs(results))}" if results.costs else "")
+    is_number = results.of.is_number
+    more = "".join(f"\n{title}:\n\n{as_markdown(given, is_number)}" for title, given in titled(results))
+    return as_markdown(means(results), is_number) + more
+
+
+def as_markdown(given: Table, is_number: Callable[[str], bool]) -> str:
+    """Return a table as Markdown. Columns of numbers are aligned to the right."""
+    head, rows = given
+    rule = ["---:" if is_number(name) else "---" for name in head]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))
 
 
 def _spreads(results: SweepResults, names: Sequence[str]) -> Table:
@@ -69,9 +93,3 @@ def _difference(results: SweepResults, difference: Difference | None, name: str)
     if difference is None or not difference.spread.count:
         return NO_VALUE
     return f"{_spread(results, difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"
-
-
-def _markdown(results: SweepResults, given: Table) -> str:
-    head, rows = given
-    rule = ["---:" if results.of.is_number(name) else "---" for name in head]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rows))

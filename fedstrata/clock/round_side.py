@@ -263,7 +263,9 @@ class PacedChild(ChildClock):
     """Allow calls the additional time that links take, and cut payloads into pieces that suit these links."""
 
     def __init__(self, links: TierLinks, child_id: str, *, payload_bytes: int = 0, children: int = 1) -> None:
-        """Set how many children share the link, and the size of the largest payload down and up in a round."""
+        """Set the child and its links. `children` is the number of children that share the link, and `payload_bytes`
+        the size of the largest payload down and up.
+        """
         self._links, self._index = links, links.index_of(child_id) or 0
         self.slowest_s = links.slowest_s(self._index, payload_bytes, children)
         self.piece_bytes = links.piece_bytes(self._index, UP)

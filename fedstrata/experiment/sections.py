@@ -19,7 +19,7 @@ from fedstrata.experiment.quantities import DeviceList
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-DATASETS = ("digits", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
+DATASETS = ("digits", "fcube", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
 MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
 Channels = Annotated[int, Field(ge=1, le=4096)]
@@ -58,8 +58,8 @@ class DataSettings(Settings):
     """The data set, and the folder of its files."""
 
     name: str = "digits"
-    """`digits`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own code as
-    `module:function`.
+    """`digits`, `fcube`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own
+    code as `module:function`.
     """
     folder: Path | None = None
     """Folder with the files, or the place for downloads, relative to the command's folder; without it the data set's

@@ -153,8 +153,8 @@ def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
 
 
 def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
-    """Return the angle in radians between two sets of vectors of length one, shapes (p, d) and (q, d); for `sum`, the
-    mean angle.
+    """Return the angle in radians that the option `angle` names, between two sets of vectors of length one, shapes (p,
+    d) and (q, d). For `sum`, return the sum divided by the number of vectors.
     """
     from scipy.linalg import subspace_angles
 

@@ -102,7 +102,7 @@ class FlowRow(OfRound):
     """Number of `examples` that the device trained on before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """Return the row as an `Exchanged` of the timeline."""
+        """Return the transfers and the work of the row. `busy_ns` is the time for which the child was busy."""
         work = pb.Work(
             examples=self.examples,
             busy_ns=busy_ns,

@@ -131,7 +131,9 @@ class CountingChannel:
 
 
 class CountingServer:
-    """Wrap a grpc.aio server while services are added, and count their messages as the parent of a link."""
+    """Wrap a grpc.aio server, so that the messages of services that are added are counted. This process is the parent
+    of the link.
+    """
 
     def __init__(self, server: grpc.aio.Server, meter: LinkMeter) -> None:
         self._server = server

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 
 from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
-from gps.kubernetes.backend import Backend
+from gps.kubernetes.backend import Backend, Standing
 
 
 class BackendCalls:
@@ -16,6 +16,7 @@ class BackendCalls:
         self._serving = serving
         self._journal = journal
         self._notes: set[asyncio.Task[None]] = set()
+        self._shown: Standing | None = None
 
     def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""
@@ -24,6 +25,12 @@ class BackendCalls:
     def label_pods(self) -> None:
         """Label each device's pod with the LPSs that serve its devices now."""
         self._soon(self._backend.label_pods(self._serving.pods()))
+
+    def show(self, standing: Standing) -> None:
+        """Show the operator how the run stands, if this has changed."""
+        if standing != self._shown:
+            self._shown = standing
+            self._soon(self._backend.show(standing))
 
     def tell(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event for the operator."""

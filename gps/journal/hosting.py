@@ -5,7 +5,7 @@ from gps.journal.plans import PlanTable
 
 
 class HostingTable:
-    """Hold the addresses of LPSs, and which changes there were of the LPSs of clusters."""
+    """Hold the addresses of LPSs, and each change of the LPS that serves a cluster."""
 
     def __init__(self, file: JournalFile, plans: PlanTable) -> None:
         self._file = file

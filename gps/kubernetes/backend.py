@@ -1,6 +1,17 @@
 """What the GPS asks of the system in which it runs: a number of LPSs, labels for pods, and Events."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Hold how a run stands, for the operator's eyes."""
+
+    phase: str
+    global_round: int
+    global_rounds: int
+    reason: str  # why the run has failed, or empty
 
 
 class Backend:
@@ -10,11 +21,16 @@ class Backend:
     program that started the GPS also starts the LPSs that the GPS's status names, and ends all processes.
     """
 
+    job = ""  # the Kubernetes Job that ends with the run
+
     async def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Label each pod, by name, with the LPSs of its devices."""
+        """Give each pod a label with the LPSs of its devices. `lps_ids` has these LPSs by the name of the pod."""
+
+    async def show(self, standing: Standing) -> None:
+        """Show the operator how the run stands."""
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event for the operator."""

@@ -1,4 +1,4 @@
-"""The GPS inside Kubernetes: it scales the StatefulSet of its LPSs, labels device pods and writes Events.
+"""The GPS inside Kubernetes: it scales StatefulSets, labels device pods and the run's Job, and writes Events.
 
 In this module each function makes one attempt. `gps.kubernetes.reconcile` repeats attempts until they succeed.
 """
@@ -13,7 +13,10 @@ from typing import Any
 
 from fedstrata.errors import ExperimentError
 from fedstrata.process.logs import EventLog
+from gps.kubernetes.backend import Standing
 
+PHASE, ROUND, REASON = "fedstrata.io/phase", "fedstrata.io/round", "fedstrata.io/reason"  # of the Job
+REASON_MAX = 1000  # characters
 LABEL = "fedstrata.io/lps"  # to look at: all of a pod's LPSs in one value
 LABEL_PREFIX = "lps.fedstrata.io/"  # to select by: one label for each of them
 LABEL_MAX = 63  # characters of a label's value
@@ -38,7 +41,15 @@ class KubernetesApi:
     """Call the API server with the pod's own service account."""
 
     def __init__(
-        self, *, namespace: str, statefulset: str, devices: str, pod_name: str, instance: str, log: EventLog
+        self,
+        *,
+        namespace: str,
+        statefulset: str,
+        devices: str,
+        pod_name: str,
+        instance: str,
+        log: EventLog,
+        job: str = "",
     ) -> None:
         self._namespace = namespace
         self._statefulset = statefulset
@@ -46,12 +57,13 @@ class KubernetesApi:
         self._pod_name = pod_name
         self._instance = instance
         self._log = log
+        self.job = job
         self._strangers: set[str] = set()
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
-        """Return the API of this pod, from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME and
-        FEDSTRATA_RELEASE.
+        """Return the API of this pod, from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME,
+        FEDSTRATA_RELEASE and FEDSTRATA_JOB.
         """
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
         namespace = os.environ.get("FEDSTRATA_NAMESPACE", "")
@@ -68,6 +80,7 @@ class KubernetesApi:
             pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
             instance=os.environ.get("FEDSTRATA_RELEASE", ""),
             log=log,
+            job=os.environ.get("FEDSTRATA_JOB", ""),
         )
 
     @cached_property
@@ -91,6 +104,18 @@ class KubernetesApi:
         from kubernetes import client
 
         return client.CoreV1Api(self._api)
+
+    @cached_property
+    def _batch(self) -> Any:
+        from kubernetes import client
+
+        return client.BatchV1Api(self._api)
+
+    def show(self, standing: Standing) -> None:
+        """Label the run's Job with phase and round, as in 3-of-8, and annotate it with the reason of a failure."""
+        labels = {PHASE: standing.phase, ROUND: f"{standing.global_round}-of-{standing.global_rounds}"}
+        body = {"metadata": {"labels": labels, "annotations": {REASON: standing.reason[:REASON_MAX] or None}}}
+        self._batch.patch_namespaced_job(self.job, self._namespace, body, _request_timeout=REQUEST_S)
 
     def scale_lps(self, replicas: int) -> bool:
         """Set the StatefulSet's replicas to this number. Return whether this was a change."""
@@ -176,6 +201,7 @@ class KubernetesApi:
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
             "label": "until then pods carry no LPS label",
+            "show": f"until then Job {self.job} has no labels of phase and round",
         }.get(what, "until then no Events are recorded")
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
-from gps.kubernetes.backend import Backend
+from gps.kubernetes.backend import Backend, Standing
 from gps.kubernetes.kubernetes_backend import KubernetesApi, Note
 
 NOTES_MAX = 100  # of those that could not be recorded yet, the latest are kept
@@ -31,6 +31,7 @@ class Pauses:
     longest_s: float = 10.0
     forbidden_s: float = 60.0
     look_again_s: float = 60.0
+    shown_s: float = 2.0  # at least between two labels of the Job, however short rounds are
 
 
 @dataclass
@@ -40,6 +41,7 @@ class _Wish:
     what: str
     attempt: Callable[[], None]
     is_once: bool = False  # not looked at again: by then it may be for another run to say
+    rest_s: float = 0.0  # after each attempt
     is_new: bool = True
     failures: int = 0
     changes: Changes = field(default_factory=Changes)
@@ -58,6 +60,7 @@ class Reconciler(Backend):
     ) -> None:
         """Set `release_after_s`, the time after a run's end at which its pods are stopped; None keeps them running."""
         self._api = api
+        self.job = api.job
         self._release_after_s = release_after_s
         self._log = log
         self._pauses = pauses or Pauses()
@@ -73,6 +76,11 @@ class Reconciler(Backend):
         """Give each pod the labels of its devices' LPSs, also later pods with the same name."""
         if lps_ids:
             self._want("label", partial(self._label, dict(lps_ids)))
+
+    async def show(self, standing: Standing) -> None:
+        """Let the run's Job say how the run stands."""
+        if self.job:
+            self._want("show", partial(self._api.show, standing), rest_s=self._pauses.shown_s)
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event with the present time, as soon as possible."""
@@ -95,10 +103,10 @@ class Reconciler(Backend):
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
 
-    def _want(self, what: str, attempt: Callable[[], None], *, is_once: bool = False) -> None:
+    def _want(self, what: str, attempt: Callable[[], None], *, is_once: bool = False, rest_s: float = 0.0) -> None:
         wish = self._wishes.get(what)
         if wish is None:
-            wish = self._wishes[what] = _Wish(what, attempt, is_once=is_once)
+            wish = self._wishes[what] = _Wish(what, attempt, is_once=is_once, rest_s=rest_s)
             self._jobs.append(asyncio.ensure_future(self._hold(wish)))
         wish.want(attempt)
 
@@ -108,6 +116,8 @@ class Reconciler(Backend):
             pause_s = await self._attempt(wish)
             if wish.is_once and not wish.failures:
                 return
+            if wish.rest_s:
+                await Changes().wait_until(lambda: False, wish.rest_s)
             await wish.changes.wait_until(lambda: wish.is_new, pause_s)
 
     async def _attempt(self, wish: _Wish) -> float:

@@ -44,7 +44,7 @@ class GlobalRounds:
         server: RoundServer,
         executor: Executor,
     ) -> None:
-        """Set the parts. `executor` has a single thread, which adds updates."""
+        """Set the objects that the rounds use. `executor` adds updates to the sums, in one thread."""
         self._experiment = experiment
         self._kept = kept
         self._keeper = kept.keeper

@@ -53,9 +53,10 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """Use `folder` for term 0. For each later term in which this LPS serves the cluster, use another folder.
+        """Set the folder for term 0. Each later term in which this LPS serves the cluster has a folder of its own.
 
-        `optimiser` changes the cluster's model by the mean update; without it the mean update is added.
+        The parameter `optimiser` changes the cluster's model by the mean update. If it is None, the mean update is
+        added.
         """
         self._first = folder
         self._home_id = home_id

@@ -34,20 +34,20 @@ def test_every_pod_has_the_restricted_profile(values: dict[str, Any]) -> None:
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
-    assert seen == {"gps", "lps", "device", "test"}
+    assert seen == {"gps", "lps", "device", "run", "test"}
 
 
 @pytest.mark.parametrize("values", CASES)
 def test_only_the_gps_has_a_token(values: dict[str, Any]) -> None:
     tokens = {component: spec["automountServiceAccountToken"] for component, spec, _ in pods(render(values))}
-    assert tokens == {"gps": True, "lps": False, "device": False, "test": False}
+    assert tokens == {"gps": True, "lps": False, "device": False, "run": False, "test": False}
 
 
 @pytest.mark.parametrize("values", CASES)
 def test_only_state_and_tmp_can_be_written(values: dict[str, Any]) -> None:
     for component, spec, _ in pods(render(values)):
         writable = {mount["name"] for mount in spec["containers"][0]["volumeMounts"] if not mount.get("readOnly")}
-        allowed = {"tmp"} if component == "test" else {"tmp", "state"}
+        allowed = {"tmp"} if component in {"run", "test"} else {"tmp", "state"}
         downloads = component == "device" and "download: true" in values["experiment"]
         assert writable == allowed | ({"data"} if downloads else set())
 
@@ -71,11 +71,13 @@ def test_no_image_is_latest_and_kubernetes_adds_no_variables(values: dict[str, A
 
 def test_the_gps_may_scale_its_lpss_label_pods_and_record_events_and_nothing_else() -> None:
     role = one(render(), "Role", "demo-fedstrata-gps")
+    (job,) = (item["metadata"]["name"] for item in render() if item["kind"] == "Job")
     assert role["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [job], "verbs": ["patch"]},
         {
             "apiGroups": ["apps"],
             "resources": ["statefulsets/scale"],
-            "resourceNames": ["demo-fedstrata-lps"],
+            "resourceNames": ["demo-fedstrata-lps", "demo-fedstrata-device"],
             "verbs": ["get", "patch"],
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -107,16 +109,20 @@ def test_only_pods_of_a_daemonset_whose_names_are_not_known_beforehand_let_the_g
 
 def test_of_devices_elsewhere_the_gps_may_label_the_pods_that_are_named() -> None:
     objects = render(values_of(CHART / "ci" / "gateway.yaml"))
-    patched = [rule for rule in one(objects, "Role", "demo-fedstrata-gps")["rules"] if rule["verbs"] == ["patch"]]
+    rules = one(objects, "Role", "demo-fedstrata-gps")["rules"]
+    patched = [rule for rule in rules if rule["verbs"] == ["patch"] and rule["resources"] == ["pods"]]
     assert [rule["resourceNames"] for rule in patched] == [
         ["demo-fedstrata-device-0", "demo-fedstrata-device-1", "camera"]
     ]
 
 
-def test_a_gps_that_gives_its_pods_back_may_scale_the_devices_too() -> None:
+def test_a_gps_that_keeps_its_pods_after_the_run_may_not_scale_the_devices() -> None:
+    def scaled(values: dict[str, Any]) -> Any:
+        return one(render(values), "Role", "demo-fedstrata-gps")["rules"][1]["resourceNames"]
+
+    assert scaled({"gps": {"releaseAfterSeconds": None}}) == ["demo-fedstrata-lps"]
+    assert scaled({"gps": {"releaseAfterSeconds": 300}}) == ["demo-fedstrata-lps", "demo-fedstrata-device"]
     objects = render({"gps": {"releaseAfterSeconds": 300}})
-    scale = one(objects, "Role", "demo-fedstrata-gps")["rules"][0]
-    assert scale["resourceNames"] == ["demo-fedstrata-lps", "demo-fedstrata-device"]
     gps = one(objects, "StatefulSet", "demo-fedstrata-gps")["spec"]["template"]["spec"]["containers"][0]
     env = {entry["name"]: entry.get("value") for entry in gps["env"]}
     assert env["FEDSTRATA_RELEASE_AFTER_S"] == "300"
@@ -148,7 +154,7 @@ def test_rights_can_be_withheld() -> None:
 
 def test_probes_ask_for_health_and_readiness_over_http() -> None:
     for component, spec, _ in pods(render()):
-        if component == "test":
+        if component in {"run", "test"}:
             continue
         container = spec["containers"][0]
         asked = {probe: container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")}

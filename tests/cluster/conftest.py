@@ -14,6 +14,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,17 @@ LONG = lasting(32)  # since a status takes one or two
 INSTANCE = "app.kubernetes.io/instance"
 # Small requests, so that the tests fit on a laptop; images are in the nodes already.
 VALUES: dict[str, Any] = {
-    "image": {"pullPolicy": os.environ.get("FEDSTRATA_PULL_POLICY", "Never")},
+    "image": {
+        "pullPolicy": os.environ.get("FEDSTRATA_PULL_POLICY", "Never"),
+        "tag": os.environ.get("FEDSTRATA_TAG", ""),
+    },
     # A volume only where a test needs one: a small cluster has no more than twenty.
-    "gps": {"nodeSelector": {"tier": "cloud"}, "persistence": {"enabled": False, "retain": "delete"}},
+    # LPSs and devices stay after a run, for tests that look at them.
+    "gps": {
+        "nodeSelector": {"tier": "cloud"},
+        "persistence": {"enabled": False, "retain": "delete"},
+        "releaseAfterSeconds": None,
+    },
     "lps": {"nodeSelector": {"tier": "edge"}, "persistence": {"enabled": False}},
     "device": {"nodeSelector": {"tier": "edge"}, "resources": {"requests": {"cpu": "10m", "memory": "128Mi"}}},
 }
@@ -63,7 +72,7 @@ class Lab:
     def __init__(self, namespace: str, folder: Path) -> None:
         self.namespace = namespace
         self.folder = folder
-        self.core, self.apps = client.CoreV1Api(), client.AppsV1Api()
+        self.core, self.apps, self.batch = client.CoreV1Api(), client.AppsV1Api(), client.BatchV1Api()
 
     def fedstrata(self, *arguments: str, code: int = 0, timeout_s: int = 300) -> str:
         """Run the command and check its exit code; gives what it said."""
@@ -111,6 +120,23 @@ class Lab:
         selector = f"{INSTANCE}={release},app.kubernetes.io/component={component}"
         found = self.core.list_namespaced_pod(self.namespace, label_selector=selector).items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
+
+    def job(self, release: str = "lab") -> Any:
+        """The Job of a release's run."""
+        (found,) = self.batch.list_namespaced_job(self.namespace, label_selector=f"{INSTANCE}={release}").items
+        return found
+
+    @contextmanager
+    def waiting(
+        self, condition: str, release: str = "lab", timeout_s: int = 400
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """`kubectl wait` for the release's run, which ends with 0 once the run has completed or failed."""
+        command = ["kubectl", "-n", self.namespace, "wait", f"--for=condition={condition}", f"--timeout={timeout_s}s"]
+        with subprocess.Popen([*command, "job", "-l", f"{INSTANCE}={release}"]) as wait:
+            try:
+                yield wait
+            finally:
+                wait.kill()
 
     def releases(self) -> set[str]:
         """The releases of Helm's in the namespace."""

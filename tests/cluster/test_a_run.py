@@ -1,6 +1,7 @@
 """From `fedstrata up` to `fedstrata down`: one digits run, seen from all sides."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ def record(lab: Lab) -> Path:
 def test_the_record_is_the_same_as_on_a_laptop_to_the_bit(record: Path, local_digits: Path) -> None:
     assert summary(record)["status"] == "completed"
     assert_same_result(record, local_digits)
+
+
+def test_kubectl_wait_returns_and_the_job_says_phase_and_round(lab: Lab, record: Path) -> None:
+    with lab.waiting("complete") as wait:
+        assert wait.wait(timeout=30) == 0
+    assert lab.job().status.succeeded == 1
+    deadline = time.monotonic() + 30
+    while lab.job().metadata.labels["fedstrata.io/phase"] != "completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert lab.job().metadata.labels["fedstrata.io/round"] == "8-of-8"
 
 
 def test_status_says_how_the_run_stands(lab: Lab, record: Path) -> None:
@@ -85,6 +97,7 @@ def test_uninstalling_leaves_nothing_of_ours(lab: Lab, record: Path) -> None:
     left = [
         *lab.apps.list_namespaced_stateful_set(where, **selector).items,
         *lab.apps.list_namespaced_daemon_set(where, **selector).items,
+        *lab.batch.list_namespaced_job(where, **selector).items,
         *lab.core.list_namespaced_service(where, **selector).items,
         *lab.core.list_namespaced_config_map(where, **selector).items,
         *lab.core.list_namespaced_secret(where, **selector).items,

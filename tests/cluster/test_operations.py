@@ -100,7 +100,7 @@ def test_a_hand_over_while_the_api_is_away_is_labelled_when_it_is_back(lab: Lab)
     with without_api(*gps_of(lab, "handed")):
         lab.apps.patch_namespaced_stateful_set_scale("handed-fedstrata-lps", lab.namespace, {"spec": {"replicas": 2}})
         _wait(lambda: len(lab.pods("lps", "handed")) == 2)
-        full = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": str(3 + len(before))}}}
+        full = {"metadata": {"name": "full"}, "spec": {"hard": {"pods": str(4 + len(before))}}}
         lab.core.create_namespaced_resource_quota(lab.namespace, full)  # so that lps-2 cannot come back
         _wait(lambda: _waits_for(lab, "handed") == [])
         time.sleep(AWAY_S)
@@ -182,6 +182,9 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     lab.up("experiments/digits.yaml", half, sets=sets, release="again")
     said = lab.here("collect", "--out", str(lab.folder / "failed"), "--quiet", release="again", code=4)
     assert "the quorum is 10" in said
+    with lab.waiting("failed", "again") as wait:
+        assert wait.wait(timeout=120) == 0  # before 1.29 the Job looks four times
+    assert "the quorum is 10" in lab.job("again").metadata.annotations["fedstrata.io/reason"]
     assert "--again --release again begins it anew" in said
     (device,) = (pod.metadata.name for pod in lab.pods("device", "again"))
     _wait(lambda: "run_stopped" in lab.core.read_namespaced_pod_log(device, lab.namespace))
@@ -194,7 +197,11 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     lab.here("up", "experiments/digits.yaml", *sets_given, "--values", str(path), "--again", release="again")
     lab.here("collect", "--out", str(lab.folder / "again"), "--quiet", release="again")
     assert summary(lab.folder / "again")["status"] == "completed"
+    with lab.waiting("complete", "again") as wait:
+        assert wait.wait(timeout=30) == 0
     _wait(lambda: lab.pods("device", "again") == [] and lab.pods("lps", "again") == [])
+    lab.here("up", "experiments/digits.yaml", *sets_given, release="again")  # the same run: its pods stay away
+    assert lab.pods("device", "again") == []
     assert lab.status("again")["phase"] == "completed"  # served all the same
     lab.here("down", release="again")
 

@@ -106,8 +106,10 @@ def test_a_release_that_is_changed_while_it_trains_completes_with_the_same_bits(
     lab.up("experiments/digits.yaml", ON_VOLUMES, sets=LONG, release=release)
     lab.wait_global_round(5, release)
     before = uids(lab, release)
-    change(lab, release)
-    check_replaced(lab, release, before)
+    with lab.waiting("complete", release) as wait:  # begun before the change, and for the same Job
+        change(lab, release)
+        check_replaced(lab, release, before)
+        assert wait.wait(timeout=REPLACED_S) == 0
     check_completes(lab, release, local_long_digits)
 
 

@@ -109,8 +109,6 @@ def test_a_table_has_its_methods_and_no_seed_that_was_tuned_on(name: str) -> Non
 PUBLISHED = {
     "one_shot": {"cifar-10"},
     "adaptive": {"cifar-100"},
-    "user_centric": {"emnist", "cifar-10"},
-    "fedtsdp": {"cifar-10"},
 }
 
 

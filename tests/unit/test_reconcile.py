@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -13,21 +14,25 @@ from kubernetes.client import ApiException
 from kubernetes.config import ConfigException, incluster_config
 
 from fedstrata.process.logs import EventLog
+from gps.kubernetes.backend import Standing
 from gps.kubernetes.kubernetes_backend import KubernetesApi, label_change, label_value
 from gps.kubernetes.reconcile import Note, Pauses, Reconciler
 
-QUICK = Pauses(first_s=0.001, longest_s=0.002, forbidden_s=0.001, look_again_s=0.001)
+QUICK = Pauses(first_s=0.001, longest_s=0.002, forbidden_s=0.001, look_again_s=0.001, shown_s=0.001)
 SLOW = Pauses(first_s=600, longest_s=600, forbidden_s=600, look_again_s=600)
 
 
 class FakeApi:
     """An API whose calls fail a number of times each; keeps what came through."""
 
+    job = "demo-1"
+
     def __init__(self, *, failures: int = 0, status: int = 503) -> None:
         self.replicas: list[int] = []
         self.labels: list[Mapping[str, Sequence[str]]] = []
         self.notes: list[Note] = []
-        self.attempts = {"scale": 0, "label": 0, "event": 0, "release": 0}
+        self.shown: list[Standing] = []
+        self.attempts = {"scale": 0, "label": 0, "event": 0, "release": 0, "show": 0}
         self.device_replicas: list[int] = []
         self._failures, self._status = failures, status
         self._loop = asyncio.get_running_loop()
@@ -57,6 +62,10 @@ class FakeApi:
         with self._attempt("label"):
             self.labels.append(lps_ids)
         return len(lps_ids)
+
+    def show(self, standing: Standing) -> None:
+        with self._attempt("show"):
+            self.shown.append(standing)
 
     def record(self, note: Note) -> None:
         with self._attempt("event"):
@@ -129,6 +138,44 @@ async def test_after_a_run_its_lpss_and_devices_are_given_back_the_devices_once(
     await wanted.close()
     assert api.device_replicas == [0]
     assert api.replicas[-1] == 0
+
+
+def after(rounds: int) -> Standing:
+    return Standing(phase="training", global_round=rounds, global_rounds=100, reason="")
+
+
+async def test_of_many_rounds_in_a_moment_the_job_shows_the_last_and_not_each() -> None:
+    api = FakeApi(failures=1)
+    wanted = Reconciler(api, EventLog("test"), QUICK)
+    for rounds in range(100):
+        await wanted.show(after(rounds))
+    await api.until(lambda: after(99) in api.shown)
+    await wanted.close()
+    assert set(api.shown) == {after(99)}
+
+
+async def test_a_gps_without_a_job_shows_nothing() -> None:
+    api = FakeApi()
+    api.job = ""
+    wanted = Reconciler(api, EventLog("test"), QUICK)
+    await wanted.show(after(1))
+    await wanted.scale_lps(1)
+    await api.until(lambda: bool(api.replicas))
+    await wanted.close()
+    assert api.attempts["show"] == 0
+
+
+def test_a_job_carries_phase_and_round_as_labels_and_the_reason_of_a_failure_as_an_annotation() -> None:
+    patched: list[Any] = []
+    log = EventLog("test")
+    api = KubernetesApi(namespace="lab", statefulset="", devices="", pod_name="", instance="", log=log, job="j")
+    api._batch = SimpleNamespace(patch_namespaced_job=lambda *words, **_: patched.append(words))
+    api.show(Standing(phase="failed", global_round=3, global_rounds=8, reason="the quorum is 10"))
+    api.show(after(4))
+    labels = {"fedstrata.io/phase": "failed", "fedstrata.io/round": "3-of-8"}
+    annotations = {"fedstrata.io/reason": "the quorum is 10"}
+    assert patched[0] == ("j", "lab", {"metadata": {"labels": labels, "annotations": annotations}})
+    assert patched[1][2]["metadata"]["annotations"] == {"fedstrata.io/reason": None}  # removes one that is there
 
 
 async def test_unless_told_a_run_keeps_its_pods() -> None:

@@ -23,6 +23,7 @@ def a_set(name: str = "lab-lps", *, wanted: int = 3, ready: int = 3, seen: int =
 def a_pod(
     name: str, *, owner: str = "lab-lps", revision: str = "new", ready: bool = True, going: bool = False,
     waiting: str = "", message: str = "", last: str = "", ended: str = "", unscheduled: str = "",
+    kind: str = "StatefulSet",
 ) -> Any:  # fmt: skip
     conditions = [SimpleNamespace(type="Ready", status=str(ready), message=None)]
     if unscheduled:
@@ -33,7 +34,7 @@ def a_pod(
     metadata = SimpleNamespace(
         name=name, uid=f"uid-{name}", labels={"controller-revision-hash": revision},
         deletion_timestamp="2026-01-01T00:00:00Z" if going else None,
-        owner_references=[SimpleNamespace(kind="StatefulSet", name=owner)] if owner else None,
+        owner_references=[SimpleNamespace(kind=kind, name=owner)] if owner else None,
     )  # fmt: skip
     return SimpleNamespace(
         metadata=metadata, status=SimpleNamespace(conditions=conditions, container_statuses=[container])
@@ -43,6 +44,12 @@ def a_pod(
 def a_warning(kind: str, name: str, message: str, *, reason: str = "FailedCreate", uid: str = "") -> Any:
     about = SimpleNamespace(kind=kind, name=name, uid=uid or f"uid-{name}")
     return SimpleNamespace(involved_object=about, message=message, reason=reason)
+
+
+def test_the_pod_of_the_runs_job_is_of_no_tier() -> None:
+    follower = a_pod("lab-1-x", owner="lab-1", kind="Job", waiting="ErrImagePull")
+    found = progress(Seen(sets=[a_set(wanted=1, ready=1)], pods=[a_pod("lab-lps-0"), follower]))
+    assert (found.ready, found.hopeless) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | 
 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
-    """Return v, the spread within labels of the median device. Answers come in blocks of devices."""
+    """Return v: the median over devices of each device's spread within its labels. Each item of `answers` has the
+    answers of several devices.
+    """
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
     return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
 

@@ -13,7 +13,9 @@
 - name: FEDSTRATA_AGAIN
   value: {{ . | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.gps.releaseAfterSeconds) }}
+- name: FEDSTRATA_JOB
+  value: {{ (fromJson (include "fedstrata.run" .)).name }}
+{{- if and (include "fedstrata.mayScale" .) (not (kindIs "invalid" .Values.gps.releaseAfterSeconds)) }}
 - name: FEDSTRATA_RELEASE_AFTER_S
   value: {{ int .Values.gps.releaseAfterSeconds | quote }}
 {{- if eq .Values.device.kind "StatefulSet" }}

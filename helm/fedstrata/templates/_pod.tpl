@@ -203,7 +203,7 @@ spec:
   {{- with $tier.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
-  {{- with $tier.priorityClassName }}
+  {{- with $tier.priorityClassName | default $root.Values.queue.priorityClass }}
   priorityClassName: {{ . }}
   {{- end }}
   terminationGracePeriodSeconds: {{ $tier.terminationGracePeriodSeconds }}

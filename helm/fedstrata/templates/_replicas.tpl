@@ -5,10 +5,20 @@
 {{- if or .Values.gps.rbac.create .Values.gps.serviceAccount.name }}true{{ end -}}
 {{- end }}
 
+{{/* A tier's number of pods at the moment, where it is to stay because the run is over: (dict "root" $ "component" "lps"). */}}
+{{- define "fedstrata.replicasOfEnd" -}}
+{{- if and (fromJson (include "fedstrata.run" .root)).isOver .root.Values.gps.persistence.enabled -}}
+{{- with lookup "apps/v1" "StatefulSet" .root.Release.Namespace (printf "%s-%s" (include "fedstrata.fullname" .root) .component) }}{{ int .spec.replicas }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Number of LPS pods. Where only the GPS knows how many, it scales them itself, so an upgrade keeps what is there. */}}
 {{- define "fedstrata.lpsReplicas" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
-{{- if ne (toString $plan.lps) "auto" -}}
+{{- $kept := include "fedstrata.replicasOfEnd" (dict "root" . "component" "lps") -}}
+{{- if $kept -}}
+  {{- $kept -}}
+{{- else if ne (toString $plan.lps) "auto" -}}
   {{- int $plan.lps -}}
 {{- else -}}
   {{- if not (include "fedstrata.mayScale" .) -}}
@@ -54,7 +64,7 @@
   {{- fail "device.kind DaemonSet has one device on each node: leave device.replicas, device.devicesPerPod and device.external out" -}}
   {{- end -}}
 {{- end -}}
-{{- if and (not $allElsewhere) (eq $data.type "none") (ne $plan.data "digits") (not (contains ":" $plan.data)) (not $plan.download) -}}
+{{- if and (not $allElsewhere) (eq $data.type "none") (not (has $plan.data (list "digits" "fcube"))) (not (contains ":" $plan.data)) (not $plan.download) -}}
 {{- fail (printf "experiment %s reads %s from files: set data.type to hostPath, claim or image, or data.download to true in the experiment" $plan.name $plan.data) -}}
 {{- end -}}
 {{- if and (eq $data.type "hostPath") (not $data.hostPath) }}{{ fail "data.type is hostPath: data.hostPath says which folder of the node, for instance /var/lib/fedstrata" }}{{ end -}}

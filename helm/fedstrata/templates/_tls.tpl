@@ -96,7 +96,7 @@
   # A pod sees its own key, and not those of its tier's other pods.
   subPathExpr: {{ include "fedstrata.tlsFolder" . }}
   {{- end }}
-{{- if ne .component "test" }}
+{{- if has .component (list "gps" "lps" "device") }}
 # Whose certificates count no more, as a whole volume: kubelet keeps it up to date whatever tls.follow says.
 - name: revoked
   mountPath: /revoked
@@ -130,12 +130,12 @@
       {{- end }}
   {{- else }}
   secret:
-    secretName: {{ include "fedstrata.tlsSecret" (dict "root" .root "who" (ternary "operator" .component (eq .component "test"))) }}
+    secretName: {{ include "fedstrata.tlsSecret" (dict "root" .root "who" (ternary "gps" "operator" (eq .component "gps"))) }}
     defaultMode: 0440
     items:
       {{- include "fedstrata.tlsItems" (dict "in" "") | nindent 6 }}
   {{- end }}
-{{- if ne .component "test" }}
+{{- if has .component (list "gps" "lps" "device") }}
 - name: revoked
   secret:
     secretName: {{ include "fedstrata.tlsSecret" (dict "root" .root "who" "revoked") }}
@@ -149,7 +149,7 @@
 {{/* Does a tier have certificates to mount? One whose devices are all elsewhere has no pods. */}}
 {{- define "fedstrata.hasTls" -}}
 {{- if include "fedstrata.tls" .root -}}
-{{- if has .component (list "gps" "test") }}true{{ else if (fromJson (include "fedstrata.tlsHolders" .)).holders }}true{{ end -}}
+{{- if has .component (list "gps" "run" "test") }}true{{ else if (fromJson (include "fedstrata.tlsHolders" .)).holders }}true{{ end -}}
 {{- end -}}
 {{- end }}
 

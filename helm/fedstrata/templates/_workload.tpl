@@ -10,6 +10,7 @@ metadata:
   namespace: {{ $root.Release.Namespace }}
   labels:
     {{- include "fedstrata.labels" . | nindent 4 }}
+    {{- include "fedstrata.queueLabel" $root | nindent 4 }}
 spec:
   {{- if eq $kind "StatefulSet" }}
   replicas: {{ .replicas }}

@@ -13,6 +13,7 @@ from typing import Any
 KINDS = {
     "ConfigMap": "v1",
     "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PersistentVolumeClaim": "v1",
     "Pod": "v1",

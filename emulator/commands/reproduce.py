@@ -1,0 +1,171 @@
+"""The commands for published tables and for what others have run: reproduce, verify."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emulator.commands.options import Output, with_groups
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from emulator.reproduce.verify import Verdict
+    from emulator.sweeps.sweep import SweepOutcome
+
+
+def _complete_table(incomplete: str) -> list[str]:
+    from emulator.reproduce.table import TABLES
+
+    return sorted(path.stem for path in TABLES.glob(f"{incomplete}*.yaml"))
+
+
+JOBS = typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
+
+
+@with_groups
+def reproduce(
+    *,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", autocompletion=_complete_table, help="A published table.")
+    ] = None,
+    is_list: Annotated[
+        bool, typer.Option("--list", help="List the tables with their values and an estimated time, and end.")
+    ] = False,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERNS", help="Run only these cells, such as fedavg,*/dirichlet. Separate by commas, or repeat."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Run only these seeds, separated by commas.")
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md; continue what is there."),
+    ] = Path("runs/reproduced"),
+    jobs: Annotated[int | None, JOBS] = None,
+    has_times: Annotated[bool, typer.Option("--times/--no-times", help="Say in the page how long runs took.")] = True,
+    output: Output,
+) -> None:
+    """Run a published table, and compare each value with the paper's; continue a stopped one."""
+    from rich.console import Console
+
+    from emulator.reproduce.reproduce import ReproduceRequest
+    from emulator.reproduce.reproduce import reproduce as do_reproduce
+    from emulator.sweeps.progress import make_display
+
+    console = Console(highlight=False)
+    if is_list:
+        _list(console)
+        return
+    if name is None:
+        raise typer.BadParameter("give the NAME of a published table, or --list for all names")
+    request = ReproduceRequest(
+        name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs, has_times=has_times
+    )
+    outcome = do_reproduce(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
+    _tell(outcome, request.out / name, console, is_json=output.is_json)
+    if outcome.failure is not None:
+        raise outcome.failure
+
+
+@with_groups
+def verify(
+    *,
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a sweep or table, or a tar of it.")],
+    cells: Annotated[int, typer.Option(min=0, metavar="N", help="Replay so many runs, drawn at random.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Draw by this seed.", show_default="a new one")
+    ] = None,
+    jobs: Annotated[int | None, JOBS] = None,
+    output: Output,
+) -> None:
+    """Check somebody's results: tables against records, and some runs against their replay, to the bit."""
+    import secrets
+
+    from rich.console import Console
+
+    from emulator.reproduce.bundle import opened
+    from emulator.reproduce.verify import verify as do_verify
+    from emulator.sweeps.progress import make_display
+
+    console = Console(highlight=False)
+    drawn_by = secrets.randbelow(1 << 31) if seed is None else seed
+    with opened(bundle) as found:
+        display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
+        verdict = do_verify(found, cells=cells, seed=drawn_by, display=display, jobs=jobs)
+    _tell_verdict(verdict, drawn_by, console, is_json=output.is_json)
+    if verdict.failure is not None:
+        raise verdict.failure
+
+
+def _split(given: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for each in given for word in each.split(",") if word.strip())
+
+
+def _numbers(given: str | None) -> tuple[int, ...]:
+    words = _split([given]) if given is not None else ()
+    if given is not None and not (words and all(word.isdecimal() for word in words)):
+        raise typer.BadParameter(f"--seeds {given}: give whole numbers from 0 up, separated by commas, such as 3,4,5")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _list(console: "Console") -> None:
+    from emulator.console.units import counted, human_seconds
+    from emulator.local.local import usable_cores
+    from emulator.reproduce.table import tables
+
+    cores = usable_cores()
+    for each in tables():
+        time = human_seconds(each.core_seconds / cores)
+        runs = f"{counted(len(each.values), 'value')}, {counted(len(each.sweep.runs), 'run')}, about {time}"
+        console.print(f"{each.name}: {runs}\n  {each.about.paper}. {each.about.source}", soft_wrap=True, markup=False)
+    console.print(f"Times are of {counted(cores, 'core')}, reckoned from examples and one core's time for each.")
+
+
+def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json: bool) -> None:
+    from emulator.commands.sweep import print_table
+    from emulator.reproduce.page import compared, comparison_rows
+    from emulator.reproduce.reproduce import PAGE, table_in
+    from emulator.runs.progress import print_json
+
+    table, results = table_in(folder), outcome.results
+    if is_json:
+        values = compared(table, results)
+        print_json({
+            "event": "table", "folder": str(folder), "values": len(values),
+            "compared": sum(each.ours is not None for each in values), "completed": len(results.records),
+            "verdicts": {each.place.label: each.verdict for each in values if each.ours is not None},
+        })  # fmt: skip
+        return
+    right = {"seeds", "theirs", "ours", "difference"}
+    print_table(console, right.__contains__, table.about.title, comparison_rows(table, results))
+    console.print(f"page    {folder.parent / PAGE}\ntables  {folder / 'index.html'}", soft_wrap=True, markup=False)
+
+
+def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json: bool) -> None:
+    from emulator.console.units import counted
+    from emulator.runs.progress import print_json
+    from fedstrata.process.quoting import printable
+
+    failure = verdict.failure
+    if is_json:
+        print_json({
+            "event": "verdict", "runs": verdict.complete, "seed": seed, "equal": failure is None,
+            "replayed": [each.run.label for each in verdict.replays], "reason": str(failure) if failure else None,
+        })  # fmt: skip
+        return
+    for each in verdict.replays:
+        other = (
+            "another kind of processor, so bits cannot be compared" if each.is_other_processor else "equal to the bit"
+        )
+        console.print(
+            printable(f"{each.run.label}: {'different' if each.faults else other}"), soft_wrap=True, markup=False
+        )
+    told = "do not follow" if verdict.faults else "follow"
+    console.print(
+        f"the tables {told} from the records of {counted(verdict.complete, 'run')}; cells drawn with --seed {seed}",
+        soft_wrap=True, markup=False,
+    )  # fmt: skip

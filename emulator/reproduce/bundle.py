@@ -1,0 +1,135 @@
+"""A bundle: the folder of a sweep or of a reproduced table, or a tar of it. It comes from strangers.
+
+Nothing in it is executed, and nothing outside it is read or written for it. Its experiments may use only Fedstrata's
+own data sets, models and methods.
+"""
+
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from emulator.reproduce.table import SECTION, TABLE
+from emulator.sweeps.file import Sweep, sweep_of
+from emulator.sweeps.folder import SWEEP
+from fedstrata.errors import DataError
+from fedstrata.experiment.yaml_files import read_yaml
+
+MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
+DEEPEST = 12  # folders within each other
+FILES = ("weights", "file", "folder")  # keys of an experiment that name files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """Hold an opened bundle."""
+
+    folder: Path
+    sweep: Sweep
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Bundle]:
+    """Yield a bundle. A tar is unpacked into a temporary folder, which is removed afterwards.
+
+    Raises:
+        DataError: the path holds no bundle, or a bundle that is not safe to open.
+    """
+    if path.is_dir():
+        yield Bundle(folder=path, sweep=_sweep(path))
+        return
+    with TemporaryDirectory(prefix="fedstrata-bundle-") as place:
+        folder = _unpacked(path, Path(place))
+        yield Bundle(folder=folder, sweep=_sweep(folder))
+
+
+def _sweep(folder: Path) -> Sweep:
+    """Return the sweep of a bundle. Each file is checked before it is parsed as an experiment.
+
+    Raises:
+        DataError: a file is missing or damaged, or needs something that is not in the bundle.
+    """
+    where = folder / SWEEP
+    document = _own(where)
+    if (folder / TABLE).exists():
+        _own(folder / TABLE)
+    sweep = sweep_of(document, name=folder.resolve().name, where=str(where), beside=folder)
+    for run in sweep.runs:
+        path = folder / run.path / "experiment.yaml"
+        if path.exists():
+            _refuse_foreign(_document(path), str(path))
+    return sweep
+
+
+def _own(path: Path) -> Mapping[str, Any]:
+    """Return the document of a sweep that brings no code and needs no other file. Raises DataError."""
+    document = _document(path)
+    _refuse_foreign({key: value for key, value in document.items() if key != SECTION}, str(path))
+    if not isinstance(document.get("base"), Mapping):
+        raise DataError(f"{path}: base must be the experiment itself, as `fedstrata sweep` writes it")
+    return document
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    if not path.is_file() or path.is_symlink():
+        raise DataError(
+            f"{path.parent} is no bundle: it has no {path.name}; give the folder of a sweep, or a tar of it"
+        )
+    if path.stat().st_size > MOST_TEXT:
+        raise DataError(f"{path} has more than {MOST_TEXT} bytes; a sweep file has some thousand")
+    try:
+        document = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(document, Mapping):
+        raise DataError(f"{path} must be a mapping of keys to values, not {type(document).__name__}")
+    return document
+
+
+def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
+    """Refuse own code and files of the maker, anywhere in a document. Raises DataError."""
+    if isinstance(node, Mapping):
+        for name, child in node.items():
+            _refuse_foreign(child, where, f"{key}.{name}" if key else str(name))
+    elif isinstance(node, list):
+        for child in node:
+            _refuse_foreign(child, where, key)
+    elif isinstance(node, str):
+        last = key.rpartition(".")[2]
+        if ":" in node:
+            raise DataError(f"{where}: {key} is {node!r:.80}: a bundle must not bring own code; nothing was run")
+        if last in FILES or (last == "name" and node == "folder"):
+            raise DataError(f"{where}: {key} is {node!r:.80}: a file of its maker; such a bundle cannot be replayed")
+
+
+def _unpacked(path: Path, place: Path) -> Path:
+    """Unpack a tar, and return the folder with the sweep: the tar's top, or its one folder."""
+    try:
+        with tarfile.open(path) as archive:
+            members = list(_checked(archive, path))
+            archive.extractall(place, members, filter="data")  # each member was checked
+    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+        said = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise DataError(f"cannot open the bundle {path}: {said}; give the folder of a sweep, or a tar of it") from None
+    if (place / SWEEP).exists():
+        return place
+    inner = [each for each in place.iterdir() if each.is_dir()]
+    return inner[0] if len(inner) == 1 else place
+
+
+def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of an archive. Raises DataError for one that is no plain file or folder within it."""
+    total = 0
+    for count, member in enumerate(archive, start=1):
+        name = PurePosixPath(member.name)
+        total += member.size
+        if name.is_absolute() or ".." in name.parts or len(name.parts) > DEEPEST:
+            raise DataError(f"{path}: {member.name!r:.120} leads out of the bundle; nothing was unpacked")
+        if not (member.isreg() or member.isdir()):
+            raise DataError(f"{path}: {member.name!r:.120} is a link or a device; a bundle has only files and folders")
+        if count > MOST_FILES or total > MOST_BYTES:
+            raise DataError(f"{path} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; give its folder")
+        yield member

@@ -1,0 +1,159 @@
+"""The page of a reproduced table: theirs and ours for each cell, what differs, fairness, hashes and versions."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from emulator.console.units import NO_VALUE, human_seconds
+from emulator.reproduce.table import PublishedTable, Value
+from emulator.results.comparison import Form, Spread
+from emulator.sweeps import tables
+from emulator.sweeps.file import Place
+from emulator.sweeps.results import SweepResults
+from fedstrata.record.summary import Summary
+
+WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
+DIGEST_SHOWN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Hold a published value beside ours, both in the paper's unit."""
+
+    place: Place
+    theirs: Value
+    ours: Value | None
+    seeds: int
+    rounding: float
+    """Largest error of a published value through rounding."""
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None else self.ours.mean - self.theirs.mean
+
+    @property
+    def verdict(self) -> str:
+        """Return whether ours is within two standard deviations of theirs, above or below.
+
+        The variance of a difference is the sum of both variances. A deviation that nobody knows is left out.
+        """
+        if self.ours is None or self.difference is None:
+            return NO_VALUE
+        known = [each for each in (self.theirs.deviation, self.ours.deviation) if each is not None]
+        if not known:
+            return UNJUDGED
+        if abs(self.difference) <= 2 * math.hypot(*known) + self.rounding:
+            return WITHIN
+        return ABOVE if self.difference > 0 else BELOW
+
+
+def compared(table: PublishedTable, results: SweepResults) -> list[Compared]:
+    """Return all published values of a table, each beside the mean over the seeds that are done."""
+    factor = Form.of(results.of.metric).factor
+    return [
+        Compared(
+            place=place, theirs=theirs, ours=_in_their_unit(own, factor), seeds=own.count,
+            rounding=0.5 * 10**-table.about.decimals,
+        )
+        for place, theirs in table.values.items()
+        for own in [results.spread(place, table.about.measure)]
+    ]  # fmt: skip
+
+
+def _in_their_unit(own: Spread, factor: float) -> Value | None:
+    if own.mean is None:
+        return None
+    return Value(mean=factor * own.mean, deviation=None if own.deviation is None else factor * own.deviation)
+
+
+def comparison_rows(table: PublishedTable, results: SweepResults) -> tuple[list[str], list[list[str]]]:
+    """Return the table of theirs and ours: head and rows."""
+    digits = table.about.decimals
+    rows = [
+        [
+            *each.place.words, str(each.seeds), _said(each.theirs, digits),
+            _said(each.ours, digits), _signed(each.difference, digits), each.verdict,
+        ]
+        for each in compared(table, results)
+    ]  # fmt: skip
+    return ["cell", *table.sweep.axes, "seeds", "theirs", "ours", "difference", "verdict"], rows
+
+
+def _said(value: Value | None, digits: int) -> str:
+    if value is None:
+        return NO_VALUE
+    spread = "" if value.deviation is None else f" ± {value.deviation:.{digits}f}"
+    return f"{value.mean:.{digits}f}{spread}"
+
+
+def _signed(value: float | None, digits: int) -> str:
+    return NO_VALUE if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def section(
+    table: PublishedTable, results: SweepResults, made_with: Mapping[str, str], *, has_times: bool = True
+) -> str:
+    """Return a table's part of the page as Markdown. Only its last lines depend on the machine."""
+    about = table.about
+    head, rows = comparison_rows(table, results)
+    right = {"seeds", "theirs", "ours", "difference"}
+    parts = [
+        f"## {about.title}\n\n{about.paper}. {about.source}.\n",
+        f"```\nfedstrata reproduce {table.name}\n```\n",
+        f"{_counts(compared(table, results))} The measure is `{results.of.named(about.measure).column}`.\n",
+        tables.as_markdown((head, rows), right.__contains__),
+        *_list("What differs", about.differs),
+        *_list("Remarks", about.remarks),
+        *(f"**{title}**\n\n{tables.as_markdown(found, results.of.is_number)}" for title, found in _fairness(results)),
+        f"**Runs**\n\n{tables.as_markdown(_runs(results, has_times=has_times), 'wall time'.__eq__)}",
+        *_list("Read in", about.read),
+        "Made with " + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
+    ]
+    return "\n".join([f"<!-- results of {table.name} -->\n", *parts, "<!-- end of results -->\n"])
+
+
+def _fairness(results: SweepResults) -> list[tuple[str, tables.Table]]:
+    wanted = (tables.FAIRNESS_SAID, tables.WORTH_SAID)
+    return [(title, given) for title, given in tables.titled(results) if title in wanted]
+
+
+def _counts(cells: list[Compared]) -> str:
+    found = Counter(each.verdict for each in cells)
+    said = [f"{found[verdict]} {verdict}" for verdict in (WITHIN, ABOVE, BELOW, UNJUDGED) if found[verdict]]
+    missing = [f"{found[NO_VALUE]} not run"] if found[NO_VALUE] else []
+    return f"Of {len(cells)} published values: {', '.join([*said, *missing])}."
+
+
+def _list(title: str, items: tuple[str, ...]) -> Iterator[str]:
+    if items:
+        yield f"**{title}**\n\n" + "".join(f"- {item}\n" for item in items)
+
+
+def _runs(results: SweepResults, *, has_times: bool) -> tuple[list[str], list[list[str]]]:
+    """Return a row per run with the digest of its models."""
+    rows = [
+        [
+            *run.place.words, str(run.seed),
+            *([human_seconds(record.summary.total_seconds)] if has_times else []),
+            f"`{models_digest(record.summary)[:DIGEST_SHOWN]}`",
+        ]
+        for run in results.sweep.runs
+        if (record := results.records.get((run.place, run.seed))) is not None
+    ]  # fmt: skip
+    return ["cell", *results.sweep.axes, "seed", *(["wall time"] if has_times else []), "models"], rows
+
+
+def models_digest(summary: Summary) -> str:
+    """Return one SHA-256 of all models of a run: those of clusters, and those that devices keep."""
+    digest = hashlib.sha256()
+    for kind, models in (("cluster", summary.model_sha256), ("device", summary.personal_sha256)):
+        for name, sha256 in sorted(models.items()):
+            digest.update(f"{kind} {name} {sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def _kernels(results: SweepResults) -> dict[str, str]:
+    found = sorted({kernel for record in results.records.values() for kernel in record.summary.kernels})
+    return {"kernels": " ".join(found)} if found else {}

@@ -1,0 +1,141 @@
+"""A published table run again: the missing runs, the sweep's tables, and the page of theirs and ours."""
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import yaml
+
+from emulator.reproduce.page import section
+from emulator.reproduce.table import TABLE, PublishedTable, find_table, load_table, selected
+from emulator.sweeps.folder import records_of
+from emulator.sweeps.page import write_results
+from emulator.sweeps.progress import SweepDisplay
+from emulator.sweeps.results import SweepResults
+from emulator.sweeps.sweep import SweepOutcome, SweepRequest, sweep
+from fedstrata.errors import ExperimentError, OutputError
+
+PAGE = "reproduced.md"
+SEED = re.compile(r"seed-(\d+)")
+INTRODUCTION = """# Reproduced tables
+
+<!-- results of all tables -->
+
+`ours` is the mean ± sample standard deviation over seeds. `within 2 sd` says that the difference is at most
+2 √(theirs² + ours²), of the known deviations. `models` is the beginning of a SHA-256 of all models of a run.
+
+<!-- end of results -->
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest:
+    """Hold the request of the user."""
+
+    name: str
+    out: Path  # the folder of all tables; this one has its own within
+    cells: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    jobs: int | None = None
+    has_times: bool = True
+
+
+def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
+    """Do the missing runs of a table, and write its page and the page of all tables in `request.out`.
+
+    The results are of all runs in the folder, also those of earlier calls.
+
+    Raises:
+        FedstrataError: nothing was started because something is wrong.
+        KeyboardInterrupt: a signal came. The same call continues.
+    """
+    folder = request.out / request.name
+    table = find_table(request.name)
+    table = table.with_seeds(_seeds(table.sweep.seeds, request.seeds, folder))
+    wanted = selected(table.sweep, request.cells, request.seeds or find_table(request.name).sweep.seeds)
+    outcome = sweep(SweepRequest(sweep=wanted, out=folder, jobs=request.jobs), display)
+    results = results_in(folder, table)
+    if results.records:
+        write_results(results, folder)
+    _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
+    _write(folder / PAGE, section(table, results, made_with(), has_times=request.has_times))
+    _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
+    return replace(outcome, results=results)
+
+
+def results_in(folder: Path, table: PublishedTable) -> SweepResults:
+    """Return the results of the completed runs in a folder, for the cells and seeds that have any."""
+    records = records_of(folder, table.sweep)
+    places = tuple(place for place in table.sweep.places if any(done == place for done, _ in records))
+    seeds = tuple(seed for seed in table.sweep.seeds if any(done == seed for _, done in records))
+    runs = tuple(run for run in table.sweep.runs if (run.place, run.seed) in records)
+    baseline = table.sweep.baseline if any(place.cell == table.sweep.baseline for place in places) else None
+    return SweepResults(
+        sweep=replace(table.sweep, places=places, seeds=seeds, runs=runs, baseline=baseline), records=records
+    )
+
+
+def table_in(folder: Path) -> PublishedTable:
+    """Return the published table that a folder's runs are of. Raises ExperimentError."""
+    return load_table(folder / TABLE)
+
+
+def made_with() -> Mapping[str, str]:
+    """Return the versions of what computes, the commit of a checkout, and the processor."""
+    said = {name: _version(name) for name in ("fedstrata", "torch", "numpy")}
+    commit = _commit()
+    where = {"commit": commit} if commit else {}
+    return {**said, **where, "Python": platform.python_version(), "processor": _processor()}
+
+
+def _seeds(own: Sequence[int], asked: Sequence[int], folder: Path) -> list[int]:
+    """Return the seeds of the file, of the request, and of runs that are in the folder already."""
+    found = {int(match[1]) for path in folder.glob("runs/**/seed-*") if (match := SEED.fullmatch(path.name))}
+    return list(dict.fromkeys([*own, *asked, *sorted(found)]))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this code is in; None for an installed wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    with suppress(OSError, subprocess.SubprocessError):
+        words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603  # no input
+        return done.stdout.strip()
+    return None
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()} ({os.cpu_count()} cores)"
+    return platform.processor() or platform.machine()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"cannot read {path}: {error}; remove the file") from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,185 @@
+"""A published table as a file: a sweep, the published value of each cell, and what differs from the paper."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from emulator.shipped.share import EXPERIMENTS
+from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import LocalPartition
+from fedstrata.experiment.messages import one_line
+from fedstrata.experiment.sections import Settings
+from fedstrata.experiment.yaml_files import read_yaml
+
+TABLES = EXPERIMENTS / "published"
+SECTION = "published"  # the key beside those of a sweep
+TABLE = "published.yaml"  # the file in the folder of a reproduced table
+NO_EXAMPLES = 1000  # of a device, if only its data say how many it has
+
+
+class Published(Settings):
+    """Hold the section `published` of a table's file."""
+
+    title: str
+    """Title of the table."""
+    paper: str
+    """Authors, title and year."""
+    source: str
+    """Number of the table in the paper, and its rows and columns that are here."""
+    read: tuple[str, ...] = Field(min_length=1)
+    """Places where values and settings were read."""
+    measure: str = "Mean"
+    """Column of a sweep's tables that the paper reports."""
+    decimals: int = Field(default=2, ge=0, le=6)
+    """Decimals of the published values."""
+    per_example_us: dict[str, float]
+    """By model, the microseconds in which one core trains an example: for the estimated time."""
+    differs: tuple[str, ...] = ()
+    """What differs from the paper in data or setting."""
+    remarks: tuple[str, ...] = ()
+    """What the published values say about each other, or about other papers."""
+    values: dict[str, Any] = Field(min_length=1)
+    """Published values by the choices of the axes, then by cell: a mean, or `[mean, standard deviation]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """Hold a published value, in the unit of the paper. Most are percentages."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable:
+    """Hold a published table."""
+
+    name: str
+    about: Published
+    sweep: Sweep
+    values: Mapping[Place, Value]
+    document: Mapping[str, Any]  # the file's content
+
+    @property
+    def core_seconds(self) -> float:
+        """The estimated seconds of all runs on one core."""
+        costs = self.about.per_example_us
+        return sum(_trained_examples(run) * costs[run.experiment.model.name] for run in self.sweep.runs) * 1e-6
+
+    def with_seeds(self, seeds: Sequence[int]) -> "PublishedTable":
+        """Return the table with other seeds."""
+        return _table({**self.document, "seeds": list(seeds)}, self.name, self.name)
+
+
+def tables() -> list[PublishedTable]:
+    """Return all tables that come with Fedstrata."""
+    return [load_table(path) for path in sorted(TABLES.glob("*.yaml"))]
+
+
+def find_table(name: str) -> PublishedTable:
+    """Return the table with this name. Raises ExperimentError with the nearest names if there is none."""
+    known = {path.stem: path for path in sorted(TABLES.glob("*.yaml"))}
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ExperimentError(f"no published table is called {name!r}; {hint}")
+    return load_table(known[name])
+
+
+def load_table(path: Path) -> PublishedTable:
+    """Return the table in a file.
+
+    Raises:
+        ExperimentError: the file cannot be read, has a value that is not allowed, or names a cell that is not there.
+    """
+    try:
+        document = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise ExperimentError(f"cannot read the table {path}: {said}") from None
+    except ValueError as error:
+        raise ExperimentError(f"{path} {error}") from None
+    return _table(document, path.stem, str(path))
+
+
+def _table(document: Any, name: str, where: str) -> PublishedTable:
+    if not isinstance(document, Mapping) or SECTION not in document:
+        raise ExperimentError(f"{where} has no section {SECTION}; a published table has one beside the keys of a sweep")
+    try:
+        about = Published.model_validate(document[SECTION])
+    except ValidationError as error:
+        said = one_line(error, lambda _: f"unknown key; there are {', '.join(Published.model_fields)}")
+        raise ExperimentError(f"{where}: {SECTION}: {said}") from None
+    sweep = sweep_of({k: v for k, v in document.items() if k != SECTION}, name=name, where=where, beside=TABLES)
+    missing = sorted({run.experiment.model.name for run in sweep.runs} - set(about.per_example_us))
+    if missing:
+        raise ExperimentError(f"{where}: per_example_us has no time of model {missing[0]}; add one")
+    values = dict(_values(about.values, sweep, where))
+    own = {**yaml.safe_load(sweep.text), SECTION: document[SECTION]}
+    return PublishedTable(name=name, about=about, sweep=sweep, values=values, document=own)
+
+
+def _values(given: Any, sweep: Sweep, where: str, choices: tuple[str, ...] = ()) -> Iterator[tuple[Place, Value]]:
+    """Yield the values by place, from mappings of choices to mappings of cells."""
+    if not isinstance(given, Mapping):
+        raise ExperimentError(f"{where}: values of {', '.join(choices)} must be a mapping of names, not {given!r:.80}")
+    for key, found in given.items():
+        if len(choices) < len(sweep.axes):
+            yield from _values(found, sweep, where, (*choices, str(key)))
+            continue
+        place = Place(cell=str(key), setting=tuple(zip(sweep.axes, choices, strict=True)))
+        if place not in sweep.places:
+            raise ExperimentError(f"{where}: values name {place.label}, which is not in the sweep; correct the name")
+        yield place, _value(found, f"{where}: {place.label}")
+
+
+def _value(given: Any, where: str) -> Value:
+    numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    if not 1 <= len(numbers) <= 2 or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+        raise ExperimentError(f"{where}: a value is a mean, or [mean, standard deviation], not {given!r:.80}")
+    return Value(mean=float(numbers[0]), deviation=float(numbers[1]) if len(numbers) == 2 else None)
+
+
+def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ()) -> Sweep:
+    """Return the part of a sweep with these cells and seeds; without any, all.
+
+    A pattern is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` stands for any text.
+
+    Raises:
+        ExperimentError: a pattern or seed is in no run.
+    """
+    names = {place: "/".join([place.cell, *(choice for _, choice in place.setting)]) for place in sweep.places}
+    for pattern in cells:
+        if not any(_fits(name, pattern) for name in names.values()):
+            raise ExperimentError(f"--cells {pattern}: no cell has this name; there are {', '.join(names.values())}")
+    places = [place for place, name in names.items() if not cells or any(_fits(name, p) for p in cells)]
+    runs = [run for run in sweep.runs if run.place in places and (not seeds or run.seed in seeds)]
+    return replace(
+        sweep,
+        places=tuple(places),
+        seeds=tuple(dict.fromkeys(run.seed for run in runs)),
+        baseline=sweep.baseline if any(place.cell == sweep.baseline for place in places) else None,
+        runs=tuple(runs),
+    )
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
+
+
+def _trained_examples(run: SweepRun) -> float:
+    """Return how many examples all devices of a run train on."""
+    experiment = run.experiment
+    partition, training = experiment.partition, experiment.training
+    most = NO_EXAMPLES if isinstance(partition, LocalPartition) else partition.most_examples or NO_EXAMPLES
+    share = training.participation
+    devices = experiment.device_count
+    asked = devices if share is None else min(devices, share if isinstance(share, int) else share * devices)
+    return asked * training.lps_rounds * training.trained_examples(most)

@@ -1,0 +1,64 @@
+"""How evenly a run serves its devices, and what each device gains over training alone.
+
+Worst tenth and variance: T. Li, M. Sanjabi, A. Beirami and V. Smith, *Fair Resource Allocation in Federated Learning*,
+ICLR 2020. Jain's index: R. Jain, D. Chiu and W. Hawe, *A Quantitative Measure of Fairness*, 1984.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+
+from emulator.results.record import RunRecord
+from fedstrata.tasks import Metric
+
+TENTH = 10
+
+
+def worst_tenth(values: Sequence[float], metric: Metric) -> float | None:
+    """Return the mean over the worst tenth of the devices, rounded up to whole devices."""
+    worst_first = sorted(values, reverse=not metric.higher_is_better)
+    return fmean(worst_first[: math.ceil(len(values) / TENTH)]) if values else None
+
+
+def variance(values: Sequence[float]) -> float | None:
+    """Return the variance over devices: the mean square of the distance to their mean."""
+    return pvariance(values) if values else None
+
+
+def jains_index(values: Sequence[float]) -> float | None:
+    """Return (Σx)² / (n Σx²): 1 if all devices have the same value, 1/n if one device has all. None for values below
+    0, and if all values are 0.
+    """
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares and min(values) >= 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """Hold the gain of each device over training alone. Positive is better, whatever the metric's direction."""
+
+    gains: Mapping[str, float]
+    """Gain by `SEED/DEVICE`."""
+
+    @property
+    def losing(self) -> int:
+        """The number of devices that would do better alone."""
+        return sum(gain < 0 for gain in self.gains.values())
+
+
+def worth(pairs: Iterable[tuple[RunRecord, RunRecord]]) -> Worth:
+    """Return the gains of runs over runs in which devices train alone. Each pair has the same seed."""
+    found = [(run.summary.seed, device, gain) for run, alone in pairs for device, gain in _gains(run, alone)]
+    return Worth(gains={f"{seed}/{device}": gain for seed, device, gain in found})
+
+
+def _gains(run: RunRecord, alone: RunRecord) -> list[tuple[str, float]]:
+    """Return the gain of each device that both runs have measured."""
+    sign = 1 if run.headline.higher_is_better else -1
+    together, by_itself = (_measured(each) for each in (run, alone))
+    return [(name, sign * (value - by_itself[name])) for name, value in together.items() if name in by_itself]
+
+
+def _measured(run: RunRecord) -> Mapping[str, float]:
+    return {name: value for name, value in run.summary.of_headline.devices.items() if value is not None}

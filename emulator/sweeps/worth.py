@@ -1,0 +1,74 @@
+"""The gain of devices over training alone, in a sweep with the method `local`: a table, and each device as CSV."""
+
+import csv
+import io
+from collections.abc import Iterator
+from statistics import fmean
+
+from emulator.results.comparison import Form
+from emulator.results.fairness import Worth, worth
+from emulator.results.record import RunRecord
+from emulator.sweeps.file import Place, SweepRun
+from emulator.sweeps.results import SweepResults
+
+ALONE = "local"  # the method of devices that train alone
+Table = tuple[list[str], list[list[str]]]  # header, rows
+Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the record of training alone
+
+
+def table(results: SweepResults) -> Table | None:
+    """Return a table with a row per place that has gains; None if no run trains alone on the same data."""
+    rows = _rows(results)
+    unit = Form.of(results.of.metric).unit
+    head = [f"Mean gain {unit}", f"Lowest gain {unit}", "Devices that lose %", "of devices"]
+    return ([*results.head, *head], rows) if rows else None
+
+
+def gains_csv(results: SweepResults) -> str | None:
+    """Return the gain of each device in each run as CSV; None if no run trains alone in the same setting."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*results.head, "seed", "device", "gain"])
+    count = 0
+    for run, record, alone in _pairs(results):
+        where = [*run.place.words, run.seed]
+        for name, gain in worth([(record, alone)]).gains.items():
+            writer.writerow([*where, name.partition("/")[2], gain])
+            count += 1
+    return text.getvalue() if count else None
+
+
+def _rows(results: SweepResults) -> list[list[str]]:
+    pairs: dict[Place, list[tuple[RunRecord, RunRecord]]] = {}
+    for run, record, alone in _pairs(results):
+        pairs.setdefault(run.place, []).append((record, alone))
+    found = ((place, worth(pairs[place])) for place in results.sweep.places if place in pairs)
+    form = Form.of(results.of.metric)
+    return [[*place.words, *_said(each, form)] for place, each in found if each.gains]
+
+
+def _said(each: Worth, form: Form) -> list[str]:
+    gains = list(each.gains.values())
+    shown = [form.said(number, None, sign="+") for number in (fmean(gains), min(gains))]
+    return [*shown, f"{100 * each.losing / len(gains):.1f}", f"{each.losing}/{len(gains)}"]
+
+
+def _pairs(results: SweepResults) -> Iterator[Pair]:
+    """Yield each run with the run of devices that train alone, on the same data and with the same seed."""
+    done = [
+        (run, results.records[key]) for run in results.sweep.runs if (key := (run.place, run.seed)) in results.records
+    ]
+    alone = {(run.place.setting, run.seed): (run, record) for run, record in done if _is_alone(run)}
+    for run, record in done:
+        other = alone.get((run.place.setting, run.seed))
+        if other is not None and not _is_alone(run) and _same_data(run, other[0]):
+            yield run, record, other[1]
+
+
+def _is_alone(run: SweepRun) -> bool:
+    return bool(run.experiment.method.name == ALONE)
+
+
+def _same_data(run: SweepRun, other: SweepRun) -> bool:
+    mine, theirs = run.experiment, other.experiment
+    return mine.data == theirs.data and mine.partition == theirs.partition

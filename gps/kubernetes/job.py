@@ -1,0 +1,65 @@
+"""`python -m gps.kubernetes.job`: wait for the end of a run, in the pod of the run's Job, and end as the run does."""
+
+import argparse
+import asyncio
+import os
+import sys
+from contextlib import suppress
+
+from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
+from fedstrata.process.logs import EventLog, configure_logs
+from fedstrata.process.sleeping import Backoff
+from fedstrata.rpc.client import CallError, plain_or_secure
+from fedstrata.trust.files import load_tls
+from fedstrata.trust.names import Name
+from fedstrata.v1 import gps_service_pb2 as pb
+from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
+
+WATCH_S = 600.0  # how long one call may follow the run; then another does
+
+
+def parse() -> argparse.Namespace:
+    """Return the options. FEDSTRATA_JOB names the Job."""
+    arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
+    arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
+    arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")
+    arguments.set_defaults(revoked=None)
+    return arguments.parse_args()
+
+
+async def follow(options: argparse.Namespace, job: str) -> int:
+    """Log the phases of a Job's run until its end. Return the exit code that the run has.
+
+    A GPS that is away, or that conducts the run of another Job, is asked again: it is about to be replaced.
+    """
+    log, backoff = EventLog("run"), Backoff()
+    phase = waits_for = ""
+    while True:
+        why = f"the GPS at {options.gps} has the run of another Job"
+        try:
+            async with plain_or_secure(options.gps, load_tls(options, Name("operator"))) as channel:
+                async for status in RunServiceStub(channel).WatchRun(
+                    pb.WatchRunRequest(), timeout=WATCH_S, wait_for_ready=True
+                ):
+                    if status.job != job:
+                        break
+                    if status.phase != phase:
+                        phase, waits_for = status.phase, ""
+                        log.info("phase", run_id=status.run_id, phase=phase)
+                    if phase == "completed":
+                        return EXIT_OK
+                    if phase == "failed":
+                        print(f"error: {status.reason}", file=sys.stderr)
+                        return EXIT_RUN_FAILED
+        except (CallError, CertificateError, NotServedError) as error:
+            why = " ".join(str(error.details() if isinstance(error, CallError) else error).split())
+        if why != waits_for:
+            log.info("gps_away", reason=why)
+        waits_for = why
+        await backoff.pause()
+
+
+if __name__ == "__main__":
+    configure_logs()
+    with suppress(KeyboardInterrupt):
+        sys.exit(asyncio.run(follow(parse(), os.environ.get("FEDSTRATA_JOB", ""))))

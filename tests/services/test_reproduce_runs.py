@@ -1,0 +1,157 @@
+"""`fedstrata reproduce` and `fedstrata verify` with real processes, on a table of digits that takes seconds."""
+
+import json
+import shutil
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from emulator.commands import main as cli
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts the processes of a run")
+
+DOCUMENT: dict[str, Any] = {
+    "published": {
+        "title": "Tiny", "paper": "A. Author, Paper", "source": "Table 1", "read": ["page 2: left"],
+        "per_example_us": {"mlp": 10}, "differs": ["Everything."], "values": {"fedavg": [10, 200], "fedprox": 0},
+    },
+    "base": {
+        "name": "tiny", "data": {"name": "digits"}, "method": "fedavg",
+        "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20},
+        "training": {"global_rounds": 1, "lps_rounds_per_global_round": 1},
+    },
+    "seeds": [3, 4],
+    "cells": {"local": {"method": "local"}, "fedavg": {}, "fedprox": {"method": "fedprox"}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the table after two calls: fedavg and local with seed 3, then fedavg with seed 4."""
+    place = tmp_path_factory.mktemp("reproduce")
+    (place / "tables").mkdir()
+    (place / "tables" / "tiny.yaml").write_text(yaml.safe_dump(DOCUMENT, sort_keys=False), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("emulator.reproduce.table.TABLES", place / "tables")
+        words = ["reproduce", "tiny", "--out", str(place / "out"), "--quiet"]
+        assert cli.execute([*words, "--cells", "fedavg,local", "--seeds", "3"]) == 0
+        first = place / "out" / "tiny" / "runs" / "fedavg" / "seed-3" / "summary.json"
+        written = first.stat().st_mtime_ns
+        assert cli.execute([*words, "--cells", "fedavg", "--seeds", "4"]) == 0
+        assert first.stat().st_mtime_ns == written
+    return place / "out" / "tiny"
+
+
+def test_the_page_has_all_runs_of_both_calls(done: Path) -> None:
+    page = (done / "reproduced.md").read_text(encoding="utf-8")
+    assert "| fedavg | 2 | 10.00 ± 200.00 |" in page
+    assert "Of 2 published values: 1 within 2 sd, 1 not run." in page
+    assert "Gain over training alone" in page
+    assert page in (done.parent / "reproduced.md").read_text(encoding="utf-8")
+    assert (done / "index.html").exists()
+
+
+def verified(bundle: Path, capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capfd.readouterr()
+    code = cli.execute(["verify", str(bundle), "--seed", "2", "--quiet", *words])
+    told = capfd.readouterr()
+    assert "Traceback" not in told.err
+    return code, told.out + told.err
+
+
+def test_replayed_runs_of_a_tar_are_equal_to_the_bit(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bundle.tar"
+    with tarfile.open(path, "w") as archive:
+        archive.add(done, arcname="tiny")
+    code, told = verified(path, capfd, "--cells", "1")
+    assert code == 0, told
+    assert "fedavg, seed 4: equal to the bit" in told
+    assert "the tables follow from the records of 3" in told
+
+
+def changed(done: Path, tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:
+    """A copy of the bundle with one file changed."""
+    copy = tmp_path / "falsified"
+    shutil.copytree(done, copy)
+    path = copy / name
+    before = path.read_text(encoding="utf-8")
+    path.write_text(change(before), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != before
+    return copy
+
+
+def better(text: str) -> str:
+    """A summary with a higher accuracy everywhere, also in the mean."""
+    summary = json.loads(text)
+    for key in ("accuracy", "device_accuracy"):
+        summary[key] = dict.fromkeys(summary[key], 0.99)
+    return json.dumps(summary)
+
+
+def other_hash(text: str) -> str:
+    summary = json.loads(text)
+    summary["model_sha256"] = dict.fromkeys(summary["model_sha256"], "ab" * 32)
+    return json.dumps(summary)
+
+
+SUMMARY = "runs/fedavg/seed-4/summary.json"
+
+
+@pytest.mark.parametrize(
+    "falsified",
+    [
+        ("table.csv", lambda text: text.replace("fedavg,mean_accuracy,2,0", "fedavg,mean_accuracy,2,1"),
+         "table.csv: fedavg: mean_accuracy has '1."),
+        ("table.md", lambda text: text.replace("| fedavg | 2 |", "| fedavg | 9 |"), "table.md: the records give"),
+        ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "the row | fedavg | 2 | 10.00"),
+        ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md: the records give the row"),
+        (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
+    ],
+)  # fmt: skip
+def test_a_falsified_table_is_found_without_a_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], falsified: tuple[str, Callable[[str], str], str]
+) -> None:
+    name, change, said = falsified
+    code, told = verified(changed(done, tmp_path, name, change), capfd, "--cells", "0")
+    assert (code, said in told) == (3, True), told
+
+
+def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = changed(done, tmp_path, SUMMARY, better)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
+        from emulator.reproduce.page import section
+        from emulator.reproduce.reproduce import made_with, results_in, table_in
+        from emulator.sweeps.page import write_results
+
+        results = results_in(bundle, table_in(bundle))
+        write_results(results, bundle)
+        (bundle / "reproduced.md").write_text(section(table_in(bundle), results, made_with()), encoding="utf-8")
+    assert verified(bundle, capfd, "--cells", "0")[0] == 0
+    code, told = verified(bundle, capfd, "--cells", "1")
+    assert code == 3
+    assert "fedavg, seed 4: accuracy.lps-0 is 0.99" in told
+
+
+def test_bad_input_is_one_line(done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for words, code, said in (
+        (["verify", str(tmp_path / "none")], 3, "give the folder of a sweep"),
+        (["reproduce"], 2, "give the NAME of a published table"),
+        (["reproduce", "tinny"], 2, "no published table is called 'tinny'"),
+        (["reproduce", "fedbench-fcube", "--seeds", "three", "--out", str(tmp_path)], 2, "--seeds three"),
+        (["reproduce", "fedbench-fcube", "--cells", "fedall", "--out", str(tmp_path)], 2, "--cells fedall"),
+    ):
+        capfd.readouterr()
+        assert cli.execute(words) == code
+        told = capfd.readouterr().err.strip()
+        assert said in told
+        assert "\n" not in told

@@ -1,0 +1,134 @@
+"""Bundles from strangers: what is opened, and what is refused in one line before anything runs."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from emulator.reproduce.bundle import opened
+from emulator.sweeps.folder import SWEEP
+from fedstrata.errors import DataError, FedstrataError
+
+BASE = {"name": "tiny", "partition": {"kind": "iid", "devices": 2, "examples_per_device": 20}, "method": "fedavg"}
+
+
+def folder(tmp_path: Path, base: Any = BASE, **keys: Any) -> Path:
+    place = tmp_path / "bundle"
+    place.mkdir()
+    (place / SWEEP).write_text(yaml.safe_dump({"base": base, "seeds": [3], **keys}), encoding="utf-8")
+    return place
+
+
+def tar_of(place: Path, more: Callable[[tarfile.TarFile], None] = lambda _: None) -> Path:
+    path = place.parent / "bundle.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(place, arcname="bundle")
+        more(archive)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(FedstrataError) as raised, opened(path):
+        pass
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("pack", [lambda place: place, tar_of])
+def test_a_folder_and_a_tar_of_it_are_a_bundle(tmp_path: Path, pack: Callable[[Path], Path]) -> None:
+    with opened(pack(folder(tmp_path))) as found:
+        assert [run.label for run in found.sweep.runs] == ["base, seed 3"]
+
+
+def test_the_temporary_folder_of_a_tar_is_removed(tmp_path: Path) -> None:
+    with opened(tar_of(folder(tmp_path))) as found:
+        unpacked = found.folder
+    assert not unpacked.exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({**BASE, "method": "evil:Method"}, "method is 'evil:Method': a bundle must not bring own code"),
+        ({**BASE, "data": {"name": "evil:load", "input_shape": [2]}}, "data.name is 'evil:load'"),
+        ({**BASE, "model": {"name": "mlp", "weights": "/etc/passwd"}}, "model.weights is '/etc/passwd': a file of its"),
+        ({**BASE, "data": {"name": "folder", "input_shape": [2]}}, "data.name is 'folder'"),
+        ("digits", "base must be the experiment itself"),
+    ],
+)
+def test_own_code_and_files_of_the_maker_are_refused(tmp_path: Path, base: Any, said: str) -> None:
+    assert said in refusal(folder(tmp_path, base))
+
+
+def test_own_code_in_a_cell_in_a_run_and_in_the_published_table_is_refused(tmp_path: Path) -> None:
+    place = folder(tmp_path, cells={"a": {"method": "evil:Method"}})
+    assert "cells.a.method is 'evil:Method'" in refusal(place)
+    (place / SWEEP).write_text(yaml.safe_dump({"base": BASE, "seeds": [3]}), encoding="utf-8")
+    run = place / "runs" / "base" / "seed-3"
+    run.mkdir(parents=True)
+    (run / "experiment.yaml").write_text(yaml.safe_dump({**BASE, "task": "evil:Task"}), encoding="utf-8")
+    assert "experiment.yaml: task is 'evil:Task'" in refusal(place)
+    (run / "experiment.yaml").unlink()
+    table = {"published": {"read": ["https://x"]}, "base": {**BASE, "method": "evil:Method"}, "seeds": [3]}
+    (place / "published.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
+    assert "published.yaml: base.method is 'evil:Method'" in refusal(place)
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.TarFile], None]:
+    def add(archive: tarfile.TarFile) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, "/etc/passwd"
+        archive.addfile(info, io.BytesIO(b""))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (member("../outside"), "'../outside' leads out of the bundle; nothing was unpacked"),
+        (member("/etc/outside"), "'/etc/outside' leads out of the bundle"),
+        (member("/".join("abcdefghijklmn")), "leads out of the bundle"),
+        (member("link", tarfile.SYMTYPE), "'link' is a link or a device"),
+        (member("hard", tarfile.LNKTYPE), "'hard' is a link or a device"),
+        (member("pipe", tarfile.FIFOTYPE), "'pipe' is a link or a device"),
+    ],
+)
+def test_a_tar_that_leads_out_is_refused(tmp_path: Path, more: Callable[[tarfile.TarFile], None], said: str) -> None:
+    assert said in refusal(tar_of(folder(tmp_path), more))
+
+
+def test_a_tar_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator.reproduce.bundle.MOST_BYTES", 10)
+    assert "more than 100000 files or 0 GB" in refusal(tar_of(folder(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "give the folder of a sweep, or a tar of it"),
+        (b"no tar", "cannot open the bundle"),
+    ],
+)
+def test_what_is_no_bundle_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "bundle.tar"
+    if content is not None:
+        path.write_bytes(content)
+    assert said in refusal(path)
+
+
+def test_an_empty_folder_is_no_bundle(tmp_path: Path) -> None:
+    assert "is no bundle: it has no sweep.yaml" in refusal(tmp_path)
+
+
+def test_a_sweep_file_that_is_not_yaml_or_too_long_is_refused(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    (place / SWEEP).write_text("a: [", encoding="utf-8")
+    assert "is not YAML" in refusal(place)
+    (place / SWEEP).write_text("a" * (5 << 20), encoding="utf-8")
+    with pytest.raises(DataError, match="a sweep file has some thousand"), opened(place):
+        pass

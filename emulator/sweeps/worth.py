@@ -1,4 +1,4 @@
-"""The gain of devices over training alone, in a sweep with the method `local`: a table, and each device as CSV."""
+"""The gain of devices over devices that train alone, in a sweep that has both: a table, and each device as CSV."""
 
 import csv
 import io
@@ -10,8 +10,8 @@ from emulator.results.fairness import Worth, worth
 from emulator.results.record import RunRecord
 from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
+from fedstrata.methods import Reach, make_method
 
-ALONE = "local"  # the method of devices that train alone
 Table = tuple[list[str], list[list[str]]]  # header, rows
 Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the record of training alone
 
@@ -66,7 +66,8 @@ def _pairs(results: SweepResults) -> Iterator[Pair]:
 
 
 def _is_alone(run: SweepRun) -> bool:
-    return bool(run.experiment.method.name == ALONE)
+    method = make_method(run.experiment)
+    return all(channel.reach is Reach.DEVICE for channel in method.channels(method.facts.model))
 
 
 def _same_data(run: SweepRun, other: SweepRun) -> bool:

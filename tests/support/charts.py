@@ -12,7 +12,9 @@ from helm_python import Chart, _native
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "fedstrata"
 VARIANTS = sorted((CHART / "ci").glob("*.yaml"))
-EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if "sweeps" not in path.parts)
+EXPERIMENTS = sorted(
+    path for path in (ROOT / "experiments").rglob("*.yaml") if not {"sweeps", "published"} & {*path.parts}
+)
 OLDEST, NEWEST = "v1.20.2", "v1.37.0"
 
 MADE_BY_UP = {"tls": {"mode": "generated"}}  # what `fedstrata up` chooses where nothing is said

@@ -29,7 +29,10 @@ def experiment(*overrides: str) -> Experiment:
 
 def method(devices: int, *, seed: int = 0, **options: object) -> FedFomo:
     training = TrainingSettings(global_rounds=1, lps_rounds_per_global_round=1)
-    return FedFomo.of({"name": "fedfomo", **options}, Facts(device_count=devices, seed=seed, training=training))
+    return FedFomo(
+        FedFomo.Options.model_validate({"name": "fedfomo", **options}),
+        Facts(device_count=devices, seed=seed, training=training),
+    )
 
 
 def f32(*values: float) -> Flat:

@@ -41,7 +41,9 @@ def method(**options: Any) -> FedTsdp:
         training=TrainingSettings(global_rounds=3, lps_rounds_per_global_round=1),
         make_model=lambda: build_model(ModelSettings(hidden=(2,)), INFO),
     )  # fmt: skip
-    return FedTsdp.of({"name": "fedtsdp", "batch": BATCH, "sketch": SKETCH, **options}, facts)
+    return FedTsdp(
+        FedTsdp.Options.model_validate({"name": "fedtsdp", "batch": BATCH, "sketch": SKETCH, **options}), facts
+    )
 
 
 def experiment(*overrides: str) -> Experiment:

@@ -27,7 +27,7 @@ training: {global_rounds: 2, lps_rounds_per_global_round: 1}
 
 
 def made(**options: Any) -> Flux:
-    return Flux.of({"name": "flux", **options}, FACTS)
+    return Flux(Flux.Options(name="flux", **options), FACTS)
 
 
 def answers_of(descriptors: list[NDArray[Any]], planned: int) -> Answers:

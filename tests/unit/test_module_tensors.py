@@ -338,7 +338,7 @@ def test_a_built_in_model_takes_no_settings_of_modules() -> None:
 def test_a_method_knows_which_tensors_train() -> None:
     facts = Facts(device_count=2, make_model=lambda: build_model(settings(), INFO))
     assert facts.trainable.size == facts.layout.size - 32
-    assert FedAvg.of({"name": "fedavg"}, facts).channels(facts.model)[0].tensors == facts.layout
+    assert FedAvg(FedAvg.Options(name="fedavg"), facts).channels(facts.model)[0].tensors == facts.layout
 
 
 @pytest.mark.parametrize(

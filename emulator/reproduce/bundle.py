@@ -21,6 +21,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
 DEEPEST = 12  # folders within each other
 FILES = ("weights", "file", "folder")  # keys of an experiment that name files
+PLAIN = (str, int, float, type(None))  # YAML has bytes, too, which a check of texts would not see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +94,19 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """Refuse own code and files of the maker, anywhere in a document. Raises DataError."""
     if isinstance(node, Mapping):
         for name, child in node.items():
+            if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):  # `KEY=VALUE #` would override KEY
+                raise DataError(f"{where}: {name!r:.80} is no key of an experiment or sweep; nothing was run")
             _refuse_foreign(child, where, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list):
         for child in node:
             _refuse_foreign(child, where, key)
+    elif not isinstance(node, PLAIN):
+        raise DataError(f"{where}: {key} is {node!r:.80}, which is no text or number; nothing was run")
     elif isinstance(node, str):
-        last = key.rpartition(".")[2]
+        last = key.rpartition(".")[2].strip()
         if ":" in node:
             raise DataError(f"{where}: {key} is {node!r:.80}: a bundle must not bring own code; nothing was run")
-        if last in FILES or (last == "name" and node == "folder"):
+        if last in FILES or node == "folder":
             raise DataError(f"{where}: {key} is {node!r:.80}: a file of its maker; such a bundle cannot be replayed")
 
 

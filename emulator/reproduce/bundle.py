@@ -4,7 +4,9 @@ Nothing in it is executed, and nothing outside it is read or written for it. Its
 own data sets, models and methods.
 """
 
+import lzma
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
 DEEPEST = 12  # folders within each other
 FILES = ("weights", "file", "folder")  # keys of an experiment that name files
+UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
 PLAIN = (str, int, float, type(None))  # YAML has bytes, too, which a check of texts would not see
 
 
@@ -116,7 +119,7 @@ def _unpacked(path: Path, place: Path) -> Path:
         with tarfile.open(path) as archive:
             members = list(_checked(archive, path))
             archive.extractall(place, members, filter="data")  # each member was checked
-    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+    except UNREADABLE as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise DataError(f"cannot open the bundle {path}: {said}; give the folder of a sweep, or a tar of it") from None
     if (place / SWEEP).exists():
@@ -130,7 +133,7 @@ def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     total = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)
-        total += member.size
+        total += max(0, member.size)  # a header may say less than 0
         if name.is_absolute() or ".." in name.parts or len(name.parts) > DEEPEST:
             raise DataError(f"{path}: {member.name!r:.120} leads out of the bundle; nothing was unpacked")
         if not (member.isreg() or member.isdir()):

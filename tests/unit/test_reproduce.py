@@ -57,6 +57,8 @@ def test_a_table_has_the_published_value_of_each_cell(tmp_path: Path) -> None:
         ({"values": {"8": 1}}, "values of 8 must be a mapping of names, not 1"),
         ({"values": {"8": {"fedavg": "high"}}}, "a value is a mean, or [mean, standard deviation], not 'high'"),
         ({"values": {"8": {"fedavg": [1, 2, 3]}}}, "not [1, 2, 3]"),
+        ({"values": {"8": {"fedavg": float("nan")}}}, "not nan"),
+        ({"values": {"8": {"fedavg": 10**400}}}, "not 1000"),
         ({"per_example_us": {"cnn": 1}}, "per_example_us has no time of model mlp; add one"),
         ({"colour": "red"}, "unknown key"),
     ],

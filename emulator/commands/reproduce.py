@@ -46,7 +46,6 @@ def reproduce(
         typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md; continue what is there."),
     ] = Path("runs/reproduced"),
     jobs: Annotated[int | None, JOBS] = None,
-    has_times: Annotated[bool, typer.Option("--times/--no-times", help="Say in the page how long runs took.")] = True,
     output: Output,
 ) -> None:
     """Run a published table, and compare each value with the paper's; continue a stopped one."""
@@ -62,9 +61,7 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("give the NAME of a published table, or --list for all names")
-    request = ReproduceRequest(
-        name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs, has_times=has_times
-    )
+    request = ReproduceRequest(name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs)
     outcome = do_reproduce(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
     _tell(outcome, request.out / name, console, is_json=output.is_json)
     if outcome.failure is not None:

@@ -43,7 +43,6 @@ class ReproduceRequest:
     cells: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     jobs: int | None = None
-    has_times: bool = True
 
 
 def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
@@ -64,7 +63,7 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
     if results.records:
         write_results(results, folder)
     _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
-    _write(folder / PAGE, section(table, results, made_with(), has_times=request.has_times))
+    _write(folder / PAGE, section(table, results, made_with()))
     _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
     return replace(outcome, results=results)
 

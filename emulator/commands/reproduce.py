@@ -155,12 +155,8 @@ def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json:
         })  # fmt: skip
         return
     for each in verdict.replays:
-        other = (
-            "another kind of processor, so bits cannot be compared" if each.is_other_processor else "equal to the bit"
-        )
-        console.print(
-            printable(f"{each.run.label}: {'different' if each.faults else other}"), soft_wrap=True, markup=False
-        )
+        found = "not confirmed" if each.faults else "equal to the bit"
+        console.print(printable(f"{each.run.label}: {found}"), soft_wrap=True, markup=False)
     told = "do not follow" if verdict.faults else "follow"
     console.print(
         f"the tables {told} from the records of {counted(verdict.complete, 'run')}; cells drawn with --seed {seed}",

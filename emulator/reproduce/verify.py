@@ -21,6 +21,7 @@ from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.tables import markdown
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
+from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
@@ -32,7 +33,6 @@ class Replay:
 
     run: SweepRun
     faults: tuple[str, ...]  # none: equal to the bit
-    is_other_processor: bool = False  # so that equal bits cannot be expected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,9 +174,7 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
-            faults = tuple(_differences(theirs, ours))
-            is_other = set(theirs.summary.kernels) != set(ours.summary.kernels)
-            yield Replay(run=run, faults=() if is_other else faults, is_other_processor=is_other)
+            yield Replay(run=run, faults=tuple(_differences(theirs, ours)))
 
 
 def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
@@ -190,7 +188,17 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield the models and measurements of a record that its replay does not have."""
+    """Yield the models and measurements of a record that its replay does not have.
+
+    The record comes from a stranger, so a record that names another kind of processor is a difference, too.
+    """
+    said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
+    if said_kernels != true_kernels:
+        yield (
+            f"bits cannot be compared, because the record names kernels {said_kernels}, and this processor has "
+            f"{true_kernels}; verify it on such a processor"
+        )
+        return
     for what, said, true in (
         ("model", theirs.summary.model_sha256, ours.summary.model_sha256),
         ("model that stays on", theirs.summary.personal_sha256, ours.summary.personal_sha256),

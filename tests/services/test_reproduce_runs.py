@@ -123,10 +123,8 @@ def test_a_falsified_table_is_found_without_a_replay(
     assert (code, said in told) == (3, True), told
 
 
-def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
-    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    bundle = changed(done, tmp_path, SUMMARY, better)
+def made_again(bundle: Path, done: Path) -> None:
+    """Write the tables and the page of a falsified bundle again, so that they agree with its records."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
         from emulator.reproduce.page import section
@@ -136,10 +134,29 @@ def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
         results = results_in(bundle, table_in(bundle))
         write_results(results, bundle)
         (bundle / "reproduced.md").write_text(section(table_in(bundle), results, made_with()), encoding="utf-8")
+
+
+def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = changed(done, tmp_path, SUMMARY, better)
+    made_again(bundle, done)
     assert verified(bundle, capfd, "--cells", "0")[0] == 0
     code, told = verified(bundle, capfd, "--cells", "1")
     assert code == 3
     assert "fedavg, seed 4: accuracy.lps-0 is 0.99" in told
+
+
+def test_a_run_that_names_another_processor_is_not_confirmed(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def elsewhere(text: str) -> str:
+        return json.dumps({**json.loads(text), "kernels": {"Abacus": 2}})
+
+    code, told = verified(changed(done, tmp_path, SUMMARY, elsewhere), capfd, "--cells", "1")
+    assert code == 3
+    assert "fedavg, seed 4: not confirmed" in told
+    assert "the record names kernels 'Abacus'" in told
 
 
 def test_bad_input_is_one_line(done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

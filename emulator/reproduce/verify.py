@@ -25,6 +25,7 @@ from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
+IN_TABLES = ("metrics", "cluster_of_device", "newcomers", "adjusted_rand_index")  # besides the values of the metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +207,9 @@ def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
         for name in sorted({*said, *true}):
             if said.get(name) != true.get(name):
                 yield f"the {what} {name} has {_short(said.get(name))}, and the replay {_short(true.get(name))}"
+    for name in IN_TABLES:
+        if getattr(theirs.summary, name) != getattr(ours.summary, name):
+            yield f"{name} differs from the replay"
     for metric in ours.summary.metrics:
         pair = theirs.summary.measured.get(metric.name), ours.summary.measured[metric.name]
         said_values, true_values = (dict(each.all_values(metric.name)) if each else {} for each in pair)

@@ -147,6 +147,20 @@ def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
     assert "fedavg, seed 4: accuracy.lps-0 is 0.99" in told
 
 
+def test_a_falsified_agreement_with_the_true_tasks_is_found_by_its_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def agreed(text: str) -> str:
+        return json.dumps({**json.loads(text), "adjusted_rand_index": 1.0})
+
+    bundle = changed(done, tmp_path, SUMMARY, agreed)
+    made_again(bundle, done)
+    assert verified(bundle, capfd, "--cells", "0")[0] == 0
+    code, told = verified(bundle, capfd, "--cells", "1")
+    assert code == 3
+    assert "fedavg, seed 4: adjusted_rand_index differs from the replay" in told
+
+
 def test_a_run_that_names_another_processor_is_not_confirmed(
     done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

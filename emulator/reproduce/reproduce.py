@@ -82,7 +82,8 @@ def results_in(folder: Path, table: PublishedTable) -> SweepResults:
 
 def table_in(folder: Path) -> PublishedTable:
     """Return the published table that a folder's runs are of. Raises ExperimentError."""
-    return load_table(folder / TABLE)
+    table = load_table(folder / TABLE)
+    return replace(table, name=table.sweep.runs[0].experiment.name)
 
 
 def made_with() -> Mapping[str, str]:

@@ -3,13 +3,14 @@
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from emulator.reproduce.bundle import Bundle
-from emulator.reproduce.page import comparison_rows
+from emulator.reproduce.page import section
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
@@ -20,6 +21,7 @@ from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.tables import markdown
+from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
 from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
@@ -99,16 +101,20 @@ def _weights_sha256(folder: Path, cluster: str) -> str:
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
-    """Yield the rows of the bundle's tables that do not follow from its records."""
+    """Yield what the bundle's tables say, and its records do not. Figures and index.html are not read."""
     table = _published(bundle)
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
+        if (bundle.folder / PAGE).exists():
+            yield f"{PAGE} has published values, and their file, {TABLE}, is missing"
     else:
         results = results_in(bundle.folder, table)
         yield from _wrong_published(table)
-        yield from _missing_lines(bundle.folder / PAGE, _lines(comparison_rows(table, results)[1]))
+        yield from _wrong_text(bundle.folder / PAGE, section(table, results, {}))
     yield from _wrong_csv(bundle.folder / "table.csv", results)
-    yield from _missing_lines(bundle.folder / "table.md", markdown(results).splitlines())
+    yield from _wrong_text(bundle.folder / "table.md", markdown(results))
+    if gains := gains_csv(results):
+        yield from _wrong_text(bundle.folder / "gains.csv", gains)
 
 
 def _published(bundle: Bundle) -> PublishedTable | None:
@@ -149,19 +155,21 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
             yield f"table.csv: {cell}: {measure} has {wrong[0]!r:.40}, and the records give {wrong[1]!r:.40}"
 
 
-def _missing_lines(path: Path, expected: Sequence[str]) -> Iterator[str]:
-    """Yield the expected lines that a page does not have."""
+def _wrong_text(path: Path, expected: str) -> Iterator[str]:
+    """Yield the first line of a file that the records do not give."""
     try:
-        lines = set(path.read_text(encoding="utf-8").splitlines())
+        found = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
-    for line in expected:
-        if line not in lines:
-            yield f"{path.name}: the records give the row {line}, which is not there"
+    for said, true in zip_longest(_lines(found), _lines(expected), fillvalue=""):
+        if said != true:
+            yield f"{path.name}: the records give the row {true}, and here is {said!r:.120}"
+            return
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in rows]
+def _lines(text: str) -> list[str]:
+    """Return the lines of a page, except for the line about the machine that wrote it."""
+    return [line for line in text.splitlines() if not line.startswith("Made with ")]
 
 
 def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs: int | None) -> Iterator[Replay]:

@@ -110,6 +110,8 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
         ("table.csv", lambda text: text.replace("fedavg,mean_accuracy,2,0", "fedavg,mean_accuracy,2,1"),
          "table.csv: fedavg: mean_accuracy has '1."),
         ("table.md", lambda text: text.replace("| fedavg | 2 |", "| fedavg | 9 |"), "table.md: the records give"),
+        ("table.md", lambda text: text + "| local | 9 |\n", "and here is '| local | 9 |'"),
+        ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "the row Of 2 published values: 1"),
         ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "the row | fedavg | 2 | 10.00"),
         ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md: the records give the row"),
         (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
@@ -134,6 +136,15 @@ def made_again(bundle: Path, done: Path) -> None:
         results = results_in(bundle, table_in(bundle))
         write_results(results, bundle)
         (bundle / "reproduced.md").write_text(section(table_in(bundle), results, made_with()), encoding="utf-8")
+
+
+def test_a_page_without_its_published_values_is_refused(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(done, tmp_path / "partial")
+    (copy / "published.yaml").unlink()
+    code, told = verified(copy, capfd, "--cells", "0")
+    assert (code, "published.yaml, is missing" in told) == (3, True), told
 
 
 def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(

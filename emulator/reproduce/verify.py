@@ -15,7 +15,7 @@ from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
-from emulator.sweeps.file import Sweep, SweepRun
+from emulator.sweeps.file import NAME, Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
@@ -90,7 +90,9 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
             yield f"{run.label}: summary.json is of another experiment"
         for name, expected in record.summary.model_sha256.items():
             path = record.folder / "models" / f"{name}.safetensors"
-            if path.is_file() and _weights_sha256(record.folder, name) != expected:
+            if not NAME.fullmatch(name):
+                yield f"{run.label}: summary.json names a model {name!r:.80}, which is no name of a cluster"
+            elif path.is_file() and _weights_sha256(record.folder, name) != expected:
                 yield f"{run.label}: {path.name} has other weights than the model_sha256 of summary.json"
 
 
@@ -128,14 +130,18 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield published values that differ from those of this Fedstrata's table with the same name."""
+    """Yield what differs from this Fedstrata's table with the same name: values, measure and experiments."""
     try:
-        own = find_table(table.sweep.runs[0].experiment.name)
+        own = find_table(table.name).with_seeds(table.sweep.seeds)
     except ExperimentError:
         return
-    for place, value in table.values.items():
-        if own.values.get(place) != value:
-            yield f"{place.label}: the published value is {value.mean:g} here, and not so in this Fedstrata's table"
+    for place in dict.fromkeys([*own.values, *table.values]):
+        if own.values.get(place) != table.values.get(place):
+            yield f"{place.label}: the published value is not as in this Fedstrata's table"
+    if (own.about.measure, own.about.decimals) != (table.about.measure, table.about.decimals):
+        yield f"{TABLE}: measure or decimals are not as in this Fedstrata's table"
+    if [run.experiment.digest for run in own.sweep.runs] != [run.experiment.digest for run in table.sweep.runs]:
+        yield f"{TABLE}: its experiments are not as in this Fedstrata's table"
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:

@@ -95,6 +95,12 @@ def better(text: str) -> str:
     return json.dumps(summary)
 
 
+def far_away(text: str) -> str:
+    summary = json.loads(text)
+    summary["model_sha256"]["../../elsewhere"] = "ab" * 32
+    return json.dumps(summary)
+
+
 def other_hash(text: str) -> str:
     summary = json.loads(text)
     summary["model_sha256"] = dict.fromkeys(summary["model_sha256"], "ab" * 32)
@@ -114,6 +120,7 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
         ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "the row Of 2 published values: 1"),
         ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "the row | fedavg | 2 | 10.00"),
         ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md: the records give the row"),
+        (SUMMARY, far_away, "summary.json names a model '../../elsewhere'"),
         (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
     ],
 )  # fmt: skip
@@ -170,6 +177,18 @@ def test_a_falsified_agreement_with_the_true_tasks_is_found_by_its_replay(
     code, told = verified(bundle, capfd, "--cells", "1")
     assert code == 3
     assert "fedavg, seed 4: adjusted_rand_index differs from the replay" in told
+
+
+def test_other_experiments_under_the_name_of_a_published_table_are_found(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tables").mkdir()
+    own = {**DOCUMENT, "base": {**DOCUMENT["base"], "training": {"global_rounds": 2, "lps_rounds_per_global_round": 1}}}
+    (tmp_path / "tables" / "tiny.yaml").write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("emulator.reproduce.table.TABLES", tmp_path / "tables")
+        code, told = verified(done, capfd, "--cells", "0")
+    assert (code, "its experiments are not as in this Fedstrata's table" in told) == (3, True), told
 
 
 def test_a_run_that_names_another_processor_is_not_confirmed(

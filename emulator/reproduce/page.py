@@ -16,6 +16,7 @@ from fedstrata.record.summary import Summary
 
 WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
 DIGEST_SHOWN = 16
+WRITTEN = "Page written with "  # of its last line, which depends on the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def _signed(value: float | None, digits: int) -> str:
 
 
 def section(table: PublishedTable, results: SweepResults, made_with: Mapping[str, str]) -> str:
-    """Return a table's part of the page as Markdown. Only its last lines depend on the machine."""
+    """Return a table's part of the page as Markdown. Only its last line depends on the machine."""
     about = table.about
     head, rows = comparison_rows(table, results)
     right = {"seeds", "theirs", "ours", "difference"}
@@ -107,7 +108,7 @@ def section(table: PublishedTable, results: SweepResults, made_with: Mapping[str
         *(f"**{title}**\n\n{tables.as_markdown(found, results.of.is_number)}" for title, found in _fairness(results)),
         f"**Runs**\n\n{tables.as_markdown(_runs(results), lambda _: False)}",
         *_list("Read in", about.read),
-        "Made with " + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
+        WRITTEN + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
     ]
     return "\n".join([f"<!-- results of {table.name} -->\n", *parts, "<!-- end of results -->\n"])
 
@@ -150,4 +151,4 @@ def models_digest(summary: Summary) -> str:
 
 def _kernels(results: SweepResults) -> dict[str, str]:
     found = sorted({kernel for record in results.records.values() for kernel in record.summary.kernels})
-    return {"kernels": " ".join(found)} if found else {}
+    return {"kernels of the runs": " ".join(found)} if found else {}

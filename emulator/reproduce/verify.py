@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from emulator.reproduce.bundle import Bundle
-from emulator.reproduce.page import section
+from emulator.reproduce.page import WRITTEN, section
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
@@ -175,7 +175,7 @@ def _wrong_text(path: Path, expected: str) -> Iterator[str]:
 
 def _lines(text: str) -> list[str]:
     """Return the lines of a page, except for the line about the machine that wrote it."""
-    return [line for line in text.splitlines() if not line.startswith("Made with ")]
+    return [line for line in text.splitlines() if not line.startswith(WRITTEN)]
 
 
 def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs: int | None) -> Iterator[Replay]:

@@ -159,4 +159,4 @@ def test_the_page_has_theirs_and_ours_with_what_differs(tmp_path: Path) -> None:
     assert "Of 2 published values: 1 within 2 sd, 1 not run. The measure is `mean_accuracy`." in page
     assert "**What differs**\n\n- Everything.\n" in page
     assert "| fedavg | 8 | 3 | `" in page  # a run with the digest of its models
-    assert "Made with fedstrata 1.0.\n" in page
+    assert "Page written with fedstrata 1.0.\n" in page

@@ -56,9 +56,9 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
         KeyboardInterrupt: a signal came. The same call continues.
     """
     folder = request.out / request.name
-    table = find_table(request.name)
-    table = table.with_seeds(_seeds(table.sweep.seeds, request.seeds, folder))
-    wanted = selected(table.sweep, request.cells, request.seeds or find_table(request.name).sweep.seeds)
+    own = find_table(request.name)
+    table = own.with_seeds(_seeds(own.sweep.seeds, request.seeds, folder))
+    wanted = selected(table.sweep, request.cells, request.seeds or own.sweep.seeds)
     outcome = sweep(SweepRequest(sweep=wanted, out=folder, jobs=request.jobs), display)
     results = results_in(folder, table)
     if results.records:

@@ -5,6 +5,7 @@ own data sets, models and methods.
 """
 
 import lzma
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -117,8 +118,8 @@ def _unpacked(path: Path, place: Path) -> Path:
     """Unpack a tar, and return the folder with the sweep: the tar's top, or its one folder."""
     try:
         with tarfile.open(path) as archive:
-            members = list(_checked(archive, path))
-            archive.extractall(place, members, filter="data")  # each member was checked
+            for member in list(_checked(archive, path)):
+                _write(archive, member, place / member.name)
     except UNREADABLE as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise DataError(f"cannot open the bundle {path}: {said}; give the folder of a sweep, or a tar of it") from None
@@ -126,6 +127,15 @@ def _unpacked(path: Path, place: Path) -> Path:
         return place
     inner = [each for each in place.iterdir() if each.is_dir()]
     return inner[0] if len(inner) == 1 else place
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write the bytes of a checked member to a new file; of its header only the name and the kind are used."""
+    source = archive.extractfile(member)
+    (target if source is None else target.parent).mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        with source, target.open("xb") as file:
+            shutil.copyfileobj(source, file)
 
 
 def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:

@@ -89,9 +89,9 @@ class SweepApi:
                     f"--namespace {self._namespace}"
                 )
             self.delete_job(name)
+        if files is not None:  # Kubernetes may have deleted them with their Job
+            self._found(self._core.delete_namespaced_config_map, name)
         with self._answering():
-            if files is not None:
-                self._core.delete_namespaced_config_map(name, self._namespace, _request_timeout=REQUEST_S)
             self._core.create_namespaced_config_map(self._namespace, objects.config_map(), _request_timeout=REQUEST_S)
             made = self._batch.create_namespaced_job(self._namespace, objects.job(), _request_timeout=REQUEST_S)
             uid = str(made.metadata.uid)

@@ -10,7 +10,7 @@ from typing import Any
 from emulator.cluster.forward import PodPort
 from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
-from emulator.cluster.rollout import Seen, hopeless, is_ready, progress
+from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
 from emulator.sweep_jobs.objects import READER_PORT, Document, SweepObjects, owner
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
@@ -30,7 +30,7 @@ class JobState:
     ended: str = ""  # Complete or Failed
     reason: str = ""  # why it failed
     pods: int = 0  # that run
-    waits: tuple[str, ...] = ()  # why pods do not run yet
+    waits: tuple[str, ...] = ()  # why pods, or the reader, do not run yet
     hopeless: str = ""  # why no pod can run
     failed: Mapping[str, str]  # by pod: its last words
 
@@ -127,12 +127,13 @@ class SweepApi:
         job = self._job(name)
         if job is None:
             raise ExperimentError(f"job {name} was deleted; the same command makes it again")
-        selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/component=sweep"
+        selector = f"app.kubernetes.io/instance={name},{COMPONENT} in (sweep, reader)"
         with self._answering():
             listed = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=REQUEST_S
             )
-        pods = listed.items
+        own = [pod for pod in listed.items if _is_of(pod, job)]
+        pods = [pod for pod in own if pod.metadata.labels[COMPONENT] == "sweep"]
         ended, reason = _end_of(job)
         running = [pod for pod in pods if pod.status.phase == "Running"]
         failed = {str(pod.metadata.name): _last_words(pod) for pod in pods if pod.status.phase == "Failed"}
@@ -143,7 +144,7 @@ class SweepApi:
             ended=ended,
             reason=reason,
             pods=len(running),
-            waits=progress(Seen(pods=[pod for pod in pods if pod.status.phase == "Pending"])).reasons,
+            waits=tuple(unscheduled(own)),
             hopeless="" if running or ended == "Complete" else stuck,
             failed=failed,
         )
@@ -232,6 +233,11 @@ def _own_labels(found: Any) -> dict[str, str]:
     keys = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
     labels = found.metadata.labels or {}
     return {key: str(labels.get(key)) for key in keys}
+
+
+def _is_of(pod: Any, job: Any) -> bool:
+    """Return whether a pod is of this Job, and not of an earlier Job of the same name."""
+    return any(found.uid == job.metadata.uid for found in pod.metadata.owner_references or [])
 
 
 def _end_of(job: Any) -> tuple[str, str]:

@@ -162,8 +162,8 @@ class SweepApi:
         pod = self._found(self._core.read_namespaced_pod, name)
         if pod is None:
             self._make_pod(document)
-        elif pod.status.phase in {"Failed", "Succeeded"}:
-            self.delete_reader(objects)
+        elif pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Failed", "Succeeded"}:
+            self.delete_reader(objects)  # at once: a lost node never says that its pod has ended
         elif why := hopeless(pod):
             raise RunStoppedError(f"the records cannot be read: {why}")
         return pod is not None and pod.metadata.deletion_timestamp is None and is_ready(pod)

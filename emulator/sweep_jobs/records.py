@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from emulator.runs.incoming import IncomingRecord
 from emulator.sweeps.claims import Failure
@@ -17,6 +17,7 @@ from fedstrata.errors import AddressError, PayloadError
 TIMEOUT_S = 30.0
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 64 << 20  # of the list of runs
+DIRECT = build_opener(ProxyHandler({}))  # a proxy of the environment does not lead to this machine
 
 
 class _Reply:
@@ -41,7 +42,7 @@ def _connected() -> Iterator[None]:
 @contextmanager
 def _asked(address: str, path: str) -> Iterator[_Reply]:
     with _connected():
-        reply = urlopen(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
+        reply = DIRECT.open(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
     with reply:
         yield _Reply(reply)
 

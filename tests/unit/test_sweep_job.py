@@ -150,6 +150,15 @@ def test_a_record_arrives_whole_without_report_and_state(tmp_path: Path) -> None
         assert (here / name).read_bytes() == (out / RUN / name).read_bytes()
 
 
+def test_records_do_not_come_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(tmp_path / "out", sweep(), 0)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nothing listens
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with served(make_server(tmp_path / "out", 0)) as address:
+        assert BegunRuns.at(address).is_completed(RUN)
+
+
 def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
     claim = Claim.of(tmp_path / RUN)
     assert claim is not None

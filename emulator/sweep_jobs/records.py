@@ -64,7 +64,7 @@ class BegunRuns:
             content = reply.read(MOST_BYTES)
         try:
             said = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
             raise PayloadError("the reader sends no list of runs; delete its pod, and give the same command again")
@@ -81,7 +81,7 @@ class BegunRuns:
         try:
             last = found["failures"][-1]  # type: ignore[index]  # of another form, it is no failure
             return Failure(reason=str(last["reason"]), seconds=float(last["seconds"]))
-        except (TypeError, KeyError, IndexError, ValueError):
+        except (TypeError, KeyError, IndexError, ValueError, OverflowError):
             return None
 
 

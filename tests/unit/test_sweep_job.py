@@ -169,6 +169,11 @@ def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
         assert BegunRuns.at(address).failure(Path("runs/base/seed-4")) is None
 
 
+@pytest.mark.parametrize("failures", [None, [], ["no quorum"], [{"reason": "no quorum", "seconds": 10**400}]])
+def test_failures_of_another_form_are_none(failures: Any) -> None:
+    assert BegunRuns({str(RUN): {"is_completed": False, "failures": failures}}).failure(RUN) is None
+
+
 @pytest.mark.parametrize("name", ["../evil.json", "report.html", "/etc/passwd"])
 def test_a_reader_that_sends_other_files_is_not_believed(name: str, tmp_path: Path) -> None:
     archive = io.BytesIO()

@@ -17,7 +17,7 @@ from emulator.sweeps.file import Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, check_folder, completed_record, joined, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
-from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, FedstrataError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
@@ -90,6 +90,7 @@ class _Following:
 
         Raises:
             RunStoppedError: no pod of the Job can run, or the Job failed before all runs had ended.
+            AccountError: this account may not read the records.
         """
         name = self._objects.job_name
         uid = self._api.ensure(self._objects, self._tell)
@@ -141,6 +142,8 @@ class _Following:
                 begun = BegunRuns.at(address)
                 for run in [run for run in self._waiting if begun.is_completed(run.path)]:
                     self._fetch_run(address, run, pace)
+        except AccountError:  # no later look has the right
+            raise
         except AddressError as error:  # the reader is starting, or its node is lost, and it comes up on another
             self._silent += 1
             if self._silent == SILENT_LOOKS:

@@ -23,7 +23,7 @@ from emulator.sweep_jobs.refusals import check
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.progress import QuietSweep
-from fedstrata.errors import AddressError, ExperimentError, PayloadError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
 from tests.support.record_files import write_record
 
 BASE: dict[str, Any] = {
@@ -285,6 +285,17 @@ def test_a_job_without_hope_is_deleted_and_its_reason_told(follower: Follower) -
     with pytest.raises(RunStoppedError, match="no pod of job tiny-sweep can run, so it was deleted: ErrImagePull"):
         follower.follow(state(hopeless="ErrImagePull"))
     assert follower.pods.calls == ["ensure tiny-sweep", "delete tiny-sweep", "delete reader"]
+
+
+def test_an_account_that_may_not_forward_ports_is_told_at_once(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AccountError("this account may not forward ports")
+
+    monkeypatch.setattr(Pods, "reader_address", refuse)
+    with pytest.raises(AccountError, match="may not forward ports"):
+        follower.follow(state(pods=1))
 
 
 def test_a_failed_run_is_told_at_the_end_of_the_job(follower: Follower) -> None:

@@ -108,10 +108,7 @@ class SweepApi:
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods and files, and wait until it is gone. Raises AddressError if this takes long."""
-        with self._answering():
-            self._batch.delete_namespaced_job(
-                name, self._namespace, propagation_policy="Foreground", _request_timeout=REQUEST_S
-            )
+        self._found(self._batch.delete_namespaced_job, name, propagation_policy="Foreground")
         deadline = time.monotonic() + DELETED_S
         while self._job(name) is not None:
             if time.monotonic() > deadline:

@@ -20,6 +20,7 @@ DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
 LOOK_S = 0.5
 REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end, too
 SHARED_MODE = "ReadWriteMany"
+INVALID = {400, 422}  # what the API says of an object that it cannot read, or that has a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,16 +206,24 @@ class SweepApi:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Enter a block that calls the API. Raises AccountError, with the missing right, or AddressError."""
+        """Run a block that calls the API.
+
+        Raises:
+            AccountError: this account lacks a right.
+            ExperimentError: an object is not valid, for instance because of --pod.
+            AddressError: the API refuses for another reason, or does not answer.
+        """
         from kubernetes import client
 
         with answering(self._configuration.host):
             try:
                 yield
             except client.ApiException as error:
-                if error.status != FORBIDDEN:
-                    raise
-                raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
+                if error.status == FORBIDDEN:
+                    raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
+                if error.status in INVALID:
+                    raise ExperimentError(f"Kubernetes refused: {_message(error)}") from None
+                raise
 
 
 def _message(error: Any) -> str:

@@ -142,10 +142,29 @@ class SweepApi:
             ended=ended,
             reason=reason,
             pods=len(running),
-            waits=tuple(unscheduled(own)),
+            waits=tuple(unscheduled(own)) if pods or ended else self._refusals(job),
             hopeless="" if running or ended == "Complete" else stuck,
             failed=failed,
         )
+
+    def _refusals(self, job: Any) -> tuple[str, ...]:
+        """Return why Kubernetes makes no pods for a Job, such as a quota.
+
+        The result is empty if this account may not list Events.
+        """
+        from kubernetes import client
+
+        selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
+        with self._answering():
+            try:
+                found = self._core.list_namespaced_event(
+                    self._namespace, field_selector=selector, _request_timeout=REQUEST_S
+                )
+            except client.ApiException:
+                return ()
+        # A message begins with the pod's name, which differs each time.
+        reasons = ((event.message or "").rpartition(" is forbidden: ")[2] for event in found.items)
+        return tuple(f"job {job.metadata.name} gets no pods: {' '.join(reason.split())[:300]}" for reason in reasons)
 
     # --- the reader ---------------------------------------------------------------------------
 

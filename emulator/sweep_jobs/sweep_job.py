@@ -22,6 +22,7 @@ from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
 SILENT_LOOKS = 10  # of a reader, before it is told
+RECORDS_S = 600.0  # how long records may stay out after the end of the Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,7 @@ class _Following:
         self._waiting, self._display, self._tell = list(wanted), display, tell
         self._told: set[str] = set()
         self._silent = 0  # looks in a row without an answer of the reader
+        self._heard = time.monotonic()  # when the last record came, or the Job was last at work
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def follow(self, pace: Pace) -> None:
@@ -90,7 +92,7 @@ class _Following:
 
         Raises:
             RunStoppedError: no pod of the Job can run, or the Job failed before all runs had ended.
-            AccountError: this account may not read the records.
+            AccountError: this account may not read the records. AddressError: they do not come.
         """
         name = self._objects.job_name
         uid = self._api.ensure(self._objects, self._tell)
@@ -126,6 +128,13 @@ class _Following:
             has_pods = state.pods > 0 or state.ended  # else nothing is known of the image and of the claim
             if has_pods and self._fetch(uid, pace, is_last=bool(state.ended)) and state.ended:
                 return state
+            if not state.ended:
+                self._heard = time.monotonic()
+            elif time.monotonic() - self._heard > RECORDS_S:
+                raise AddressError(
+                    f"job {name} ended, but no records came from pod {name}-reader in {RECORDS_S:.0f} s; "
+                    f"kubectl describe pod {name}-reader says why, and the same command tries again"
+                )
             pass_time(LOOK_S)
 
     def _tell_once(self, line: str) -> None:
@@ -168,6 +177,7 @@ class _Following:
             write_report(folder)
         record = completed_record(folder)
         seconds = record.summary.total_seconds or 0.0 if record else 0.0
+        self._heard = time.monotonic()
         self._end(run, pace, seconds, None)
 
     def _end(self, run: SweepRun, pace: Pace, seconds: float, failure: FedstrataError | None) -> None:

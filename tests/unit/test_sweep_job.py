@@ -298,6 +298,15 @@ def test_an_account_that_may_not_forward_ports_is_told_at_once(
         follower.follow(state(pods=1))
 
 
+def test_records_that_do_not_come_after_the_end_of_the_job_are_not_waited_for_for_ever(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pods, "has_reader", lambda *_: False)
+    monkeypatch.setattr(sweep_job, "RECORDS_S", 0.0)
+    with pytest.raises(AddressError, match="job tiny-sweep ended, but no records came from pod tiny-sweep-reader"):
+        follower.follow(*[state(ended="Complete")] * 3)
+
+
 def test_a_failed_run_is_told_at_the_end_of_the_job(follower: Follower) -> None:
     finish(follower.pods_folder, sweep(), 0)
     claim = Claim.of(follower.pods_folder / sweep().runs[1].path)

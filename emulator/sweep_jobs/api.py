@@ -62,8 +62,8 @@ class SweepApi:
             )
         return SHARED_MODE in (found.spec.access_modes or [])
 
-    def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> str:
-        """Make the Job, or find the Job of an earlier call. Return its uid.
+    def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> None:
+        """Make the Job, or find the Job of an earlier call.
 
         An ended Job of another file, and a failed Job, are replaced.
 
@@ -83,7 +83,7 @@ class SweepApi:
             if is_same and ended != "Failed":
                 self._scale(job, objects.request.parallelism)
                 tell(f"job {name} is {'complete' if ended else 'at work'}")
-                return str(job.metadata.uid)
+                return
             if not ended:
                 raise ExperimentError(
                     f"job {name} is at work with another sweep file; wait for its end, or kubectl delete job {name} "
@@ -95,11 +95,9 @@ class SweepApi:
         with self._answering():
             self._core.create_namespaced_config_map(self._namespace, objects.config_map(), _request_timeout=REQUEST_S)
             made = self._batch.create_namespaced_job(self._namespace, objects.job(), _request_timeout=REQUEST_S)
-            uid = str(made.metadata.uid)
-            reference = {"metadata": {"ownerReferences": [owner(name, uid)]}}
+            reference = {"metadata": {"ownerReferences": [owner(name, str(made.metadata.uid))]}}
             self._core.patch_namespaced_config_map(name, self._namespace, reference, _request_timeout=REQUEST_S)
         tell(f"made job {name} in namespace {self._namespace}")
-        return uid
 
     def _scale(self, job: Any, parallelism: int) -> None:
         if job.spec.parallelism != parallelism and not _end_of(job)[0]:

@@ -95,12 +95,12 @@ class _Following:
             AccountError: this account may not read the records. AddressError: they do not come.
         """
         name = self._objects.job_name
-        uid = self._api.ensure(self._objects, self._tell)
+        self._api.ensure(self._objects, self._tell)
         with ExitStack() as stack:
             stack.callback(self._leave)
             try:
                 with self._display.open(pace):
-                    state = self._follow(uid, pace)
+                    state = self._follow(pace)
             except KeyboardInterrupt:
                 self._tell(
                     f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
@@ -116,7 +116,7 @@ class _Following:
                 f"{'; ' if said else ''}{said}; the same command goes on"
             )
 
-    def _follow(self, uid: str, pace: Pace) -> JobState:
+    def _follow(self, pace: Pace) -> JobState:
         name = self._objects.job_name
         while True:
             state = self._api.look(name)
@@ -126,7 +126,7 @@ class _Following:
             for line in (*state.waits, *state.failed.values()):
                 self._tell_once(line)
             has_pods = state.pods > 0 or state.ended  # else nothing is known of the image and of the claim
-            if has_pods and self._fetch(uid, pace, is_last=bool(state.ended)) and state.ended:
+            if has_pods and self._fetch(state.uid, pace, is_last=bool(state.ended)) and state.ended:
                 return state
             if not state.ended:
                 self._heard = time.monotonic()

@@ -14,6 +14,7 @@ from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
 from emulator.sweep_jobs.objects import READER_PORT, Document, SweepObjects, owner
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
+from fedstrata.process.quoting import printable
 from fedstrata.process.sleeping import pass_time
 
 DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
@@ -292,4 +293,4 @@ def _last_words(pod: Any) -> str:
         return f"pod {pod.metadata.name} used more memory than it may; give more --memory"
     lines = [line for line in (ended.message or "").splitlines() if line and not line.startswith("{")]
     said = lines[-1].removeprefix("error: ") if lines else f"{ended.reason} with exit code {ended.exit_code}"
-    return f"pod {pod.metadata.name}: {said[:400]}"
+    return f"pod {pod.metadata.name}: {printable(said[:400])}"

@@ -133,8 +133,9 @@ class SweepApi:
         pods = [pod for pod in own if pod.metadata.labels[COMPONENT] == "sweep"]
         ended, reason = _end_of(job)
         running = [pod for pod in pods if pod.status.phase == "Running"]
-        failed = {str(pod.metadata.name): _last_words(pod) for pod in pods if pod.status.phase == "Failed"}
-        refused = next((failed[pod.metadata.name] for pod in pods if _exit_code(pod) in REFUSED), "")
+        lost = [pod for pod in pods if pod.status.phase == "Failed"]
+        failed = {str(pod.metadata.name): _last_words(pod) for pod in lost}
+        refused = next((failed[pod.metadata.name] for pod in lost if _exit_code(pod) in REFUSED), "")
         stuck = refused or next(filter(None, map(hopeless, pods)), "")
         return JobState(
             uid=str(job.metadata.uid),

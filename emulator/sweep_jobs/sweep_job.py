@@ -133,7 +133,7 @@ class _Following:
             elif time.monotonic() - self._heard > RECORDS_S:
                 raise AddressError(
                     f"job {name} ended, but no records came from pod {name}-reader in {RECORDS_S:.0f} s; "
-                    f"kubectl describe pod {name}-reader says why, and the same command tries again"
+                    "the same command tries again"
                 )
             pass_time(LOOK_S)
 

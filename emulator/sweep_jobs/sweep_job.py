@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,17 +96,17 @@ class _Following:
         """
         name = self._objects.job_name
         self._api.ensure(self._objects, self._tell)
-        with ExitStack() as stack:
-            stack.callback(self._leave)
-            try:
-                with self._display.open(pace):
-                    state = self._follow(pace)
-            except KeyboardInterrupt:
-                self._tell(
-                    f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
-                    f"--namespace {self._objects.namespace} ends it"
-                )
-                raise
+        try:
+            with self._display.open(pace):
+                state = self._follow(pace)
+        except KeyboardInterrupt:
+            self._tell(
+                f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
+                f"--namespace {self._objects.namespace} ends it"
+            )
+            raise
+        finally:
+            self._leave()
         if self._waiting:
             if state.ended == "Complete":  # somebody has removed runs from the claim
                 self._api.delete_job(name)
@@ -119,7 +119,14 @@ class _Following:
     def _follow(self, pace: Pace) -> JobState:
         name = self._objects.job_name
         while True:
-            state = self._api.look(name)
+            try:
+                state = self._api.look(name)
+            except AddressError as error:
+                if isinstance(error, AccountError) or time.monotonic() - self._heard > RECORDS_S:
+                    raise
+                self._tell_once(f"{error}; asking again")
+                pass_time(LOOK_S)
+                continue
             if state.hopeless:
                 self._api.delete_job(name)
                 raise RunStoppedError(f"no pod of job {name} can run, so it was deleted: {state.hopeless}")

@@ -90,7 +90,9 @@ def test_files_larger_than_a_config_map_are_refused() -> None:
     ("words", "message"),
     [
         (["--on", "kubernetes"], "--on kubernetes needs a volume claim"),
-        (["--claim", "shared"], "--claim and --code are for pods; add --on kubernetes"),
+        (["--claim", "shared"], "--claim: for pods only; add --on kubernetes"),
+        (["--queue", "lab", "--retries", "2"], "--queue, --retries: for pods only; add --on kubernetes"),
+        (["--on", "kubernetes", "--claim", "shared", "--jobs", "2"], "--jobs: for runs on this machine only"),
         (["--on", "kubernetes", "--claim", "shared", "--memory", "much"], "--memory 'much'"),
     ],
 )
@@ -278,6 +280,15 @@ def test_an_interrupted_command_fetches_the_rest_when_it_is_called_again(followe
     assert (follower.out / RUN / "summary.json").stat().st_mtime_ns == first
     assert "base,mean_accuracy,2,0.6" in (follower.out / "table.csv").read_text()
     assert (follower.out / RUN / "report.html").stat().st_size > 10_000  # made here
+
+
+def test_a_kubernetes_that_does_not_answer_for_a_while_is_asked_again(follower: Follower) -> None:
+    for index in (0, 1):
+        finish(follower.pods_folder, sweep(), index)
+    away = AddressError("Kubernetes does not answer")
+    _, outcome = follower.follow(state(pods=1), away, away, state(ended="Complete"))
+    assert outcome.failure is None
+    assert follower.told == ["Kubernetes does not answer; asking again"]
 
 
 def test_a_job_without_hope_is_deleted_and_its_reason_told(follower: Follower) -> None:

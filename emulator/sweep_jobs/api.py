@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +82,8 @@ class SweepApi:
         if job is not None:
             ended, _ = _end_of(job)
             if is_same and ended != "Failed":
-                self._scale(job, objects.request.parallelism)
+                if not ended:
+                    self._scale(job, objects.request.parallelism)
                 tell(f"job {name} is {'complete' if ended else 'at work'}")
                 return
             if not ended:
@@ -101,7 +102,7 @@ class SweepApi:
         tell(f"made job {name} in namespace {self._namespace}")
 
     def _scale(self, job: Any, parallelism: int) -> None:
-        if job.spec.parallelism != parallelism and not _end_of(job)[0]:
+        if job.spec.parallelism != parallelism:
             body = {"spec": {"parallelism": parallelism}}
             with self._answering():
                 self._batch.patch_namespaced_job(job.metadata.name, self._namespace, body, _request_timeout=REQUEST_S)
@@ -131,21 +132,8 @@ class SweepApi:
             )
         own = [pod for pod in listed.items if _is_of(pod, job)]
         pods = [pod for pod in own if pod.metadata.labels[COMPONENT] == "sweep"]
-        ended, reason = _end_of(job)
-        running = [pod for pod in pods if pod.status.phase == "Running"]
-        lost = [pod for pod in pods if pod.status.phase == "Failed"]
-        failed = {str(pod.metadata.name): _last_words(pod) for pod in lost}
-        refused = next((failed[pod.metadata.name] for pod in lost if _exit_code(pod) in REFUSED), "")
-        stuck = refused or next(filter(None, map(hopeless, pods)), "")
-        return JobState(
-            uid=str(job.metadata.uid),
-            ended=ended,
-            reason=reason,
-            pods=len(running),
-            waits=tuple(unscheduled(own)) if pods or ended else self._refusals(job),
-            hopeless="" if running or ended == "Complete" else stuck,
-            failed=failed,
-        )
+        is_bare = not pods and not _end_of(job)[0]
+        return _state_of(job, pods, self._refusals(job) if is_bare else tuple(unscheduled(own)))
 
     def _refusals(self, job: Any) -> tuple[str, ...]:
         """Return why Kubernetes makes no pods for a Job, such as a quota.
@@ -243,6 +231,25 @@ class SweepApi:
                 if error.status in INVALID:
                     raise ExperimentError(f"Kubernetes refused: {_message(error)}") from None
                 raise
+
+
+def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState:
+    """Return the state of a Job with its pods, and the reasons why others wait."""
+    ended, reason = _end_of(job)
+    running = [pod for pod in pods if pod.status.phase == "Running"]
+    lost = [pod for pod in pods if pod.status.phase == "Failed"]
+    failed = {str(pod.metadata.name): _last_words(pod) for pod in lost}
+    refused = next((failed[pod.metadata.name] for pod in lost if _exit_code(pod) in REFUSED), "")
+    stuck = refused or next(filter(None, map(hopeless, pods)), "")
+    return JobState(
+        uid=str(job.metadata.uid),
+        ended=ended,
+        reason=reason,
+        pods=len(running),
+        waits=waits,
+        hopeless="" if running or ended == "Complete" else stuck,
+        failed=failed,
+    )
 
 
 def _message(error: Any) -> str:

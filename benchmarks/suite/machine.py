@@ -4,11 +4,11 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.programs import ROOT, ProgramError, output_of
+from benchmarks.suite.programs import ProgramError, output_of
+from emulator.results.machine import commit, installed, processor
 
 PACKAGES = ("fedstrata", "grpcio", "numpy", "protobuf", "torch")
 PEERS = ("flwr", "ray", "torch", "grpcio")
@@ -19,13 +19,13 @@ def described(peers: Path | None, folder: Path) -> dict[str, Any]:
     """Machine, versions and date."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _printed(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], folder),
-        "processor": _field("/proc/cpuinfo", "model name") or platform.processor(),
+        "commit": commit() or "unknown",
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / 1e6, 1),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: _installed(name) for name in PACKAGES},
+        "versions": {name: installed(name) for name in PACKAGES},
         "peers": peer_versions(peers, folder) if peers else {},
     }
 
@@ -41,21 +41,8 @@ def one_minute_load() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def _installed(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def _printed(command: Sequence[str], folder: Path) -> str:
     try:
         return output_of(command, timeout_s=30, folder=folder).strip()
     except (ProgramError, OSError):
         return "unknown"
-
-
-def _field(file: str, name: str) -> str:
-    path = Path(file)
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

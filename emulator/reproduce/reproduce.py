@@ -3,17 +3,15 @@
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import yaml
 
 from emulator.reproduce.page import section
 from emulator.reproduce.table import TABLE, PublishedTable, find_table, load_table, selected
+from emulator.results.machine import commit, installed, processor
 from emulator.sweeps.folder import records_of
 from emulator.sweeps.page import write_results
 from emulator.sweeps.progress import SweepDisplay
@@ -89,43 +87,16 @@ def table_in(folder: Path) -> PublishedTable:
 
 def made_with() -> Mapping[str, str]:
     """Return the versions of what computes, the commit of a checkout, and the processor."""
-    said = {name: _version(name) for name in ("fedstrata", "torch", "numpy")}
-    commit = _commit()
-    where = {"commit": commit} if commit else {}
-    return {**said, **where, "Python": platform.python_version(), "processor": _processor()}
+    said = {name: installed(name) for name in ("fedstrata", "torch", "numpy")}
+    where = {"commit": commit()} if commit() else {}
+    cores = f"{processor()} ({os.cpu_count()} cores)"
+    return {**said, **where, "Python": platform.python_version(), "processor": cores}
 
 
 def _seeds(own: Sequence[int], asked: Sequence[int], folder: Path) -> list[int]:
     """Return the seeds of the file, of the request, and of runs that are in the folder already."""
     found = {int(match[1]) for path in folder.glob("runs/**/seed-*") if (match := SEED.fullmatch(path.name))}
     return list(dict.fromkeys([*own, *asked, *sorted(found)]))
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
-def _commit() -> str | None:
-    """Return the commit of the checkout that this code is in; None for an installed wheel."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    with suppress(OSError, subprocess.SubprocessError):
-        words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603  # no input
-        return done.stdout.strip()
-    return None
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()} ({os.cpu_count()} cores)"
-    return platform.processor() or platform.machine()
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,36 @@
+"""What computed a result: versions of packages, the commit of a checkout, and the processor."""
+
+import platform
+import subprocess
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def installed(name: str) -> str:
+    """Return the version of a package, or `(not installed)`."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def commit() -> str:
+    """Return the commit of the checkout that this code is in; empty for an installed wheel."""
+    if (ROOT / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603  # no input
+            return done.stdout.strip()
+    return ""
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

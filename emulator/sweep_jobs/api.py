@@ -12,7 +12,7 @@ from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
-from emulator.sweep_jobs.objects import READER_PORT, Document, SweepObjects, owner
+from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, Document, SweepObjects, owner
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
 from fedstrata.process.quoting import printable
 from fedstrata.process.sleeping import pass_time
@@ -78,18 +78,17 @@ class SweepApi:
                 raise ExperimentError(
                     f"namespace {self._namespace} has a {name} of another program; rename the sweep's file"
                 )
-        is_same = files is not None and (files.data or {}) == dict(objects.files)
         if job is not None:
             ended, _ = _end_of(job)
-            if is_same and ended != "Failed":
+            if _is_same(objects, job, files) and ended != "Failed":
                 if not ended:
                     self._scale(job, objects.request.parallelism)
                 tell(f"job {name} is {'complete' if ended else 'at work'}")
                 return
             if not ended:
                 raise ExperimentError(
-                    f"job {name} is at work with another sweep file; wait for its end, or kubectl delete job {name} "
-                    f"--namespace {self._namespace}"
+                    f"job {name} is at work with another sweep file, or with other options than {_options_of(job)}; "
+                    f"give the same, wait for its end, or kubectl delete job {name} --namespace {self._namespace}"
                 )
             self.delete_job(name)
         if files is not None:  # Kubernetes may have deleted them with their Job
@@ -231,6 +230,16 @@ class SweepApi:
                 if error.status in INVALID:
                     raise ExperimentError(f"Kubernetes refused: {_message(error)}") from None
                 raise
+
+
+def _options_of(job: Any) -> str:
+    return str((job.metadata.annotations or {}).get(OPTIONS))
+
+
+def _is_same(objects: SweepObjects, job: Any, files: Any) -> bool:
+    """Return whether a Job has the files and the options of these objects."""
+    has_files = files is not None and (files.data or {}) == dict(objects.files)
+    return has_files and _options_of(job) == objects.options
 
 
 def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState:

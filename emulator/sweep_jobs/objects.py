@@ -1,6 +1,7 @@
 """The Kubernetes objects of a sweep, as plain documents: a ConfigMap, a Job, and a pod that reads the results."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from fedstrata.errors import ExperimentError
 
 Document = dict[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label
+OPTIONS = "fedstrata.io/options"  # an annotation of the Job
 JOB_NAME_MAX = 40  # characters; the names of pods add some
 HERE = "/etc/fedstrata"  # in pods: the sweep's file, and own code
 CLAIM = "/claim"  # in pods: the claim, with data sets in data/ and a folder per sweep in sweeps/
@@ -72,6 +74,11 @@ class SweepObjects:
             "app.kubernetes.io/managed-by": "fedstrata-sweep",
         }
 
+    @property
+    def options(self) -> str:
+        """Return the options of the pods as one text, without the parallelism, which may change during the work."""
+        return json.dumps({key: value for key, value in vars(self.request).items() if value and key != "parallelism"})
+
     def config_map(self) -> Document:
         """Return the ConfigMap with the files that pods read."""
         return {
@@ -99,7 +106,7 @@ class SweepObjects:
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": self._metadata(self.job_name, queue),
+            "metadata": {**self._metadata(self.job_name, queue), "annotations": {OPTIONS: self.options}},
             "spec": {
                 "parallelism": self.request.parallelism,
                 "backoffLimit": self.request.retries,

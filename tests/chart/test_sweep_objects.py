@@ -60,6 +60,13 @@ def test_pods_run_the_sweep_in_its_folder_on_the_claim_until_all_work_is_done() 
     ]  # fmt: skip
 
 
+def test_a_job_names_the_options_of_its_pods_but_not_the_parallelism() -> None:
+    one, other, third = (objects(**keys).job() for keys in ({}, {"parallelism": 9}, {"memory_mib": 4096}))
+    key = "fedstrata.io/options"
+    assert one["metadata"]["annotations"][key] == other["metadata"]["annotations"][key]
+    assert json.loads(third["metadata"]["annotations"][key])["memory_mib"] == 4096
+
+
 def test_queues_and_priorities_are_there_only_if_given() -> None:
     plain, queued = objects().job(), objects(queue="team-a", priority_class="low").job()
     assert not [label for label in plain["metadata"]["labels"] if "kueue" in label]

@@ -24,7 +24,7 @@ class Pace:
 
     @property
     def per_example_ns(self) -> int:
-        """The median over the rounds, on which other work of the machine has the least effect."""
+        """Nanoseconds per example: the median over the rounds, because other work of the machine changes it least."""
         return round(median(self.seconds) * 1e9)
 
 

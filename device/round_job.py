@@ -254,7 +254,7 @@ class RoundJob:
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """Return an update as it is sent. If updates are private, it is shortened and has noise."""
+        """Return the update that is sent. If updates are private, its norm is limited and noise is added."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update

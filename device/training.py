@@ -156,7 +156,9 @@ def train(job: TrainingJob) -> LocalResult:
 
 
 def outputs_in_training(job: TrainingJob) -> Outputs:
-    """Return the function that computes outputs in a local step. What it draws has the address of the training."""
+    """Return the function that computes outputs in a local step. Random numbers, as for dropout, depend only on the
+    seed, the device, the LPS round, and the number of the training in this round.
+    """
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     return job.model.outputs_in_training(np.random.default_rng(address))
 

@@ -113,13 +113,13 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return an update as it is sent: on the grid, times its number of examples, and masked. If it cannot be
-        masked, the result has the reason.
+        """Return a masked update: its values times its number of examples, as integers on the grid of exact sums, plus
+        the masks. If values are not finite or too large, the result has only the reason, and no values.
 
         Raises:
             PayloadError: the same masks have hidden another update. The difference of the two would reveal both.
-            RosterError: the update was masked for other devices in this round, although the experiment excludes no
-                device. The two sums would reveal the update.
+            RosterError: in this round, the update was masked for another list of devices, although `deadlines.lps`
+                excludes no device. The sums over the two lists would reveal the update.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(

@@ -296,8 +296,8 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the word with which a run begins: a new word if a failed run should be repeated, otherwise the word of its
-    first start.
+    """Return the chart's value `again`, which is new if a failed run should be repeated. If the experiment is the
+    same as before, the value stays. A new experiment has an empty value.
     """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -115,7 +115,7 @@ def revoke(
     ] = None,
     place: Place,
 ) -> None:
-    """Revoke all certificates of a name, in a list beside each certificate; running processes take the list."""
+    """Revoke all certificates of a name, by a new list beside each certificate; running processes read the new list."""
     from emulator import certs as work
 
     where = _release(release, place)

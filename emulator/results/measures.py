@@ -34,7 +34,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """Define the numbers of runs with the same main metric, by column name.
+    """Define the values that are computed from runs with the same main metric, each under the name of its column.
 
     For runs with another main metric, only bytes and the adjusted Rand index are computed.
     """

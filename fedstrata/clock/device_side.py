@@ -42,8 +42,8 @@ class DeviceClock:
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until the time for training has passed that the clock calculates for an answer before the run's
-        training.
+        """Wait until a device's calculated time for training has passed. The device trains in order to answer a
+        question before the first round.
         """
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:

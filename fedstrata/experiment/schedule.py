@@ -86,7 +86,7 @@ class Move(Settings):
 
 
 class ScheduleEntry(Settings):
-    """An event at a time."""
+    """Define an event, and the time at which it happens."""
 
     at: Duration
     """Time of the change, counted from the start of training."""

@@ -16,7 +16,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """Hold the parts of a round for one child."""
+    """Hold how long one child spent in each part of a round."""
 
     tier: Literal["lps", "gps"]
     """`lps`: an LPS round; `gps`: a global round."""

@@ -1,4 +1,4 @@
-"""The masks of a device. For each other device of the round, one of the two adds a mask to its update and the other
+"""The masks of a device. Each two devices of a round have a mask in common: one adds it to its update, and the other
 subtracts it.
 
 X25519 gives two devices a common secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with
@@ -166,7 +166,7 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """Yield this many numbers modulo 2⁶⁴ that follow from a key, in pieces, each with its position."""
+    """Yield `length` numbers modulo 2⁶⁴, computed from a key, in pieces. Each piece comes with its first index."""
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):

@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
-The memory for results is allocated once. Apart from the matrix products, the number of calls limits the speed with few
-devices, and the amount of written memory with many.
+The memory for results is allocated once. Apart from the matrix products, the speed with few devices depends on the
+number of calls. With many devices it depends on the amount of written memory.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class StackedSgd:
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
-        """`rate` is the learning rate of the round."""
+        """Set the optimiser's settings, and the learning rate of the round."""
         self._rate = rate
         self._weight_decay = settings.weight_decay
         self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
@@ -41,8 +41,8 @@ class StackedSgd:
 
 
 class DenseSteps(ABC):
-    """Do steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses say how gradients are
-    used.
+    """Do training steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses define how
+    gradients are used.
     """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:

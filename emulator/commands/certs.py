@@ -57,7 +57,7 @@ def issue(
     release: OfRelease = None,
     place: Place,
 ) -> None:
-    """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
+    """Issue a certificate: a folder to copy to the machine of the process, for its option --tls."""
     from emulator.certs import issue as make
 
     print(make(folder, role, names or [], days, _release(release, place)))

@@ -28,7 +28,7 @@ Done = tuple[SweepRun, RunRecord]  # a completed run
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Hold the outcome of one replayed run."""
+    """Hold the result of repeating one run."""
 
     run: SweepRun
     faults: tuple[str, ...]  # none: equal to the bit
@@ -81,7 +81,7 @@ def _completed(bundle: Bundle) -> list[Done]:
 
 
 def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
-    """Yield the runs with a summary that contradicts their experiment or models."""
+    """Yield a message for each summary that contradicts its run's experiment or models."""
     for run, record in done:
         if record.summary.experiment_sha256 != run.experiment.digest:
             yield f"{run.label}: summary.json is of another experiment"
@@ -98,7 +98,7 @@ def _weights_sha256(folder: Path, cluster: str) -> str:
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
-    """Yield the rows of the bundle's tables that do not follow from its records."""
+    """Yield a message for each row of the bundle's tables that does not follow from its records."""
     table = _published(bundle)
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
@@ -121,7 +121,7 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield published values that differ from those of this Fedstrata's table with the same name."""
+    """Yield a message for each published value that differs from the table with this name in this Fedstrata."""
     try:
         own = find_table(table.sweep.runs[0].experiment.name)
     except ExperimentError:
@@ -132,7 +132,7 @@ def _wrong_published(table: PublishedTable) -> Iterator[str]:
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
-    """Yield the rows of table.csv that differ from the records."""
+    """Yield a message for each row of table.csv that differs from the records."""
     try:
         found = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -149,7 +149,7 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
 
 
 def _missing_lines(path: Path, expected: Sequence[str]) -> Iterator[str]:
-    """Yield the expected lines that a page does not have."""
+    """Yield a message for each expected line that a page does not have."""
     try:
         lines = set(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
@@ -190,7 +190,7 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield the models and measurements of a record that its replay does not have."""
+    """Yield a message for each model or measurement that differs between a record and its repetition."""
     for what, said, true in (
         ("model", theirs.summary.model_sha256, ours.summary.model_sha256),
         ("model that stays on", theirs.summary.personal_sha256, ours.summary.personal_sha256),

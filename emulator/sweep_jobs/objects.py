@@ -28,7 +28,7 @@ RESTRICTED: Document = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """Hold what the user asks of the Job."""
+    """Hold the options of the user for the Job."""
 
     claim: str  # a PersistentVolumeClaim
     parallelism: int = 4  # pods at once
@@ -164,13 +164,13 @@ class SweepObjects:
         }
 
     def _beside(self) -> Document:
-        """Return the term of an affinity to the nodes of the sweep's pods."""
+    """Return an affinity term for the nodes on which the sweep's pods run."""
         labels = {"app.kubernetes.io/instance": self.job_name, "app.kubernetes.io/component": "sweep"}
         return {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
 
 
 def owner(name: str, uid: str) -> Document:
-    """Return a reference to a Job, with which an object is deleted."""
+    """Return an owner reference to a Job. Kubernetes deletes the objects that have it together with the Job."""
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
 
 

@@ -1,4 +1,4 @@
-"""The records of a sweep's folder in pods, fetched through the reader."""
+"""Fetch the records of a sweep's folder in pods, through the reader."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ MOST_BYTES = 64 << 20  # of the list of runs
 
 
 class _Reply:
-    """Read a reply. Its errors are of the connection, and not of files on this machine."""
+    """Read a reply of the reader. An error is about the connection, and not about files on this machine."""
 
     def __init__(self, reply: http.client.HTTPResponse) -> None:
         self._reply = reply
@@ -47,7 +47,7 @@ def _asked(address: str, path: str) -> Iterator[_Reply]:
 
 
 class BegunRuns:
-    """Hold what the reader says of the begun runs."""
+    """Hold the state of the begun runs, as the reader gives it."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said

@@ -26,7 +26,7 @@ SILENT_LOOKS = 10  # of a reader, before it is told
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSweepRequest:
-    """Hold the request of the user."""
+    """Hold the arguments of `fedstrata sweep --on kubernetes`."""
 
     sweep: Sweep
     out: Path
@@ -133,7 +133,7 @@ class _Following:
             self._tell(line)
 
     def _fetch(self, uid: str, pace: Pace, *, is_last: bool) -> bool:
-        """Fetch the new records. Return whether the reader gave all that there were."""
+        """Fetch the new records. Return False if the reader did not answer."""
         if not self._api.has_reader(self._objects, uid):
             return False
         try:

@@ -37,8 +37,8 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold the transfers under way that have equally fast own links. All have the same rate, and reach their marks in
-    the order of `target`.
+    """Hold the transfers under way with equally fast own links. All have the same rate, and reach their marks (see
+    `FairLink.begin`) in the order of `target`.
     """
 
     most: int  # bits a second that their own links allow
@@ -48,7 +48,7 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time, or for groups with the even share the level, at which the group reaches its next mark."""
+        """The time at which the group reaches its next mark; for groups with the even share, the level."""
         until = self.base + self.flows[0][0]
         if not self.is_held:
             return until

@@ -138,7 +138,7 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Return the parent's reply in one message; None if the message has none, or if the call was cut."""
+        """Send one message, and return the parent's reply; None if there is no reply, or if the call was cut."""
 
         def parts() -> Iterator[pb.UpdatePart]:
             yield part

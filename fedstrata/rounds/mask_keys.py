@@ -250,7 +250,7 @@ class MaskedUpdates(OpenUpdates):
     fold = staticmethod(ExactSum.fold_unchecked)
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """The parameters are those of `KeyRing`."""
+        """Set the parameters of the `KeyRing`."""
         self.keys = KeyRing(has_member, min_devices, check)
         self.enough = EnoughToMask(min_devices)
 

@@ -36,7 +36,7 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Compute each device's `cluster` and `home` from the journal, again after each change."""
+    """Compute each device's `cluster` and `home` from the journal, and again after each change."""
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment

@@ -28,8 +28,8 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """Set `named`, which has, for a cluster, the clusters with models that its devices receive. Without an entry
-        they receive all.
+        """Set `named`, which has, by cluster, the clusters with models that its devices receive. The devices of a
+        cluster without an entry receive the models of all clusters.
         """
         self._streams = streams
         self._named = named

@@ -82,7 +82,7 @@ class DeviceProcess:
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """How much noise updates get; None without noise."""
+        """The amount of noise that updates get; None without noise."""
         return budget_of(self.experiment)
 
     @property

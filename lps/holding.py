@@ -66,7 +66,7 @@ class SessionParts:
 
     @property
     def folder(self) -> Path:
-        """The folder for this LPS's files of the cluster in this term."""
+        """The folder for this LPS's files of the cluster in this term (`Serving.term_of`)."""
         name, term = self.cluster.home_id, self.cluster.term
         return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
 

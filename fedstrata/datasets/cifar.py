@@ -24,7 +24,7 @@ URL = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """The differences between the two data sets."""
+    """Hold the values in which CIFAR-10 and CIFAR-100 differ."""
 
     name: str
     title: str

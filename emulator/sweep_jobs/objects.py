@@ -82,7 +82,7 @@ class SweepObjects:
         }
 
     def job(self) -> Document:
-        """Return the Job. Without `completions`, its pods share the work, and end when all of it is done."""
+        """Return the Job. Without `completions`, its pods share the runs, and end when all runs are done."""
         queue = {QUEUE: self.request.queue} if self.request.queue else {}
         sweep_file = next(name for name in self.files if name.endswith(".yaml"))
         arguments = ["sweep", f"{HERE}/{sweep_file}", "--out", self.folder, "--jobs", "1", "--json"]

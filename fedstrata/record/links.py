@@ -40,7 +40,7 @@ class LinkRow:
     """Number of transfers in all rounds; for computing, number of rounds. A round with a question has one more transfer
     up (the answer), and one more down: the message that the round goes on."""
     bytes: NonNegativeInt
-    """Bytes of all transfers. The message that a round goes on has none."""
+    """Bytes of all transfers. The message that a round goes on has no bytes."""
     bits_per_s: NonNegativeInt | None
     """Configured rate; on a shared link, the mean of its max-min fair shares. Empty if nothing limits the rate."""
     achieved_bits_per_s: NonNegativeInt | None

@@ -116,7 +116,7 @@ class ExactSum:
         self.num_examples += num_examples
 
     def add(self, values: Flat, num_examples: int) -> None:
-        """Add and count a whole vector."""
+        """Add a whole vector, and its number of examples."""
         self.fold(0, values, num_examples)
         self.count(num_examples)
 

@@ -113,8 +113,8 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return a masked update: its values times its number of examples, as integers on the grid of exact sums, plus
-        the masks. If values are not finite or too large, the result has only the reason, and no values.
+        """Return a masked update: its values times its number of examples, as the integers of an exact sum, plus the
+        masks. If values are not finite or too large, the result has only the reason, and no values.
 
         Raises:
             PayloadError: the same masks have hidden another update. The difference of the two would reveal both.

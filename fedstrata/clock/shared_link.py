@@ -74,8 +74,8 @@ class FairLink:
     """Share a link max-min fairly among all transfers (flows) under way. The caller says when flows begin and end.
 
     When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Each group of flows with
-    equal own rates gets this rate or, if that is less, the even share of the rest of the link. The groups with the even
-    share have one counter for all, `_level`, and the groups with their own rate have the time. So an event takes a few
+    equal own rates gets this rate or, if that is less, the even share of the rest of the link. All groups with the even
+    share have one counter, `_level`. For groups with their own rate, the time is the counter. So an event takes a few
     searches in ordered lists, not a pass over all groups.
     """
 

@@ -139,7 +139,7 @@ def weight_of(experiment: Experiment, num_examples: int) -> int:
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """Return the update that a device sends, shape (size,): with a norm of at most `clip`, on the grid, plus noise.
+    """Return the update that a device sends, shape (size,): limited to norm `clip`, rounded to the grid, plus noise.
 
     An update that is not finite is replaced by zeros, because a release must not show whether training diverged.
 

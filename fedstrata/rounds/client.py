@@ -39,8 +39,8 @@ class RoundClient:
         """Set the parts of the client. `accepts_model` returns the required form of an announced model; by default, one
         model of `layout`.
 
-        `link_bytes` returns the byte counts that each update reports. With `masks`, updates are masked, as multiples of
-        the grid of exact sums, which take 8 bytes per element.
+        `link_bytes` returns the byte counts that each update reports. With `masks`, an update has masked integers of 8
+        bytes per element, as exact sums have them.
         """
         self._calls = calls
         self.identity = identity

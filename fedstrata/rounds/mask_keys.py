@@ -196,7 +196,7 @@ class Masking:
 
 
 def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums with masks that have not cancelled, or with values beyond the grid. Raises RunStoppedError."""
+    """Refuse sums with masks that have not cancelled, or with values that are too large. Raises RunStoppedError."""
     try:
         for total in totals:
             total.check_total()
@@ -241,8 +241,7 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Accept updates that children mask for each other, as multiples of the grid of exact sums. The parent learns only
-    their sum.
+    """Accept updates of integers that children mask for each other. The parent learns only the sum of the updates.
 
     Masks cancel only in streams to which every child adds.
     """

@@ -80,7 +80,7 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the exact sums of one LPS round as integers on the grid. The encoding of the link does not matter."""
+    """Return the exact sums of one LPS round as integers. The encoding of the link does not matter."""
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:

@@ -1,8 +1,10 @@
 """The calls of a local parameter server (LPS) to the global one (GPS), and the plans that it learns from them."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedstrata.clock.clocks import clock_of
 from fedstrata.errors import RunStoppedError
@@ -22,7 +24,23 @@ from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 
+LAST_ANSWER_S = 1.0
 AcceptsModel = Callable[[rounds_pb2.ModelHeader], Acceptance]
+
+
+async def answered(call: Coroutine[Any, Any, object], within_s: float = LAST_ANSWER_S) -> None:
+    """Wait for the reply to a call. A process that is stopped meanwhile still waits up to `within_s` for the reply, so
+    that both ends count its bytes: the GPS ends the run as soon as it has the last report.
+    """
+    job = asyncio.ensure_future(call)
+    try:
+        await asyncio.shield(job)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({job}, timeout=within_s)
+        job.cancel()
+        for each in done:
+            each.exception()  # a refusal is of no use any longer
+        raise
 
 
 class Plans:
@@ -106,12 +124,14 @@ class ToGps:
         who = self._uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
-        await call_until_answered(
-            lambda: self._stub.SubmitReport(
-                _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
-            ),
-            self._log,
-            "SubmitReport",
+        await answered(
+            call_until_answered(
+                lambda: self._stub.SubmitReport(
+                    _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
+                ),
+                self._log,
+                "SubmitReport",
+            )
         )
         self._log.info("reported")
 

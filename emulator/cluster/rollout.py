@@ -134,13 +134,7 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
     """Yield each reason for waiting once, with the number of pods that it delays. Reasons come from the scheduler,
     claims, the quota or volumes.
     """
-    by_reason: dict[str, list[str]] = {}
-    for pod in pods:
-        for found in pod.status.conditions or []:
-            if found.type == "PodScheduled" and found.status == "False":
-                by_reason.setdefault(_on_one_line(found.message), []).append(pod.metadata.name)
-    for reason, names in sorted(by_reason.items()):
-        yield f"no node for {listed(names)}: {reason}"
+    yield from unscheduled(pods)
     about = {found.metadata.uid: found for found in [*seen.sets, *seen.daemons, *seen.claims, *pods]}
     over = {pod.metadata.uid for pod in pods if _has_started(pod)}
     over |= {found.metadata.uid for found in seen.sets if is_set_ready(found)}
@@ -150,6 +144,17 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
         if uid in about and uid not in over and not is_passing and event.reason not in SAID_ELSEWHERE:
             said[f"{event.involved_object.kind} {event.involved_object.name}: {_on_one_line(event.message)}"] = None
     yield from list(said)[-NAMES_SHOWN:]
+
+
+def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
+    """Yield each reason for which pods have no node, with the names of these pods."""
+    by_reason: dict[str, list[str]] = {}
+    for pod in pods:
+        for found in pod.status.conditions or []:
+            if found.type == "PodScheduled" and found.status == "False":
+                by_reason.setdefault(_on_one_line(found.message), []).append(pod.metadata.name)
+    for reason, names in sorted(by_reason.items()):
+        yield f"no node for {listed(names)}: {reason}"
 
 
 def listed(names: Sequence[str]) -> str:

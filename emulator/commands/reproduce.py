@@ -46,7 +46,6 @@ def reproduce(
         typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md; continue what is there."),
     ] = Path("runs/reproduced"),
     jobs: Annotated[int | None, JOBS] = None,
-    has_times: Annotated[bool, typer.Option("--times/--no-times", help="Say in the page how long runs took.")] = True,
     output: Output,
 ) -> None:
     """Do the runs of a published table, and compare each value with the paper's; continue a stopped table."""
@@ -62,9 +61,7 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter("give the NAME of a published table, or --list for all names")
-    request = ReproduceRequest(
-        name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs, has_times=has_times
-    )
+    request = ReproduceRequest(name=name, out=out, cells=_split(cells or []), seeds=_numbers(seeds), jobs=jobs)
     outcome = do_reproduce(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
     _tell(outcome, request.out / name, console, is_json=output.is_json)
     if outcome.failure is not None:
@@ -158,12 +155,8 @@ def _tell_verdict(verdict: "Verdict", seed: int, console: "Console", *, is_json:
         })  # fmt: skip
         return
     for each in verdict.replays:
-        other = (
-            "another kind of processor, so bits cannot be compared" if each.is_other_processor else "equal to the bit"
-        )
-        console.print(
-            printable(f"{each.run.label}: {'different' if each.faults else other}"), soft_wrap=True, markup=False
-        )
+        found = "not confirmed" if each.faults else "equal to the bit"
+        console.print(printable(f"{each.run.label}: {found}"), soft_wrap=True, markup=False)
     told = "do not follow" if verdict.faults else "follow"
     console.print(
         f"the tables {told} from the records of {counted(verdict.complete, 'run')}; cells drawn with --seed {seed}",

@@ -1,7 +1,7 @@
 """The command `sweep`, which does many runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -49,6 +49,11 @@ class Pods:
         typer.Option(metavar="FILE", help="Merge this YAML into the pods' template, such as spec.nodeSelector."),
     ] = None
 
+    def given(self) -> list[str]:
+        """Return the options that differ from their defaults, as a user types them."""
+        changed = (each.name for each in fields(self) if getattr(self, each.name) not in (each.default, []))
+        return [f"--{name.replace('_', '-')}" for name in changed]
+
     def job(self) -> "JobRequest":
         """Return the request for a Job.
 
@@ -92,9 +97,11 @@ def sweep(
 
     console = Console(highlight=False)
     if pods.on is None:
-        if pods.claim is not None or pods.code:
-            raise typer.BadParameter("--claim and --code are for pods; add --on kubernetes")
+        if given := pods.given():
+            raise typer.BadParameter(f"{', '.join(given)}: for pods only; add --on kubernetes, or leave it out")
         outcome = _here(file, out, jobs, console, output)
+    elif jobs is not None:
+        raise typer.BadParameter("--jobs: for runs on this machine only; set --parallelism for pods")
     else:
         outcome = _on_kubernetes(file, out, pods, place, console, output)
     _tell(outcome, out, console, is_json=output.is_json)

@@ -4,7 +4,10 @@ Nothing in it is executed, and nothing outside it is read or written for it. Its
 own data sets, models and methods.
 """
 
+import lzma
+import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from fedstrata.experiment.yaml_files import read_yaml
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
 DEEPEST = 12  # folders within each other
 FILES = ("weights", "file", "folder")  # keys of an experiment that name files
+UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
+PLAIN = (str, int, float, type(None))  # YAML has bytes, too, which a check of texts would not see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +98,19 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """Raise DataError if a document names own code, or a file of its maker, anywhere."""
     if isinstance(node, Mapping):
         for name, child in node.items():
+            if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):  # `KEY=VALUE #` would override KEY
+                raise DataError(f"{where}: {name!r:.80} is no key of an experiment or sweep; nothing was run")
             _refuse_foreign(child, where, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list):
         for child in node:
             _refuse_foreign(child, where, key)
+    elif not isinstance(node, PLAIN):
+        raise DataError(f"{where}: {key} is {node!r:.80}, which is no text or number; nothing was run")
     elif isinstance(node, str):
-        last = key.rpartition(".")[2]
+        last = key.rpartition(".")[2].strip()
         if ":" in node:
             raise DataError(f"{where}: {key} is {node!r:.80}: a bundle must not bring own code; nothing was run")
-        if last in FILES or (last == "name" and node == "folder"):
+        if last in FILES or node == "folder":
             raise DataError(f"{where}: {key} is {node!r:.80}: a file of its maker; such a bundle cannot be replayed")
 
 
@@ -109,9 +118,9 @@ def _unpacked(path: Path, place: Path) -> Path:
     """Unpack a tar. Return the folder with the sweep: the top folder of the tar, or the only folder in it."""
     try:
         with tarfile.open(path) as archive:
-            members = list(_checked(archive, path))
-            archive.extractall(place, members, filter="data")  # each member was checked
-    except (OSError, tarfile.TarError, EOFError, ValueError) as error:
+            for member in list(_checked(archive, path)):
+                _write(archive, member, place / member.name)
+    except UNREADABLE as error:
         said = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise DataError(f"cannot open the bundle {path}: {said}; give the folder of a sweep, or a tar of it") from None
     if (place / SWEEP).exists():
@@ -120,12 +129,21 @@ def _unpacked(path: Path, place: Path) -> Path:
     return inner[0] if len(inner) == 1 else place
 
 
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write the bytes of a checked member to a new file; of its header only the name and the kind are used."""
+    source = archive.extractfile(member)
+    (target if source is None else target.parent).mkdir(parents=True, exist_ok=True)
+    if source is not None:
+        with source, target.open("xb") as file:
+            shutil.copyfileobj(source, file)
+
+
 def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the members of an archive. Raises DataError for a member that is no file or folder, or leads outside."""
     total = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)
-        total += member.size
+        total += max(0, member.size)  # a header may say less than 0
         if name.is_absolute() or ".." in name.parts or len(name.parts) > DEEPEST:
             raise DataError(f"{path}: {member.name!r:.120} leads out of the bundle; nothing was unpacked")
         if not (member.isreg() or member.isdir()):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from emulator.console.units import NO_VALUE, human_seconds
+from emulator.console.units import NO_VALUE
 from emulator.reproduce.table import PublishedTable, Value
 from emulator.results.comparison import Form, Spread
 from emulator.sweeps import tables
@@ -16,6 +16,7 @@ from fedstrata.record.summary import Summary
 
 WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
 DIGEST_SHOWN = 16
+WRITTEN = "Page written with "  # of its last line, which depends on the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +93,8 @@ def _signed(value: float | None, digits: int) -> str:
     return NO_VALUE if value is None else f"{value:+.{digits}f}".replace("-", "−")
 
 
-def section(
-    table: PublishedTable, results: SweepResults, made_with: Mapping[str, str], *, has_times: bool = True
-) -> str:
-    """Return a table's part of the page as Markdown. Only its last lines depend on the machine."""
+def section(table: PublishedTable, results: SweepResults, made_with: Mapping[str, str]) -> str:
+    """Return a table's part of the page as Markdown. Only its last line depends on the machine."""
     about = table.about
     head, rows = comparison_rows(table, results)
     right = {"seeds", "theirs", "ours", "difference"}
@@ -107,9 +106,9 @@ def section(
         *_list("What differs", about.differs),
         *_list("Remarks", about.remarks),
         *(f"**{title}**\n\n{tables.as_markdown(found, results.of.is_number)}" for title, found in _fairness(results)),
-        f"**Runs**\n\n{tables.as_markdown(_runs(results, has_times=has_times), 'wall time'.__eq__)}",
+        f"**Runs**\n\n{tables.as_markdown(_runs(results), lambda _: False)}",
         *_list("Read in", about.read),
-        "Made with " + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
+        WRITTEN + ", ".join(f"{what} {said}" for what, said in {**made_with, **_kernels(results)}.items()) + ".\n",
     ]
     return "\n".join([f"<!-- results of {table.name} -->\n", *parts, "<!-- end of results -->\n"])
 
@@ -131,18 +130,14 @@ def _list(title: str, items: tuple[str, ...]) -> Iterator[str]:
         yield f"**{title}**\n\n" + "".join(f"- {item}\n" for item in items)
 
 
-def _runs(results: SweepResults, *, has_times: bool) -> tuple[list[str], list[list[str]]]:
+def _runs(results: SweepResults) -> tuple[list[str], list[list[str]]]:
     """Return a row per run with the digest of its models."""
     rows = [
-        [
-            *run.place.words, str(run.seed),
-            *([human_seconds(record.summary.total_seconds)] if has_times else []),
-            f"`{models_digest(record.summary)[:DIGEST_SHOWN]}`",
-        ]
+        [*run.place.words, str(run.seed), f"`{models_digest(record.summary)[:DIGEST_SHOWN]}`"]
         for run in results.sweep.runs
         if (record := results.records.get((run.place, run.seed))) is not None
-    ]  # fmt: skip
-    return ["cell", *results.sweep.axes, "seed", *(["wall time"] if has_times else []), "models"], rows
+    ]
+    return ["cell", *results.sweep.axes, "seed", "models"], rows
 
 
 def models_digest(summary: Summary) -> str:
@@ -156,4 +151,4 @@ def models_digest(summary: Summary) -> str:
 
 def _kernels(results: SweepResults) -> dict[str, str]:
     found = sorted({kernel for record in results.records.values() for kernel in record.summary.kernels})
-    return {"kernels": " ".join(found)} if found else {}
+    return {"kernels of the runs": " ".join(found)} if found else {}

@@ -27,8 +27,9 @@ INTRODUCTION = """# Reproduced tables
 
 <!-- results of all tables -->
 
-`ours` is the mean ± sample standard deviation over seeds. `within 2 sd` says that the difference is at most
-2 √(theirs² + ours²), of the known deviations. `models` is the beginning of a SHA-256 of all models of a run.
+`ours` is the mean ± sample standard deviation over seeds, and `theirs` is as published. `within 2 sd` says that the
+difference is at most 2 √(theirs² + ours²) plus half a unit of the last published digit. An unknown deviation is left
+out. `models` is the beginning of a SHA-256 of all models of a run.
 
 <!-- end of results -->
 """
@@ -43,7 +44,6 @@ class ReproduceRequest:
     cells: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     jobs: int | None = None
-    has_times: bool = True
 
 
 def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
@@ -56,15 +56,15 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
         KeyboardInterrupt: a signal came. The same call continues.
     """
     folder = request.out / request.name
-    table = find_table(request.name)
-    table = table.with_seeds(_seeds(table.sweep.seeds, request.seeds, folder))
-    wanted = selected(table.sweep, request.cells, request.seeds or find_table(request.name).sweep.seeds)
+    own = find_table(request.name)
+    table = own.with_seeds(_seeds(own.sweep.seeds, request.seeds, folder))
+    wanted = selected(table.sweep, request.cells, request.seeds or own.sweep.seeds)
     outcome = sweep(SweepRequest(sweep=wanted, out=folder, jobs=request.jobs), display)
     results = results_in(folder, table)
     if results.records:
         write_results(results, folder)
     _write(folder / TABLE, yaml.safe_dump(dict(table.document), sort_keys=False))
-    _write(folder / PAGE, section(table, results, made_with(), has_times=request.has_times))
+    _write(folder / PAGE, section(table, results, made_with()))
     _write(request.out / PAGE, "\n".join([INTRODUCTION, *map(_text, sorted(request.out.glob(f"*/{PAGE}")))]))
     return replace(outcome, results=results)
 
@@ -83,7 +83,8 @@ def results_in(folder: Path, table: PublishedTable) -> SweepResults:
 
 def table_in(folder: Path) -> PublishedTable:
     """Return the published table that the runs in a folder belong to. Raises ExperimentError."""
-    return load_table(folder / TABLE)
+    table = load_table(folder / TABLE)
+    return replace(table, name=table.sweep.runs[0].experiment.name)
 
 
 def made_with() -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 TABLES = EXPERIMENTS / "published"
 SECTION = "published"  # the key beside those of a sweep
 TABLE = "published.yaml"  # the file in the folder of a reproduced table
+LARGEST = 1e12  # published number
 NO_EXAMPLES = 1000  # of a device, if only its data say how many it has
 
 
@@ -142,7 +143,7 @@ def _values(given: Any, sweep: Sweep, where: str, choices: tuple[str, ...] = ())
 
 def _value(given: Any, where: str) -> Value:
     numbers = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    if not 1 <= len(numbers) <= 2 or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+    if not 1 <= len(numbers) <= 2 or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in numbers):
         raise ExperimentError(f"{where}: a value is a mean, or [mean, standard deviation], not {given!r:.80}")
     return Value(mean=float(numbers[0]), deviation=float(numbers[1]) if len(numbers) == 2 else None)
 

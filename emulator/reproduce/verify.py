@@ -3,27 +3,31 @@
 import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from emulator.reproduce.bundle import Bundle
-from emulator.reproduce.page import comparison_rows
+from emulator.reproduce.page import WRITTEN, section
 from emulator.reproduce.reproduce import PAGE, results_in, table_in
 from emulator.reproduce.table import TABLE, PublishedTable, find_table
 from emulator.results.record import RunRecord
 from emulator.results.trained import read_weights
-from emulator.sweeps.file import Sweep, SweepRun
+from emulator.sweeps.file import NAME, Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.tables import markdown
+from emulator.sweeps.worth import gains_csv
 from fedstrata.errors import DataError, ExperimentError, FedstrataError
+from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
+IN_TABLES = ("metrics", "cluster_of_device", "newcomers", "adjusted_rand_index")  # besides the values of the metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,6 @@ class Replay:
 
     run: SweepRun
     faults: tuple[str, ...]  # none: equal to the bit
-    is_other_processor: bool = False  # so that equal bits cannot be expected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,9 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
             yield f"{run.label}: summary.json is of another experiment"
         for name, expected in record.summary.model_sha256.items():
             path = record.folder / "models" / f"{name}.safetensors"
-            if path.is_file() and _weights_sha256(record.folder, name) != expected:
+            if not NAME.fullmatch(name):
+                yield f"{run.label}: summary.json names a model {name!r:.80}, which is no name of a cluster"
+            elif path.is_file() and _weights_sha256(record.folder, name) != expected:
                 yield f"{run.label}: {path.name} has other weights than the model_sha256 of summary.json"
 
 
@@ -98,16 +103,20 @@ def _weights_sha256(folder: Path, cluster: str) -> str:
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
-    """Yield a message for each row of the bundle's tables that does not follow from its records."""
+    """Yield a message for each difference of tables from the records. Figures and index.html are not read."""
     table = _published(bundle)
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
+        if (bundle.folder / PAGE).exists():
+            yield f"{PAGE} has published values, and their file, {TABLE}, is missing"
     else:
         results = results_in(bundle.folder, table)
         yield from _wrong_published(table)
-        yield from _missing_lines(bundle.folder / PAGE, _lines(comparison_rows(table, results)[1]))
+        yield from _wrong_text(bundle.folder / PAGE, section(table, results, {}))
     yield from _wrong_csv(bundle.folder / "table.csv", results)
-    yield from _missing_lines(bundle.folder / "table.md", markdown(results).splitlines())
+    yield from _wrong_text(bundle.folder / "table.md", markdown(results))
+    if gains := gains_csv(results):
+        yield from _wrong_text(bundle.folder / "gains.csv", gains)
 
 
 def _published(bundle: Bundle) -> PublishedTable | None:
@@ -121,14 +130,18 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield a message for each published value that differs from the table with this name in this Fedstrata."""
+    """Yield a message for each difference from this Fedstrata's table of this name: values, measure, experiments."""
     try:
-        own = find_table(table.sweep.runs[0].experiment.name)
+        own = find_table(table.name).with_seeds(table.sweep.seeds)
     except ExperimentError:
         return
-    for place, value in table.values.items():
-        if own.values.get(place) != value:
-            yield f"{place.label}: the published value is {value.mean:g} here, and not so in this Fedstrata's table"
+    for place in dict.fromkeys([*own.values, *table.values]):
+        if own.values.get(place) != table.values.get(place):
+            yield f"{place.label}: the published value is not as in this Fedstrata's table"
+    if (own.about.measure, own.about.decimals) != (table.about.measure, table.about.decimals):
+        yield f"{TABLE}: measure or decimals are not as in this Fedstrata's table"
+    if [run.experiment.digest for run in own.sweep.runs] != [run.experiment.digest for run in table.sweep.runs]:
+        yield f"{TABLE}: its experiments are not as in this Fedstrata's table"
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
@@ -148,19 +161,21 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
             yield f"table.csv: {cell}: {measure} has {wrong[0]!r:.40}, and the records give {wrong[1]!r:.40}"
 
 
-def _missing_lines(path: Path, expected: Sequence[str]) -> Iterator[str]:
-    """Yield a message for each expected line that a page does not have."""
+def _wrong_text(path: Path, expected: str) -> Iterator[str]:
+    """Yield a message for the first line of a file that differs from the records."""
     try:
-        lines = set(path.read_text(encoding="utf-8").splitlines())
+        found = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
-    for line in expected:
-        if line not in lines:
-            yield f"{path.name}: the records give the row {line}, which is not there"
+    for said, true in zip_longest(_lines(found), _lines(expected), fillvalue=""):
+        if said != true:
+            yield f"{path.name}: the records give the row {true}, and here is {said!r:.120}"
+            return
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in rows]
+def _lines(text: str) -> list[str]:
+    """Return the lines of a page, except for the line about the machine that wrote it."""
+    return [line for line in text.splitlines() if not line.startswith(WRITTEN)]
 
 
 def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs: int | None) -> Iterator[Replay]:
@@ -174,9 +189,7 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
             raise outcome.failure
         for run, theirs in drawn:
             ours = outcome.results.records[run.place, run.seed]
-            faults = tuple(_differences(theirs, ours))
-            is_other = set(theirs.summary.kernels) != set(ours.summary.kernels)
-            yield Replay(run=run, faults=() if is_other else faults, is_other_processor=is_other)
+            yield Replay(run=run, faults=tuple(_differences(theirs, ours)))
 
 
 def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
@@ -190,7 +203,17 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for each model or measurement that differs between a record and its repetition."""
+    """Yield a message for each model or measurement that differs between a record and its repetition.
+
+    The record comes from a stranger, so a record that names another kind of processor is a difference, too.
+    """
+    said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
+    if said_kernels != true_kernels:
+        yield (
+            f"bits cannot be compared, because the record names kernels {said_kernels}, and this processor has "
+            f"{true_kernels}; verify it on such a processor"
+        )
+        return
     for what, said, true in (
         ("model", theirs.summary.model_sha256, ours.summary.model_sha256),
         ("model that stays on", theirs.summary.personal_sha256, ours.summary.personal_sha256),
@@ -198,6 +221,9 @@ def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
         for name in sorted({*said, *true}):
             if said.get(name) != true.get(name):
                 yield f"the {what} {name} has {_short(said.get(name))}, and the replay {_short(true.get(name))}"
+    for name in IN_TABLES:
+        if getattr(theirs.summary, name) != getattr(ours.summary, name):
+            yield f"{name} differs from the replay"
     for metric in ours.summary.metrics:
         pair = theirs.summary.measured.get(metric.name), ours.summary.measured[metric.name]
         said_values, true_values = (dict(each.all_values(metric.name)) if each else {} for each in pair)

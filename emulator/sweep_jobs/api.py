@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,18 @@ from typing import Any
 from emulator.cluster.forward import PodPort
 from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
-from emulator.cluster.rollout import Seen, hopeless, is_ready, progress
+from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
 from emulator.sweep_jobs.objects import READER_PORT, Document, SweepObjects, owner
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
+from fedstrata.process.quoting import printable
 from fedstrata.process.sleeping import pass_time
 
 DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
 LOOK_S = 0.5
 REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end, too
 SHARED_MODE = "ReadWriteMany"
+INVALID = {400, 422}  # what the API says of an object that it cannot read, or that has a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class JobState:
     ended: str = ""  # Complete or Failed
     reason: str = ""  # why it failed
     pods: int = 0  # that run
-    waits: tuple[str, ...] = ()  # why pods do not run yet
+    waits: tuple[str, ...] = ()  # why pods, or the reader, do not run yet
     hopeless: str = ""  # why no pod can run
     failed: Mapping[str, str]  # by pod: its last words
 
@@ -61,8 +63,8 @@ class SweepApi:
             )
         return SHARED_MODE in (found.spec.access_modes or [])
 
-    def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> str:
-        """Make the Job, or find the Job of an earlier call. Return its uid.
+    def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> None:
+        """Make the Job, or find the Job of an earlier call.
 
         A failed Job is replaced, and so is a finished Job that was made from another sweep file.
 
@@ -80,38 +82,34 @@ class SweepApi:
         if job is not None:
             ended, _ = _end_of(job)
             if is_same and ended != "Failed":
-                self._scale(job, objects.request.parallelism)
+                if not ended:
+                    self._scale(job, objects.request.parallelism)
                 tell(f"job {name} is {'complete' if ended else 'at work'}")
-                return str(job.metadata.uid)
+                return
             if not ended:
                 raise ExperimentError(
                     f"job {name} is at work with another sweep file; wait for its end, or kubectl delete job {name} "
                     f"--namespace {self._namespace}"
                 )
             self.delete_job(name)
+        if files is not None:  # Kubernetes may have deleted them with their Job
+            self._found(self._core.delete_namespaced_config_map, name)
         with self._answering():
-            if files is not None:
-                self._core.delete_namespaced_config_map(name, self._namespace, _request_timeout=REQUEST_S)
             self._core.create_namespaced_config_map(self._namespace, objects.config_map(), _request_timeout=REQUEST_S)
             made = self._batch.create_namespaced_job(self._namespace, objects.job(), _request_timeout=REQUEST_S)
-            uid = str(made.metadata.uid)
-            reference = {"metadata": {"ownerReferences": [owner(name, uid)]}}
+            reference = {"metadata": {"ownerReferences": [owner(name, str(made.metadata.uid))]}}
             self._core.patch_namespaced_config_map(name, self._namespace, reference, _request_timeout=REQUEST_S)
         tell(f"made job {name} in namespace {self._namespace}")
-        return uid
 
     def _scale(self, job: Any, parallelism: int) -> None:
-        if job.spec.parallelism != parallelism and not _end_of(job)[0]:
+        if job.spec.parallelism != parallelism:
             body = {"spec": {"parallelism": parallelism}}
             with self._answering():
                 self._batch.patch_namespaced_job(job.metadata.name, self._namespace, body, _request_timeout=REQUEST_S)
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods and files, and wait until it is gone. Raises AddressError if this takes long."""
-        with self._answering():
-            self._batch.delete_namespaced_job(
-                name, self._namespace, propagation_policy="Foreground", _request_timeout=REQUEST_S
-            )
+        self._found(self._batch.delete_namespaced_job, name, propagation_policy="Foreground")
         deadline = time.monotonic() + DELETED_S
         while self._job(name) is not None:
             if time.monotonic() > deadline:
@@ -127,26 +125,34 @@ class SweepApi:
         job = self._job(name)
         if job is None:
             raise ExperimentError(f"job {name} was deleted; the same command makes it again")
-        selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/component=sweep"
+        selector = f"app.kubernetes.io/instance={name},{COMPONENT} in (sweep, reader)"
         with self._answering():
             listed = self._core.list_namespaced_pod(
                 self._namespace, label_selector=selector, _request_timeout=REQUEST_S
             )
-        pods = listed.items
-        ended, reason = _end_of(job)
-        running = [pod for pod in pods if pod.status.phase == "Running"]
-        failed = {str(pod.metadata.name): _last_words(pod) for pod in pods if pod.status.phase == "Failed"}
-        refused = next((failed[pod.metadata.name] for pod in pods if _exit_code(pod) in REFUSED), "")
-        stuck = refused or next(filter(None, map(hopeless, pods)), "")
-        return JobState(
-            uid=str(job.metadata.uid),
-            ended=ended,
-            reason=reason,
-            pods=len(running),
-            waits=progress(Seen(pods=[pod for pod in pods if pod.status.phase == "Pending"])).reasons,
-            hopeless="" if running or ended == "Complete" else stuck,
-            failed=failed,
-        )
+        own = [pod for pod in listed.items if _is_of(pod, job)]
+        pods = [pod for pod in own if pod.metadata.labels[COMPONENT] == "sweep"]
+        is_bare = not pods and not _end_of(job)[0]
+        return _state_of(job, pods, self._refusals(job) if is_bare else tuple(unscheduled(own)))
+
+    def _refusals(self, job: Any) -> tuple[str, ...]:
+        """Return why Kubernetes makes no pods for a Job, such as a quota.
+
+        The result is empty if this account may not list Events.
+        """
+        from kubernetes import client
+
+        selector = f"involvedObject.uid={job.metadata.uid},type=Warning"
+        with self._answering():
+            try:
+                found = self._core.list_namespaced_event(
+                    self._namespace, field_selector=selector, _request_timeout=REQUEST_S
+                )
+            except client.ApiException:
+                return ()
+        # A message begins with the pod's name, which differs each time.
+        reasons = ((event.message or "").rpartition(" is forbidden: ")[2] for event in found.items)
+        return tuple(f"job {job.metadata.name} gets no pods: {' '.join(reason.split())[:300]}" for reason in reasons)
 
     # --- the reader ---------------------------------------------------------------------------
 
@@ -161,8 +167,8 @@ class SweepApi:
         pod = self._found(self._core.read_namespaced_pod, name)
         if pod is None:
             self._make_pod(document)
-        elif pod.status.phase in {"Failed", "Succeeded"}:
-            self.delete_reader(objects)
+        elif pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Failed", "Succeeded"}:
+            self.delete_reader(objects)  # at once: a lost node never says that its pod has ended
         elif why := hopeless(pod):
             raise RunStoppedError(f"the records cannot be read: {why}")
         return pod is not None and pod.metadata.deletion_timestamp is None and is_ready(pod)
@@ -207,16 +213,43 @@ class SweepApi:
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Enter a block that calls the API. Raises AccountError, with the missing right, or AddressError."""
+        """Run a block that calls the API.
+
+        Raises:
+            AccountError: this account lacks a right.
+            ExperimentError: an object is not valid, for instance because of --pod.
+            AddressError: the API refuses for another reason, or does not answer.
+        """
         from kubernetes import client
 
         with answering(self._configuration.host):
             try:
                 yield
             except client.ApiException as error:
-                if error.status != FORBIDDEN:
-                    raise
-                raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
+                if error.status == FORBIDDEN:
+                    raise AccountError(f"this account lacks a right on Kubernetes: {_message(error)}") from None
+                if error.status in INVALID:
+                    raise ExperimentError(f"Kubernetes refused: {_message(error)}") from None
+                raise
+
+
+def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState:
+    """Return the state of a Job with its pods, and the reasons why others wait."""
+    ended, reason = _end_of(job)
+    running = [pod for pod in pods if pod.status.phase == "Running"]
+    lost = [pod for pod in pods if pod.status.phase == "Failed"]
+    failed = {str(pod.metadata.name): _last_words(pod) for pod in lost}
+    refused = next((failed[pod.metadata.name] for pod in lost if _exit_code(pod) in REFUSED), "")
+    stuck = refused or next(filter(None, map(hopeless, pods)), "")
+    return JobState(
+        uid=str(job.metadata.uid),
+        ended=ended,
+        reason=reason,
+        pods=len(running),
+        waits=waits,
+        hopeless="" if running or ended == "Complete" else stuck,
+        failed=failed,
+    )
 
 
 def _message(error: Any) -> str:
@@ -232,6 +265,11 @@ def _own_labels(found: Any) -> dict[str, str]:
     keys = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
     labels = found.metadata.labels or {}
     return {key: str(labels.get(key)) for key in keys}
+
+
+def _is_of(pod: Any, job: Any) -> bool:
+    """Return whether a pod is of this Job, and not of an earlier Job of the same name."""
+    return any(found.uid == job.metadata.uid for found in pod.metadata.owner_references or [])
 
 
 def _end_of(job: Any) -> tuple[str, str]:
@@ -263,4 +301,4 @@ def _last_words(pod: Any) -> str:
         return f"pod {pod.metadata.name} used more memory than it may; give more --memory"
     lines = [line for line in (ended.message or "").splitlines() if line and not line.startswith("{")]
     said = lines[-1].removeprefix("error: ") if lines else f"{ended.reason} with exit code {ended.exit_code}"
-    return f"pod {pod.metadata.name}: {said[:400]}"
+    return f"pod {pod.metadata.name}: {printable(said[:400])}"

@@ -111,6 +111,7 @@ class SweepObjects:
         """Return the pod that reads the results for the command. It ends with the Job, or after an hour."""
         command = ["python3", "-m", "emulator.sweep_jobs.reader", self.folder, str(READER_PORT)]
         container = {**self._container("reader", {"cpu": "100m", "memory": "128Mi"}), "command": command}
+        container["volumeMounts"] = [{"name": "claim", "mountPath": CLAIM, "readOnly": True}]
         preferred = {"weight": 100, "podAffinityTerm": self._beside()}  # a claim of one node is there
         pod = {
             **self._pod(container),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from emulator.runs.incoming import IncomingRecord
 from emulator.sweeps.claims import Failure
@@ -17,6 +17,7 @@ from fedstrata.errors import AddressError, PayloadError
 TIMEOUT_S = 30.0
 PIECE_BYTES = 1 << 20
 MOST_BYTES = 64 << 20  # of the list of runs
+DIRECT = build_opener(ProxyHandler({}))  # a proxy of the environment does not lead to this machine
 
 
 class _Reply:
@@ -41,7 +42,7 @@ def _connected() -> Iterator[None]:
 @contextmanager
 def _asked(address: str, path: str) -> Iterator[_Reply]:
     with _connected():
-        reply = urlopen(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
+        reply = DIRECT.open(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
     with reply:
         yield _Reply(reply)
 
@@ -63,7 +64,7 @@ class BegunRuns:
             content = reply.read(MOST_BYTES)
         try:
             said = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
             raise PayloadError("the reader sends no list of runs; delete its pod, and give the same command again")
@@ -80,7 +81,7 @@ class BegunRuns:
         try:
             last = found["failures"][-1]  # type: ignore[index]  # of another form, it is no failure
             return Failure(reason=str(last["reason"]), seconds=float(last["seconds"]))
-        except (TypeError, KeyError, IndexError, ValueError):
+        except (TypeError, KeyError, IndexError, ValueError, OverflowError):
             return None
 
 

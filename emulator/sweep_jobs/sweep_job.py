@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from emulator.sweeps.file import Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, check_folder, completed_record, joined, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
-from fedstrata.errors import AddressError, FedstrataError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, FedstrataError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
 SILENT_LOOKS = 10  # of a reader, before it is told
+RECORDS_S = 600.0  # how long records may stay out after the end of the Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,7 @@ class _Following:
         self._waiting, self._display, self._tell = list(wanted), display, tell
         self._told: set[str] = set()
         self._silent = 0  # looks in a row without an answer of the reader
+        self._heard = time.monotonic()  # when the last record came, or the Job was last at work
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def follow(self, pace: Pace) -> None:
@@ -90,20 +92,21 @@ class _Following:
 
         Raises:
             RunStoppedError: no pod of the Job can run, or the Job failed before all runs had ended.
+            AccountError: this account may not read the records. AddressError: they do not come.
         """
         name = self._objects.job_name
-        uid = self._api.ensure(self._objects, self._tell)
-        with ExitStack() as stack:
-            stack.callback(self._leave)
-            try:
-                with self._display.open(pace):
-                    state = self._follow(uid, pace)
-            except KeyboardInterrupt:
-                self._tell(
-                    f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
-                    f"--namespace {self._objects.namespace} ends it"
-                )
-                raise
+        self._api.ensure(self._objects, self._tell)
+        try:
+            with self._display.open(pace):
+                state = self._follow(pace)
+        except KeyboardInterrupt:
+            self._tell(
+                f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
+                f"--namespace {self._objects.namespace} ends it"
+            )
+            raise
+        finally:
+            self._leave()
         if self._waiting:
             if state.ended == "Complete":  # somebody has removed runs from the claim
                 self._api.delete_job(name)
@@ -113,18 +116,32 @@ class _Following:
                 f"{'; ' if said else ''}{said}; the same command goes on"
             )
 
-    def _follow(self, uid: str, pace: Pace) -> JobState:
+    def _follow(self, pace: Pace) -> JobState:
         name = self._objects.job_name
         while True:
-            state = self._api.look(name)
+            try:
+                state = self._api.look(name)
+            except AddressError as error:
+                if isinstance(error, AccountError) or time.monotonic() - self._heard > RECORDS_S:
+                    raise
+                self._tell_once(f"{error}; asking again")
+                pass_time(LOOK_S)
+                continue
             if state.hopeless:
                 self._api.delete_job(name)
                 raise RunStoppedError(f"no pod of job {name} can run, so it was deleted: {state.hopeless}")
             for line in (*state.waits, *state.failed.values()):
                 self._tell_once(line)
             has_pods = state.pods > 0 or state.ended  # else nothing is known of the image and of the claim
-            if has_pods and self._fetch(uid, pace, is_last=bool(state.ended)) and state.ended:
+            if has_pods and self._fetch(state.uid, pace, is_last=bool(state.ended)) and state.ended:
                 return state
+            if not state.ended:
+                self._heard = time.monotonic()
+            elif time.monotonic() - self._heard > RECORDS_S:
+                raise AddressError(
+                    f"job {name} ended, but no records came from pod {name}-reader in {RECORDS_S:.0f} s; "
+                    "the same command tries again"
+                )
             pass_time(LOOK_S)
 
     def _tell_once(self, line: str) -> None:
@@ -141,6 +158,8 @@ class _Following:
                 begun = BegunRuns.at(address)
                 for run in [run for run in self._waiting if begun.is_completed(run.path)]:
                     self._fetch_run(address, run, pace)
+        except AccountError:  # no later look has the right
+            raise
         except AddressError as error:  # the reader is starting, or its node is lost, and it comes up on another
             self._silent += 1
             if self._silent == SILENT_LOOKS:
@@ -165,6 +184,7 @@ class _Following:
             write_report(folder)
         record = completed_record(folder)
         seconds = record.summary.total_seconds or 0.0 if record else 0.0
+        self._heard = time.monotonic()
         self._end(run, pace, seconds, None)
 
     def _end(self, run: SweepRun, pace: Pace, seconds: float, failure: FedstrataError | None) -> None:

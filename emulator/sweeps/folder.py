@@ -10,6 +10,7 @@ from typing import IO
 
 from emulator.results.output import check_unused
 from emulator.results.record import RunRecord, load_record
+from emulator.runs.incoming import ASIDE
 from emulator.sweeps.claims import is_locked, opened
 from emulator.sweeps.file import Place, Sweep
 from fedstrata.errors import DataError, ExperimentError, OutputError
@@ -17,7 +18,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 
 SWEEP = "sweep.yaml"
-OF_A_RUN = {"experiment.yaml", "logs", "state"}  # what there is of a run before its record
+OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # what there is of a run before its record
 
 
 class RoundStart(Enum):

@@ -46,6 +46,8 @@ def test_a_pod_has_what_it_asks_for_and_no_rights() -> None:
         security = each["containers"][0]["securityContext"]
         assert (security["readOnlyRootFilesystem"], security["capabilities"]) == (True, {"drop": ["ALL"]})
         assert {"name": "tmp", "emptyDir": {}} in each["volumes"]
+    (mount,) = of.reader("1234")["spec"]["containers"][0]["volumeMounts"]
+    assert mount == {"name": "claim", "mountPath": CLAIM, "readOnly": True}
 
 
 def test_pods_run_the_sweep_in_its_folder_on_the_claim_until_all_work_is_done() -> None:

@@ -95,6 +95,12 @@ def better(text: str) -> str:
     return json.dumps(summary)
 
 
+def far_away(text: str) -> str:
+    summary = json.loads(text)
+    summary["model_sha256"]["../../elsewhere"] = "ab" * 32
+    return json.dumps(summary)
+
+
 def other_hash(text: str) -> str:
     summary = json.loads(text)
     summary["model_sha256"] = dict.fromkeys(summary["model_sha256"], "ab" * 32)
@@ -110,8 +116,11 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
         ("table.csv", lambda text: text.replace("fedavg,mean_accuracy,2,0", "fedavg,mean_accuracy,2,1"),
          "table.csv: fedavg: mean_accuracy has '1."),
         ("table.md", lambda text: text.replace("| fedavg | 2 |", "| fedavg | 9 |"), "table.md: the records give"),
+        ("table.md", lambda text: text + "| local | 9 |\n", "and here is '| local | 9 |'"),
+        ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "the row Of 2 published values: 1"),
         ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "the row | fedavg | 2 | 10.00"),
         ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md: the records give the row"),
+        (SUMMARY, far_away, "summary.json names a model '../../elsewhere'"),
         (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
     ],
 )  # fmt: skip
@@ -123,10 +132,8 @@ def test_a_falsified_table_is_found_without_a_replay(
     assert (code, said in told) == (3, True), told
 
 
-def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
-    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    bundle = changed(done, tmp_path, SUMMARY, better)
+def made_again(bundle: Path, done: Path) -> None:
+    """Write the tables and the page of a falsified bundle again, so that they agree with its records."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("emulator.reproduce.table.TABLES", done.parents[1] / "tables")
         from emulator.reproduce.page import section
@@ -136,10 +143,64 @@ def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
         results = results_in(bundle, table_in(bundle))
         write_results(results, bundle)
         (bundle / "reproduced.md").write_text(section(table_in(bundle), results, made_with()), encoding="utf-8")
+
+
+def test_a_page_without_its_published_values_is_refused(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(done, tmp_path / "partial")
+    (copy / "published.yaml").unlink()
+    code, told = verified(copy, capfd, "--cells", "0")
+    assert (code, "published.yaml, is missing" in told) == (3, True), told
+
+
+def test_a_falsified_cell_whose_tables_agree_is_found_by_its_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = changed(done, tmp_path, SUMMARY, better)
+    made_again(bundle, done)
     assert verified(bundle, capfd, "--cells", "0")[0] == 0
     code, told = verified(bundle, capfd, "--cells", "1")
     assert code == 3
     assert "fedavg, seed 4: accuracy.lps-0 is 0.99" in told
+
+
+def test_a_falsified_agreement_with_the_true_tasks_is_found_by_its_replay(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def agreed(text: str) -> str:
+        return json.dumps({**json.loads(text), "adjusted_rand_index": 1.0})
+
+    bundle = changed(done, tmp_path, SUMMARY, agreed)
+    made_again(bundle, done)
+    assert verified(bundle, capfd, "--cells", "0")[0] == 0
+    code, told = verified(bundle, capfd, "--cells", "1")
+    assert code == 3
+    assert "fedavg, seed 4: adjusted_rand_index differs from the replay" in told
+
+
+def test_other_experiments_under_the_name_of_a_published_table_are_found(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tables").mkdir()
+    own = {**DOCUMENT, "base": {**DOCUMENT["base"], "training": {"global_rounds": 2, "lps_rounds_per_global_round": 1}}}
+    (tmp_path / "tables" / "tiny.yaml").write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("emulator.reproduce.table.TABLES", tmp_path / "tables")
+        code, told = verified(done, capfd, "--cells", "0")
+    assert (code, "its experiments are not as in this Fedstrata's table" in told) == (3, True), told
+
+
+def test_a_run_that_names_another_processor_is_not_confirmed(
+    done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def elsewhere(text: str) -> str:
+        return json.dumps({**json.loads(text), "kernels": {"Abacus": 2}})
+
+    code, told = verified(changed(done, tmp_path, SUMMARY, elsewhere), capfd, "--cells", "1")
+    assert code == 3
+    assert "fedavg, seed 4: not confirmed" in told
+    assert "the record names kernels 'Abacus'" in told
 
 
 def test_bad_input_is_one_line(done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

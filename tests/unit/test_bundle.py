@@ -64,6 +64,20 @@ def test_own_code_and_files_of_the_maker_are_refused(tmp_path: Path, base: Any, 
     assert said in refusal(folder(tmp_path, base))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method.name=evil:Method #": 1}, "'method.name=evil:Method #' is no key of an experiment"),
+        ({b"data.folder": "x"}, "b'data.folder' is no key of an experiment"),
+        ({"model.name": b"evil:Model"}, "model.name is b'evil:Model', which is no text or number"),
+        ({"data.folder ": "x"}, "a file of its maker"),
+        ({"data": "folder"}, "a file of its maker"),
+    ],
+)
+def test_own_code_and_files_are_refused_in_every_disguise(tmp_path: Path, changes: Any, said: str) -> None:
+    assert said in refusal(folder(tmp_path, cells={"a": changes}))
+
+
 def test_own_code_in_a_cell_in_a_run_and_in_the_published_table_is_refused(tmp_path: Path) -> None:
     place = folder(tmp_path, cells={"a": {"method": "evil:Method"}})
     assert "cells.a.method is 'evil:Method'" in refusal(place)

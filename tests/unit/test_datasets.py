@@ -145,6 +145,19 @@ def test_the_fifth_image_of_a_digit_is_a_test_image() -> None:
     assert np.array_equal(held_out_zero, fifth_zero)
 
 
+def test_an_owner_of_fcube_has_five_hundred_points_in_each_of_two_opposite_octants() -> None:
+    fcube = load_dataset(DataSettings(name="fcube"))
+    assert (len(fcube.train), len(fcube.test)) == (4000, 1000)
+    for each in (fcube.train, fcube.test):
+        assert np.array_equal(each.labels, each.inputs[:, 0] < 0)
+        assert np.abs(each.inputs).max() <= 1
+    for owner in range(4):
+        is_negative = fcube.train.inputs[fcube.train.columns["owner"] == owner] < 0
+        octants, counts = np.unique(is_negative, axis=0, return_counts=True)
+        assert counts.tolist() == [500, 500]
+        assert np.array_equal(octants[0], ~octants[1])
+
+
 def test_the_shape_of_a_data_set_is_known_without_scikit_learn_or_torch() -> None:
     code = (
         "import sys; sys.modules['sklearn'] = sys.modules['torch'] = None\n"

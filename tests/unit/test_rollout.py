@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emulator.cluster.rollout import Seen, current_pods, is_ready, is_set_ready, progress
+from emulator.cluster.rollout import Seen, current_pods, is_ready, is_set_ready, progress, unscheduled
 
 SCHEDULER = "0/3 nodes are available: 3 node(s) didn't match node selector."
 QUOTA = 'create Pod lab-lps-0 in StatefulSet lab-lps failed error: pods "lab-lps-0" is forbidden: exceeded quota: small'
@@ -94,6 +94,11 @@ def test_the_schedulers_reason_is_told_once_with_the_pods_it_holds_up() -> None:
     line = progress(Seen(sets=[a_set(wanted=7, ready=0)], pods=pods)).line
     held_up = "lab-lps-0, lab-lps-1, lab-lps-2, lab-lps-3, lab-lps-4 and 2 more"
     assert line == f"0 of 7 pods are ready; no node for {held_up}: {SCHEDULER}"
+
+
+def test_pods_of_a_job_wait_for_a_node_as_others_do() -> None:
+    pods = [a_pod(f"tiny-sweep-{n}", owner="tiny-sweep", kind="Job", ready=False, unscheduled=SCHEDULER) for n in "ab"]
+    assert list(unscheduled(pods)) == [f"no node for tiny-sweep-a, tiny-sweep-b: {SCHEDULER}"]
 
 
 def test_a_quota_that_lets_no_pod_be_made_is_told() -> None:

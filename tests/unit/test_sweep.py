@@ -11,6 +11,7 @@ import pytest
 from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
 from emulator.results.output import prepare_folder
+from emulator.runs.incoming import ASIDE
 from emulator.sweeps import tables
 from emulator.sweeps.claims import Claim, Failure, failures
 from emulator.sweeps.file import Place, Sweep, sweep_of
@@ -173,6 +174,7 @@ def test_a_run_without_a_folder_or_with_the_beginning_of_one_is_begun(tmp_path: 
     (folder / "state").mkdir(parents=True)
     (folder / "logs").mkdir()
     (folder / "experiment.yaml").touch()
+    (folder / ASIDE).mkdir()  # a record from pods, half fetched
     assert stand(folder) is RoundStart.NEW
     clear(folder)
     assert not folder.exists()

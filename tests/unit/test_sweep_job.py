@@ -23,7 +23,7 @@ from emulator.sweep_jobs.refusals import check
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.progress import QuietSweep
-from fedstrata.errors import AddressError, ExperimentError, PayloadError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
 from tests.support.record_files import write_record
 
 BASE: dict[str, Any] = {
@@ -90,7 +90,9 @@ def test_files_larger_than_a_config_map_are_refused() -> None:
     ("words", "message"),
     [
         (["--on", "kubernetes"], "--on kubernetes needs a volume claim"),
-        (["--claim", "shared"], "--claim and --code are for pods; add --on kubernetes"),
+        (["--claim", "shared"], "--claim: for pods only; add --on kubernetes"),
+        (["--queue", "lab", "--retries", "2"], "--queue, --retries: for pods only; add --on kubernetes"),
+        (["--on", "kubernetes", "--claim", "shared", "--jobs", "2"], "--jobs: for runs on this machine only"),
         (["--on", "kubernetes", "--claim", "shared", "--memory", "much"], "--memory 'much'"),
     ],
 )
@@ -150,6 +152,15 @@ def test_a_record_arrives_whole_without_report_and_state(tmp_path: Path) -> None
         assert (here / name).read_bytes() == (out / RUN / name).read_bytes()
 
 
+def test_records_do_not_come_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(tmp_path / "out", sweep(), 0)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nothing listens
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with served(make_server(tmp_path / "out", 0)) as address:
+        assert BegunRuns.at(address).is_completed(RUN)
+
+
 def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
     claim = Claim.of(tmp_path / RUN)
     assert claim is not None
@@ -158,6 +169,11 @@ def test_failures_arrive_with_their_reason(tmp_path: Path) -> None:
     with served(make_server(tmp_path, 0)) as address:
         assert BegunRuns.at(address).failure(RUN) == Failure(reason="no quorum", seconds=2.5)
         assert BegunRuns.at(address).failure(Path("runs/base/seed-4")) is None
+
+
+@pytest.mark.parametrize("failures", [None, [], ["no quorum"], [{"reason": "no quorum", "seconds": 10**400}]])
+def test_failures_of_another_form_are_none(failures: Any) -> None:
+    assert BegunRuns({str(RUN): {"is_completed": False, "failures": failures}}).failure(RUN) is None
 
 
 @pytest.mark.parametrize("name", ["../evil.json", "report.html", "/etc/passwd"])
@@ -201,9 +217,8 @@ class Pods:
     def is_shared(self, _claim: str) -> bool:
         return True
 
-    def ensure(self, objects: SweepObjects, _tell: object) -> str:
+    def ensure(self, objects: SweepObjects, _tell: object) -> None:
         self.calls.append(f"ensure {objects.job_name}")
-        return "1234"
 
     def look(self, _name: str) -> JobState:
         step = self.script.pop(0)
@@ -267,10 +282,39 @@ def test_an_interrupted_command_fetches_the_rest_when_it_is_called_again(followe
     assert (follower.out / RUN / "report.html").stat().st_size > 10_000  # made here
 
 
+def test_a_kubernetes_that_does_not_answer_for_a_while_is_asked_again(follower: Follower) -> None:
+    for index in (0, 1):
+        finish(follower.pods_folder, sweep(), index)
+    away = AddressError("Kubernetes does not answer")
+    _, outcome = follower.follow(state(pods=1), away, away, state(ended="Complete"))
+    assert outcome.failure is None
+    assert follower.told == ["Kubernetes does not answer; asking again"]
+
+
 def test_a_job_without_hope_is_deleted_and_its_reason_told(follower: Follower) -> None:
     with pytest.raises(RunStoppedError, match="no pod of job tiny-sweep can run, so it was deleted: ErrImagePull"):
         follower.follow(state(hopeless="ErrImagePull"))
     assert follower.pods.calls == ["ensure tiny-sweep", "delete tiny-sweep", "delete reader"]
+
+
+def test_an_account_that_may_not_forward_ports_is_told_at_once(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AccountError("this account may not forward ports")
+
+    monkeypatch.setattr(Pods, "reader_address", refuse)
+    with pytest.raises(AccountError, match="may not forward ports"):
+        follower.follow(state(pods=1))
+
+
+def test_records_that_do_not_come_after_the_end_of_the_job_are_not_waited_for_for_ever(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pods, "has_reader", lambda *_: False)
+    monkeypatch.setattr(sweep_job, "RECORDS_S", 0.0)
+    with pytest.raises(AddressError, match="job tiny-sweep ended, but no records came from pod tiny-sweep-reader"):
+        follower.follow(*[state(ended="Complete")] * 3)
 
 
 def test_a_failed_run_is_told_at_the_end_of_the_job(follower: Follower) -> None:

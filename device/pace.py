@@ -24,7 +24,7 @@ class Pace:
 
     @property
     def per_example_ns(self) -> int:
-        """Nanoseconds per example: the median over the rounds, because other work of the machine changes it least."""
+        """Nanoseconds per example: the median over the rounds, which other work of the machine changes least."""
         return round(median(self.seconds) * 1e9)
 
 

@@ -34,7 +34,7 @@ class StackedSgd:
             self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
-        """Change a tensor by its velocity, in place. Before that, the velocity has only gradients."""
+        """Change a tensor by its velocity, in place. Before this call, the velocity does not contain weight decay."""
         if self._weight_decay:
             velocity.add_(leaf, alpha=self._weight_decay)
         leaf.add_(velocity, alpha=-self._rate)
@@ -80,7 +80,9 @@ class DenseSteps(ABC):
 
 
 class PlainSteps(DenseSteps):
-    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds it to its target."""
+    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds the gradient to its
+    target.
+    """
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
         super().__init__(stack, active, rows)

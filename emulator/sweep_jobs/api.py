@@ -234,7 +234,7 @@ class SweepApi:
 
 
 def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState:
-    """Return the state of a Job with its pods, and the reasons why others wait."""
+    """Return the state of a Job and of its pods. `waits` has the reasons why pods do not run yet."""
     ended, reason = _end_of(job)
     running = [pod for pod in pods if pod.status.phase == "Running"]
     lost = [pod for pod in pods if pod.status.phase == "Failed"]
@@ -253,7 +253,7 @@ def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState
 
 
 def _message(error: Any) -> str:
-    """Return the API's own sentence, which names the missing right."""
+    """Return the API's own sentence about an error, for instance about a missing right."""
     try:
         return " ".join(str(json.loads(error.body)["message"]).split())[:300]
     except (ValueError, TypeError, KeyError):

@@ -171,7 +171,7 @@ class SweepObjects:
 
 
 def owner(name: str, uid: str) -> Document:
-    """Return an owner reference to a Job. Kubernetes deletes the objects that have it together with the Job."""
+    """Return an owner reference to a Job. Kubernetes deletes an object with this reference when it deletes the Job."""
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
 
 

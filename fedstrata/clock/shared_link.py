@@ -159,7 +159,7 @@ class FairLink:
         return min(times, default=None)
 
     def _settle(self) -> None:
-        """Give each group its own rate if this is at most the even share; otherwise the even share."""
+        """Give each group its own rate or, if the even share is less, the even share."""
         while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
             self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
         while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:

@@ -178,7 +178,7 @@ class Summary:
     lost_state: tuple[str, ...]
     """Devices that came back without their kept state, and began with a new one."""
     personal_sha256: dict[str, str]
-    """By device, the digest of what it keeps at the end: layers that never leave it, and a model of its own."""
+    """By device, the digest of its kept state at the end: layers that never leave it, and a model of its own."""
     model_sha256: dict[str, str]
     """By cluster, the digest of its model in `models/`. It depends only on the weights, so it can compare runs."""
     privacy: Privacy | None = None

@@ -14,7 +14,7 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. It stays the name of its devices' home if another LPS adopts them."""
+    """Return the name of an LPS. If another LPS adopts its devices, it stays the name of their home."""
     return f"lps-{number}"
 
 

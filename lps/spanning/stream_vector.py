@@ -18,7 +18,7 @@ from lps.holding import Upward
 
 
 class StreamVector:
-    """Hold the values of all streams, and the number of examples that have changed each since the GPS sent it."""
+    """Hold the values of all streams and, for each stream, how many examples have changed it since the GPS sent it."""
 
     def __init__(
         self,

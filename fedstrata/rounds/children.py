@@ -52,7 +52,7 @@ class Child:
 
     @property
     def has_part(self) -> bool:
-        """Return whether a part of its update may be in the sum. The first chunk may be on its way there."""
+        """Return whether a part of the child's update is in the sum, or its first chunk may be on the way there."""
         return self.offset > 0 or self.upload is not None
 
     def switch(self, name: str) -> None:

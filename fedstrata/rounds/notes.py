@@ -136,7 +136,7 @@ def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can have measured this about its devices' links."""
+    """Return whether an LPS can have measured these values on a link to its devices."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)

@@ -15,7 +15,7 @@ LEFT_OUT = shutil.ignore_patterns("ci", "__pycache__")  # ci/: values for tests 
 
 
 class BuildWithShared(build_py):
-    """Copies the shared folders to `emulator/share/`; an editable installation uses them where they lie."""
+    """Copy the shared folders to `emulator/share/`. An editable installation uses the original folders."""
 
     def run(self) -> None:
         super().run()

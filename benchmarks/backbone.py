@@ -34,7 +34,7 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, batch_size: 20}}
 
 
 class Adapted(nn.Module):
-    """A dense network with an adapter of low rank beside each layer. The layers are frozen, or left out."""
+    """Define a dense network with an adapter of low rank next to each layer. The layers are frozen, or left out."""
 
     def __init__(self, *, width: int, backbone: bool) -> None:
         super().__init__()

@@ -55,14 +55,14 @@ ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
 
 
 class Everywhere:
-    """Every device belongs to every cluster."""
+    """Treat every device as a member of every cluster."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         return True
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
-    """A model of so many bytes in two tensors."""
+    """Return the layout of a model of `options.bytes` bytes in two tensors."""
     size = options.bytes // 4
     return Layout.of({"fc1.weight": (size - size // 10,), "fc1.bias": (size // 10,)})
 
@@ -108,7 +108,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def attend(options: argparse.Namespace) -> None:
-    """One device: returns what it gets."""
+    """Run one device, which sends each received model back as its update."""
     keep_for_training()  # as any device process does
     channel, counting = open_channel(options.address, LinkMeter(), None, Name("lps", CLUSTER))
     stub = LpsServiceStub(counting)
@@ -132,7 +132,7 @@ def returned(offer: ReceivedModel, client: RoundClient) -> Update:
 
 
 def wait_for(clients: "list[subprocess.Popen[str]]", server: "subprocess.Popen[str]") -> None:
-    """Wait until all devices have ended; where one fails the others and the server wait for it, so they are ended."""
+    """Wait until all devices have ended. If one fails, end all others and the server, which would wait for it."""
     with ThreadPoolExecutor(len(clients)) as waiting:
         ends = [waiting.submit(client.wait) for client in clients]
         if all(end.result() == 0 for end in as_completed(ends)):
@@ -143,7 +143,7 @@ def wait_for(clients: "list[subprocess.Popen[str]]", server: "subprocess.Popen[s
 
 
 def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, float]:
-    """Median seconds of a round, and the server's peak memory in MB."""
+    """Return the median seconds of a round, and the server's peak memory in MB."""
     warm_up = max(2, rounds // 10)  # rounds not counted
     common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + warm_up)]
 
@@ -162,7 +162,7 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
 
 
 def main() -> None:
-    """Print a table: each size, Fedstrata and the floor in turn, `--repeats` times, medians."""
+    """Print a table of medians. For each size, Fedstrata and the floor are measured in turn, `--repeats` times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=20)
     parser.add_argument("--mb", type=float, nargs="+", default=[0.1, 1, 10])

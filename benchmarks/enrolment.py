@@ -55,7 +55,7 @@ def _above(number: int, parents: dict[int, int]) -> Iterator[int]:
 
 
 def _stat(number: int) -> list[str]:
-    """Return what /proc says of a process from its state on."""
+    """Return the fields of /proc/PID/stat from the process's state on."""
     return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -75,14 +75,14 @@ def tell(numbers: dict[int, str], what: signal.Signals) -> None:
 
 
 class Watch:
-    """Holds the processes of a run to a share of a core, and notes what each has used."""
+    """Hold the processes of a run to a share of a core, and note how much time each has used."""
 
     def __init__(self, run: "subprocess.Popen[str]", core_share: float) -> None:
         self._run, self._core_share = run, core_share
         self.used: dict[int, tuple[str, float, float]] = {}  # by process: tier, peak MB, seconds of processor
 
     def until_ended(self) -> None:
-        """Look and stop and continue until the run is over; no process is left stopped."""
+        """Stop and continue the processes in turn until the run is over. At the end, no process is left stopped."""
         known: dict[int, str] = {}
         looked_at = 0.0
         try:
@@ -107,7 +107,7 @@ class Watch:
 
 
 def tries(logs: Path) -> Counter[tuple[str, str]]:
-    """Return how often each call was made that had to be made again, by device and call."""
+    """Return how often each call was repeated, by device and call."""
     made: Counter[tuple[str, str]] = Counter()
     cut: Counter[tuple[str, str]] = Counter()
     for log in logs.glob("device*.log"):

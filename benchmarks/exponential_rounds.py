@@ -18,7 +18,7 @@ MINIMUM_S, MEAN_S = 1.0, 1.0  # T_min and 1/μ
 
 
 def round_seconds(devices: int, rounds: int, seed: int) -> list[float]:
-    """Return the virtual time of each LPS round of such a run."""
+    """Return the virtual time of each LPS round of a run with exponential computing times."""
     experiment = {
         "name": "exponential",
         "seed": seed,

@@ -25,18 +25,18 @@ OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 
 
 def chunks_of(data: bytes) -> list[bytes]:
-    """Yield pieces of at most 1 MiB."""
+    """Return the data in pieces of at most 1 MiB."""
     return [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held."""
+    """Return the peak memory of this process, in MB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
 class Floor:
-    """Rounds of echo for a number of clients."""
+    """Serve echo rounds: send each client the model, and add up the models that clients send back."""
 
     def __init__(self, clients: int, model_bytes: int, rounds: int) -> None:
         self._clients, self._rounds = clients, rounds
@@ -50,7 +50,7 @@ class Floor:
         self._started = 0.0
 
     def _arrive(self, number: int) -> None:
-        """The last of the clients closes the round before and opens this one."""
+        """Note that a client has finished a round. The last client closes this round and opens the next one."""
         self._arrived += 1
         if self._arrived % self._clients:
             return
@@ -65,7 +65,7 @@ class Floor:
         self._open[number].set()
 
     async def echo(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> AsyncIterator[bytes]:
-        """One client's stream."""
+        """Serve one client's stream."""
         self._arrive(0)
         for number in range(self._rounds):
             await self._open[number].wait()
@@ -98,7 +98,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def attend(options: argparse.Namespace) -> None:
-    """One client: returns what it gets."""
+    """Run one client, which sends each received model back."""
     async with grpc.aio.insecure_channel(options.address, options=OPTIONS) as channel:
         call: grpc.aio.StreamStreamCall[pb.UpdatePart, pb.ModelPart] = channel.stream_stream(
             METHOD,
@@ -117,7 +117,7 @@ async def attend(options: argparse.Namespace) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The options of either end."""
+    """Return the options of the server and of the clients."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("end", choices=("server", "device"))
     for name in ("--devices", "--bytes", "--rounds", "--index"):

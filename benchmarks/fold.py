@@ -50,12 +50,12 @@ RAW_OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 
 
 def layout_of(size: int) -> Layout:
-    """One tensor."""
+    """Return a layout with one tensor of this size."""
     return Layout.of({"fc1.weight": (size,)})
 
 
 async def serve(size: int, rounds: int) -> None:
-    """A server of both: the rounds of an LPS, and the raw stream."""
+    """Serve the rounds of an LPS with one device."""
     layout, metrics, executor = layout_of(size), ProcessMetrics("lps"), ThreadPoolExecutor(1)
     exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     served, known = RoundServer(exchange, metrics, EventLog("fold"), executor), asyncio.Event()
@@ -79,7 +79,7 @@ async def serve(size: int, rounds: int) -> None:
 
 
 async def serve_raw(size: int) -> None:
-    """The raw stream's server, until it is ended."""
+    """Serve the raw stream until this process is ended."""
 
     async def fold(requests: AsyncIterator[pb.UpdatePart], context: Any) -> pb.UpdateReply:
         total, at = np.zeros(size, np.float32), 0
@@ -101,7 +101,7 @@ async def serve_raw(size: int) -> None:
 
 
 async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of every upload: Fedstrata's, and the raw stream's after each."""
+    """Return the seconds of each upload: through Fedstrata, and through the raw stream right after it."""
     channel, counting = open_channel(addresses[0], LinkMeter())
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)

@@ -74,7 +74,7 @@ class BeforeTraining:
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:
-    """Return the answers by device, with the relayed answers of all to the last question."""
+    """Return the answers by device. `given` has the answers to the last question, which are relayed to all devices."""
 
     async def one(work: Work) -> Arrays:
         heard = {index: await method.hear(question, work, arrays) for index, arrays in (given or {}).items()}
@@ -122,7 +122,7 @@ def is_same(experiment: Experiment, plan: Plan, run: Path) -> bool:
 
 
 def compare(sweep: Sweep, dataset: Dataset, runs: Path) -> None:
-    """Print how many runs of a folder have the plans of here, and the label of each that has another."""
+    """Print how many runs of a folder have the same plans as here, and the label of each run with another plan."""
     there = [run for run in sweep.runs if (runs / run.path / "summary.json").is_file()]
     same = 0
     for run in there:
@@ -135,7 +135,7 @@ def compare(sweep: Sweep, dataset: Dataset, runs: Path) -> None:
 
 
 def tabulate(sweep: Sweep, dataset: Dataset) -> None:
-    """Print a row a setting, a column a cell."""
+    """Print a table with a row per setting and a column per cell."""
     cells = list(dict.fromkeys(place.cell for place in sweep.places))
     print(f"| {' | '.join([', '.join(sweep.axes), *cells])} |\n|---|{'---:|' * len(cells)}")
     for setting in dict.fromkeys(place.setting for place in sweep.places):

@@ -54,13 +54,13 @@ Fault = dict[str, object]
 
 
 def kill(process: str, point: str, count: int = 1, round_number: int | None = None) -> Fault:
-    """A `faults:` entry."""
+    """Return an entry of the section `faults` that kills a process at a point of its code."""
     moment: dict[str, object] = {"point": point, "count": count}
     return {"do": "kill", "process": process, "at": moment | ({} if round_number is None else {"round": round_number})}
 
 
 def draw(rng: random.Random) -> Fault:
-    """One kill: any tier at any of its moments, the last round as often as all others."""
+    """Return a random kill: any tier at any of its points. The last round is as likely as all others together."""
     lps_round = rng.choice([*range(LAST_LPS_ROUND), LAST_LPS_ROUND, LAST_LPS_ROUND])
     global_round = rng.choice([*range(LAST_GLOBAL_ROUND), LAST_GLOBAL_ROUND])
     lps, device = rng.choice(["lps-0", "lps-1"]), rng.choice(DEVICES)
@@ -88,7 +88,7 @@ def draw(rng: random.Random) -> Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Came:
-    """The hashes of a run: of its models and what devices keep, of timeline.csv, and of who was left out."""
+    """Hold the hashes of a run: of its models and kept states, of timeline.csv, and of the excluded devices."""
 
     exit_code: int
     models: str = ""
@@ -102,7 +102,7 @@ class Came:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The end of one draw."""
+    """Hold the result of one draw."""
 
     number: int
     faults: str
@@ -114,7 +114,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """The run's experiment, and its folders."""
+    """Hold the experiment that is run again and again, and its folders."""
 
     experiment: str
     changes: Sequence[str]
@@ -122,7 +122,7 @@ class Matrix:
     out: Path
 
     def run(self, name: str, faults: list[Fault], processes: int | None) -> Came:
-        """Run it with these faults."""
+        """Run the experiment with these faults, and return its hashes."""
         folder = self.out / name
         file = folder.with_suffix(".yaml")
         file.write_text(self.experiment, encoding="utf-8")
@@ -135,13 +135,13 @@ class Matrix:
         return came_of(folder, code)
 
     def undisturbed(self) -> Iterator[tuple[str, Came]]:
-        """The run without a fault, with each number of processes."""
+        """Yield the hashes of the run without faults, for each number of device processes."""
         for processes in self.device_processes:
             name = "undisturbed" if processes is None else f"undisturbed-{processes}"
             yield name, self.run(name, [], processes)
 
     def outcomes(self, expected: Came, draws: int, seed: int) -> Iterator[Outcome]:
-        """The draws, one after another; every third is a pair."""
+        """Yield the outcome of each draw. Every third draw has two kills."""
         rng = random.Random(seed)
         for number in range(draws):
             faults = [draw(rng) for _ in range(2 if number % 3 == 2 else 1)]
@@ -173,12 +173,12 @@ def came_of(folder: Path, exit_code: int) -> Came:
 
 
 def sha256_of(value: Mapping[str, str] | Sequence[str]) -> str:
-    """SHA-256 of a value as JSON."""
+    """Return the SHA-256 of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def restarts(folder: Path) -> int:
-    """Return how many kills came about: notes of processes and of the driver."""
+    """Return how many of the drawn kills happened: kills that processes noted, and kills by the driver."""
     markers = folder / "state" / "faults"
     by_themselves = len(list(markers.iterdir())) if markers.exists() else 0
     log = folder / "logs" / "faults.log"
@@ -187,7 +187,7 @@ def restarts(folder: Path) -> int:
 
 
 def parsed() -> argparse.Namespace:
-    """The command's arguments."""
+    """Return the command's arguments."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--draws", type=int, default=50)
     arguments.add_argument("--seed", type=int, default=0)

@@ -37,7 +37,7 @@ FLOOR = 1e-6  # of a covariance, so that it has an inverse
 
 
 def answer(points: Matrix, labels: Labels, epsilon: float | None, seed: int) -> tuple[Matrix, float]:
-    """Return what a device sends, and the deviation of the noise in it."""
+    """Return the answer that a device sends, and the deviation of the noise in it."""
     sums = label_sums(points, labels, CLASSES)
     if epsilon is None:
         return sums, 0.0
@@ -69,7 +69,9 @@ def guesses(sent: Matrix, deviation: float, points: Matrix, labels: Labels, publ
 def attacked(
     rows: Matrix, labels: Labels, sizes: Sequence[int]
 ) -> tuple[dict[str, dict[int, list[float]]], dict[str, list[float]]]:
-    """Return areas by what is sent and size of the device, for each seed; and errors of counts by what is sent."""
+    """Return, by kind of answer and size of the device, the area under the ROC curve for each seed. Also return, by
+    kind of answer, the errors of label counts.
+    """
     eigenvectors = f"{EIGENVECTORS} eigenvectors"
     areas: dict[str, dict[int, list[float]]] = {name: {n: [] for n in sizes} for name in (eigenvectors, *SETTINGS)}
     errors: dict[str, list[float]] = {name: [] for name in SETTINGS}
@@ -93,7 +95,7 @@ def attacked(
 
 
 def main() -> None:
-    """Attack, print the table and draw it."""
+    """Attack, print the table and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figure", type=Path, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="examples of the attacked device")

@@ -34,12 +34,12 @@ _work: list[NDArray[Any]] = []  # inputs and labels of this program, inherited b
 
 
 def read_work(folder: Path) -> Work:
-    """Inputs (clients, examples, 784) and labels (clients, examples), mapped."""
+    """Return inputs (clients, examples, 784) and labels (clients, examples), mapped into memory."""
     return np.load(folder / "inputs.npy", mmap_mode="r"), np.load(folder / "labels.npy", mmap_mode="r")
 
 
 def network() -> torch.nn.Sequential:
-    """784-32-10, drawn from torch's generator."""
+    """Return a dense network 784-32-10, drawn from torch's generator."""
     inputs, hidden, classes = WIDTHS
     return torch.nn.Sequential(
         torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes)
@@ -47,7 +47,7 @@ def network() -> torch.nn.Sequential:
 
 
 def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> float:
-    """One epoch in place, as PyTorch's users write it; the mean loss."""
+    """Train one epoch in place, as PyTorch's users write it. Return the mean loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     order, loss_sum = np.random.default_rng(seed).permutation(len(labels)), 0.0
     for start in range(0, len(order), BATCH):
@@ -61,7 +61,7 @@ def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArr
 
 
 def round_one_by_one(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
-    """The mean of what each client makes of the weights, one client after another."""
+    """Return the mean of the weights that clients reach from the received weights, one client after another."""
     model, sums = network(), [torch.zeros_like(weight) for weight in weights]
     for client, (inputs, labels) in enumerate(zip(*work, strict=True)):
         for parameter, weight in zip(model.parameters(), weights, strict=True):
@@ -74,7 +74,7 @@ def round_one_by_one(weights: list[torch.Tensor], work: Work, number: int) -> li
 
 @torch.no_grad()
 def round_stacked(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
-    """The same with all clients at once, forward and backward as batched matrix products."""
+    """Return the result of `round_one_by_one` for all clients at once, by batched matrix products."""
     inputs, labels = (torch.from_numpy(array) for array in work)
     clients, examples = labels.shape
     w1, b1, w2, b2 = (weight.expand(clients, *weight.shape).clone() for weight in weights)
@@ -96,7 +96,7 @@ def round_stacked(weights: list[torch.Tensor], work: Work, number: int) -> list[
 
 
 def share_of_clients(weights: list[NDArray[np.float32]], first: int, last: int, number: int) -> list[Any]:
-    """The sum over some clients of what they make of the weights, so many at once as a core's cache holds."""
+    """Return the sum of the weights that some clients reach, computed for as many at once as a core's cache holds."""
     torch.set_num_threads(1)
     received, sums = [torch.from_numpy(weight) for weight in weights], [np.zeros_like(weight) for weight in weights]
     for start in range(first, last, CACHED):
@@ -108,7 +108,7 @@ def share_of_clients(weights: list[NDArray[np.float32]], first: int, last: int, 
 
 
 def parts_of(pool: ProcessPoolExecutor, processes: int) -> Loop:
-    """Rounds shared between processes that have inherited the examples, one a core."""
+    """Return a loop that divides the clients of a round among processes, one per core."""
 
     def loop(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
         clients, sent = len(work[0]), [weight.numpy() for weight in weights]
@@ -121,7 +121,7 @@ def parts_of(pool: ProcessPoolExecutor, processes: int) -> Loop:
 
 
 def rounds(loop: Loop, work: Work, count: int) -> tuple[list[float], list[torch.Tensor]]:
-    """Seconds of each round, and the weights after the last."""
+    """Return the seconds of each round, and the weights after the last round."""
     torch.manual_seed(0)
     weights, seconds = [parameter.data for parameter in network().parameters()], []
     for number in range(count):
@@ -132,7 +132,7 @@ def rounds(loop: Loop, work: Work, count: int) -> tuple[list[float], list[torch.
 
 
 def accuracy(weights: Sequence[torch.Tensor], work: Work) -> float:
-    """Hits over all clients' examples."""
+    """Return the accuracy over all clients' examples."""
     w1, b1, w2, b2 = weights
     inputs, labels = (torch.from_numpy(np.array(array)) for array in work)
     guesses = ((inputs @ w1.T + b1).relu() @ w2.T + b2).argmax(2)

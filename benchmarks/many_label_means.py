@@ -23,7 +23,7 @@ MEBI = 1 << 20
 
 
 def answers_of(devices: int, examples: int) -> dict[int, Arrays]:
-    """Return the answers of devices, of which each fourth has its images turned alike."""
+    """Return the answers of devices. Every fourth device has its images turned in the same way."""
     train = load_dataset(DataSettings(name="fashion-mnist")).train
     some = train.take(np.arange(IMAGES))
     images, labels = some.inputs.astype(np.float64).reshape(IMAGES, 28, 28), some.labels
@@ -42,7 +42,9 @@ def answers_of(devices: int, examples: int) -> dict[int, Arrays]:
 
 
 def measure(devices: int, examples: int) -> tuple[float, float, float, float]:
-    """Return CPU seconds of the plan, MiB of the answers, the plan's peak beyond them, and the index."""
+    """Return the CPU seconds of the plan, the MiB of the answers, the MiB of the plan's peak beyond the answers, and
+    the adjusted Rand index.
+    """
     given = answers_of(devices, examples)
     facts = Facts(device_count=devices, seed=SEED, input_shape=(1, 28, 28), num_classes=CLASSES)
     method = LabelMeans(LabelMeans.Options(name="label_means", clusters=GROUPS), facts)
@@ -64,7 +66,7 @@ def measure(devices: int, examples: int) -> tuple[float, float, float, float]:
 
 
 def main() -> None:
-    """Print a row a number of devices."""
+    """Print a row for each number of devices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--examples", type=int, default=200, help="of a device")

@@ -51,7 +51,7 @@ CONSTANT_MB, CHILD_MB = 30.0, 0.3  # come on top, whatever the model
 
 
 def experiment_of(children: int, model_mb: float, streams: int | None) -> Experiment:
-    """One LPS of so many devices with a dense model of about that size, nearly all of it shared."""
+    """Return an experiment with one LPS, this many devices, and a dense model of about this size."""
     hidden = round(model_mb * 1e6 / 4 / (64 + 1 + 10))
     topology = "" if streams is None else "topology: {lps: 1}"
     return parse_experiment(f"""
@@ -66,7 +66,7 @@ training: {{global_rounds: 1, lps_rounds_per_global_round: 2, local_steps: 1}}
 
 @dataclass(frozen=True)
 class Who:
-    """The caller's words in every call."""
+    """Hold the ids that a caller states in every call."""
 
     run_id: str
     child_id: str
@@ -74,7 +74,7 @@ class Who:
 
 
 class Child:
-    """A device that does not train: its update is one number, over and over."""
+    """Take part as a device that does not train. Each value of its update is the same number."""
 
     def __init__(self, stub: Any, experiment: Experiment, index: int, gate: asyncio.Semaphore) -> None:
         self.stub = stub
@@ -83,15 +83,15 @@ class Child:
         self._gate = gate
 
     def who(self, experiment: Experiment, index: int) -> Who:
-        """A device calls for itself."""
+        """Return the ids of a device, which calls for itself."""
         return Who(experiment.run_id, experiment.device_ids()[index], "lps-0")
 
     def layout(self, experiment: Experiment) -> Layout:
-        """The payloads up and down."""
+        """Return the layout of models and updates."""
         return build_model(experiment.model, dataset_info(experiment.data)).layout
 
     async def run(self) -> None:
-        """Take part until told that the run is over."""
+        """Take part until the run is over."""
         sent = -1
         while True:
             async with self._gate:
@@ -106,15 +106,15 @@ class Child:
                     sent = header.round
 
     def fetch(self, request: rounds_pb2.FetchModelRequest) -> Any:
-        """The call that streams a model down."""
+        """Call the stub so that it streams a model down."""
         return self.stub.FetchModel(request)
 
     def submit(self, parts: AsyncIterator[rounds_pb2.UpdatePart]) -> Any:
-        """The call that streams an update up."""
+        """Call the stub so that it streams an update up."""
         return self.stub.SubmitUpdate(parts)
 
     async def _fetch(self, sent: int) -> rounds_pb2.ModelHeader | None:
-        """Read and drop the next model; gives its header, or None when the run is over."""
+        """Read and drop the next model. Return its header; None if the run is over."""
         while True:
             request = rounds_pb2.FetchModelRequest(
                 run_id=self._who.run_id, child_id=self._who.child_id, home_id=self._who.home_id,
@@ -143,7 +143,7 @@ class Child:
             left -= min(left, len(chunk))
 
     async def evaluate(self, number: int) -> bool:
-        """Say what the final model measures; whether nothing more is to come."""
+        """Send a measurement of the final model. Return whether this child is then done."""
         evaluation = rounds_pb2.Evaluation(
             device_id=self._who.child_id, round=number, loss_sum=1.0, sums=[1.0], num_examples=1
         )
@@ -154,7 +154,7 @@ class Child:
 
 
 async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[float, float]:
-    """Memory before the first child, and peak memory of the LPS, in MB of 10⁶ bytes."""
+    """Return the memory of the LPS before the first child, and its peak memory, in MB of 10⁶ bytes."""
     (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     metrics = ProcessMetrics("gps")
     (folder / "gps").mkdir()
@@ -201,7 +201,7 @@ async def enrol(address: str, experiment: Experiment) -> None:
 
 
 def resident_mb(pid: int, field: str) -> float:
-    """A size from /proc/PID/status, in MB of 10⁶ bytes."""
+    """Return a size from /proc/PID/status, in MB of 10⁶ bytes."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -29,7 +29,7 @@ LIKE: Mapping[tuple[int, ...], str] = {(1, 8, 8): "digits", (1, 28, 28): "fashio
 
 
 def load(settings: DataSettings) -> Dataset:
-    """The data set of the runs: bytes that are all alike."""
+    """Return the data set of the runs. All its bytes are equal."""
     shape = settings.input_shape or ()
     number = PUBLISHED[LIKE[shape]]
     test = round(number * TEST_SHARE)
@@ -41,7 +41,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def experiment_of(options: argparse.Namespace, devices: int, data: str) -> Experiment:
-    """Return an experiment of so many devices, with two short global rounds."""
+    """Return an experiment with this many devices, and with two short global rounds."""
     return parse_experiment(f"""
 name: memory
 data: {data}
@@ -65,7 +65,7 @@ def peak_mb(experiment: Experiment, folder: Path) -> float:
 
 
 def main() -> None:
-    """A line for each number of devices."""
+    """Print a line for each number of devices."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--method", default="fedavg")

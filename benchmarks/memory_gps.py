@@ -32,7 +32,7 @@ from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 
 
 def experiment_of(clusters: int, model_mb: float) -> Experiment:
-    """Return an experiment of so many clusters of one device, with shared layers of about that size."""
+    """Return an experiment with this many clusters of one device, and shared layers of about this size."""
     hidden = round(model_mb * 1e6 / 4 / (64 + 1))
     return parse_experiment(f"""
 name: memory-gps
@@ -44,38 +44,40 @@ training: {{global_rounds: 2, lps_rounds_per_global_round: 1, local_steps: 1}}
 
 
 def shared_layout(experiment: Experiment) -> Layout:
-    """The payloads between LPSs and the GPS."""
+    """Return the layout of the payloads between LPSs and the GPS."""
     model = build_model(experiment.model, dataset_info(experiment.data))
     return model.layout.select(model.shared)
 
 
 class Cluster(Child):
-    """A cluster with an aggregate of one number, over and over."""
+    """Take part as the LPS of a cluster. Each value of its aggregate is the same number."""
 
     def who(self, experiment: Experiment, index: int) -> Who:
-        """An LPS calls for its cluster."""
+        """Return the ids of an LPS, which calls for its cluster."""
         name = f"lps-{index}"
         return Who(experiment.run_id, name, name)
 
     def layout(self, experiment: Experiment) -> Layout:
-        """The shared layers only."""
+        """Return the layout of the shared layers."""
         return shared_layout(experiment)
 
     def fetch(self, request: Any) -> Any:
-        """The shared layers down."""
+        """Call the GPS so that it streams the shared layers down."""
         return self.stub.FetchShared(request)
 
     def submit(self, parts: Any) -> Any:
-        """The aggregate up."""
+        """Call the GPS so that it streams the aggregate up."""
         return self.stub.SubmitAggregate(parts)
 
     async def evaluate(self, number: int) -> bool:
-        """After the last global round the GPS waits for reports; here is nobody who would make one."""
+        """Return True: after the last global round the GPS waits for reports, which this benchmark does not send."""
         return True
 
 
 async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, float, float]:
-    """Size of the shared layers, memory before the first device, and peak memory of the GPS, in MB of 10⁶ bytes."""
+    """Return the size of the shared layers, the GPS's memory before the first device, and its peak memory, in MB of
+    10⁶ bytes.
+    """
     experiment = experiment_of(clusters, model_mb)
     (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     gps = subprocess.Popen(  # noqa: ASYNC220  # it starts while nothing else is to be done

@@ -40,14 +40,16 @@ def spectrum(rows: Matrix, epsilon: float | None, seed: int) -> Spectrum:
 
 
 def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
-    """The area under the ROC curve of telling members by how much of them lies in the span of what was shared."""
+    """Return the area under the ROC curve of telling members by the share of them in the span of `shared`."""
     rows = np.concatenate([members, others])
     inside = np.sum((rows @ shared.T) ** 2, axis=1) / np.sum(rows**2, axis=1)
     return float(roc_auc_score([1] * len(members) + [0] * len(others), inside))
 
 
 def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int], list[float]]:
-    """Return the areas by ε and size of the device, for each seed, of raw pixels in rows, shape (N, d)."""
+    """Return, by ε and size of the device, the area under the ROC curve for each seed. The rows, shape (N, d), are raw
+    pixels.
+    """
     found: dict[tuple[float | None, int], list[float]] = {(e, size): [] for e in EPSILONS for size in sizes}
     for seed in SEEDS:
         order = np.random.default_rng([seed, 0x617474]).permutation(len(rows))
@@ -60,7 +62,7 @@ def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int
 
 
 def attack(sizes: Sequence[int]) -> dict[str, dict[float, list[float]]]:
-    """Print a row a size, a column an ε; gives what the figure shows."""
+    """Print a table with a row per size and a column per ε. Return the values for the figure."""
     train = load_dataset(DataSettings(name="fashion-mnist")).train
     there = np.isin(train.labels, CLOTHES)
     rows = np.asarray(train.inputs[np.flatnonzero(there)[:20000]], np.float64).reshape(20000, -1)
@@ -74,7 +76,7 @@ def attack(sizes: Sequence[int]) -> dict[str, dict[float, list[float]]]:
 
 
 def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
-    """The lines of a figure, by ε mean and deviation, of a table of benchmarks.grouping."""
+    """Return the lines of a figure, each with mean and deviation by ε, from a table of benchmarks.grouping."""
     head, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
     found: dict[str, dict[float, tuple[float, float]]] = {}
     for minority, *cells in rows:
@@ -88,7 +90,9 @@ def drawn(table: str) -> dict[str, dict[float, tuple[float, float]]]:
 
 
 def updates(table: str) -> tuple[dict[str, dict[float, tuple[float, float]]], dict[str, float]]:
-    """Return accuracies in percent, mean and deviation, by what noise covers and ε; and of the cells without noise."""
+    """Return the accuracies in percent, as mean and deviation by ε, for each kind of noise. Also return the mean
+    accuracies of the cells without noise.
+    """
     lines: dict[str, dict[float, tuple[float, float]]] = {}
     others: dict[str, float] = {}
     for row in csv.DictReader(table.splitlines()):
@@ -113,7 +117,7 @@ def figure(
     ticks: Sequence[float],
     levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Lines with deviations over a logarithmic axis, and levels that do not depend on it."""
+    """Draw lines with deviations over a logarithmic axis, and horizontal lines for values without noise."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -136,7 +140,7 @@ def figure(
 
 
 def main() -> None:
-    """Attack, or draw."""
+    """Attack, or draw a figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["attack", "draw", "updates"])
     parser.add_argument("table", type=Path, nargs="?")

@@ -30,7 +30,7 @@ Curve = list[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A run on one link."""
+    """Hold the times of a run on one link."""
 
     curve: Curve  # virtual seconds, accuracy over the examples of all devices
     seconds: float
@@ -38,12 +38,14 @@ class Timed:
     parts: Mapping[str, float]  # of LPS rounds
 
     def reaches(self, level: float) -> float | None:
-        """Return when the accuracy first is so high."""
+        """Return when the accuracy first reaches this level; None if it never does."""
         return next((at_s for at_s, accuracy in self.curve if accuracy >= level), None)
 
 
 def curve_of(record: RunRecord) -> Curve:
-    """Accuracy over the examples of all devices, each LPS's as it was last measured, from when all have been."""
+    """Return the accuracy over the examples of all devices, by time. Each LPS has its newest accuracy. The curve begins
+    when all LPSs have one.
+    """
     ready = {(row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"}
     measured = sorted(
         (ready[row.lps_id, row.lps_round], row.lps_id, row.metrics["accuracy"], row.num_examples)
@@ -60,7 +62,7 @@ def curve_of(record: RunRecord) -> Curve:
 
 
 def timed(folder: Path, changes: Sequence[str]) -> Timed:
-    """A finished run with some keys of its links changed."""
+    """Return the times of a finished run with some keys of its links changed."""
     with tempfile.TemporaryDirectory() as there:
         write_retimed(retime(folder, changes), Path(there) / "run")
         record = load_record(Path(there) / "run")
@@ -71,7 +73,7 @@ def timed(folder: Path, changes: Sequence[str]) -> Timed:
 
 
 def said(values: Sequence[float | None]) -> str:
-    """Mean ± sample standard deviation; a dash where one is missing."""
+    """Return mean ± sample standard deviation. If values are missing, return how many there are."""
     found = [value for value in values if value is not None]
     if len(found) < len(values):
         return f"{len(found)} of {len(values)}"
@@ -79,7 +81,7 @@ def said(values: Sequence[float | None]) -> str:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean over the seeds at each time at which one has a new accuracy, once all have one."""
+    """Return the mean over the seeds at each time at which a run has a new accuracy, from when all runs have one."""
     latest: dict[int, float] = {}
     points: dict[float, float] = {}
     for at_s, number, accuracy in sorted((t, n, a) for n, curve in enumerate(curves) for t, a in curve):
@@ -90,7 +92,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def draw_curves(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> None:
-    """Accuracy over time on one link."""
+    """Draw the accuracy over time on one link."""
     longest = max(run.seconds for runs in cells.values() for run in runs)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
     for (cell, runs), colour in zip(cells.items(), COLOURS, strict=False):
@@ -103,7 +105,7 @@ def draw_curves(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> 
 
 
 def draw_parts(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> None:
-    """Return the parts of the mean device's time on one link."""
+    """Draw the parts of the mean device's time on one link."""
     names = [*cells][::-1]
     left = [0.0] * len(names)
     for part, colour in zip(("grouping", *PARTS), (COLOURS[3], *PART_COLOURS), strict=True):
@@ -119,7 +121,7 @@ def draw_parts(axes: Axes, name: str, cells: Mapping[str, Sequence[Timed]]) -> N
 
 
 def draw(links: Mapping[str, Mapping[str, Sequence[Timed]]], path: Path) -> None:
-    """Two figures a link: accuracy over time, and where time went."""
+    """Draw two figures per link: accuracy over time, and the parts of a device's time."""
     with drawing():
         figure = Figure(figsize=(5.0 * len(links), 6.4), facecolor="white", layout="constrained")
         axes = figure.subplots(2, len(links), squeeze=False, height_ratios=(3, 2))

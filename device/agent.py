@@ -78,8 +78,8 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how many times in a row the LPS that the GPS names has refused a TLS connection. This is normal for a
-        short time, because its port may belong to another process.
+        """Return how many times in a row an LPS has refused a TLS connection. The GPS names this LPS. Refusals are
+        normal for a short time, because another process may listen at the LPS's port.
 
         Raises:
             HandshakeError: the LPS has refused each of several attempts.

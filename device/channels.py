@@ -55,8 +55,8 @@ class Channels:
         self._reached.add((lps_id, address))
 
     async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
-        """Return why no connection to an LPS succeeds; None if one may succeed, or has succeeded before. All devices
-        share the result.
+        """Return why no connection to an LPS succeeds; None if a connection may succeed, or has succeeded before. All
+        devices share the result.
         """
         where = lps_id, address
         if where in self._reached:

@@ -86,7 +86,7 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for the other jobs of these groups. The wait ends shortly after the last job that comes."""
+        """Wait for jobs of other devices in the groups of the waiting jobs, until shortly after the last job."""
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
             if not await wait_until(self._came, self._came.is_set, LULL_S):

@@ -67,8 +67,8 @@ class GpsLink:
         )
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
-        """Call `fold` with each other device's answer to a relayed question. Return its results by device index.
-        Answers are not kept.
+        """Call `fold` with each other device's answer to a relayed question. Return the results of `fold` by device
+        index. The answers themselves are not kept.
 
         Each answer is processed alone when it arrives, so the result does not depend on how answers arrive.
         """

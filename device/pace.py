@@ -24,7 +24,7 @@ class Pace:
 
     @property
     def per_example_ns(self) -> int:
-        """The median over the rounds, on which other work of the machine has the least effect."""
+        """Nanoseconds per example: the median over the rounds, which other work of the machine changes least."""
         return round(median(self.seconds) * 1e9)
 
 
@@ -53,8 +53,8 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
 
 
 def measured_pace(job: TrainingJob, rounds: int, clock: Callable[[], float] = time.perf_counter) -> Pace:
-    """Train this many LPS rounds one after another, and return their pace. One more round comes first and is not
-    counted.
+    """Train `rounds` LPS rounds one after another, and return their pace. One more round, which comes first, is not
+    measured.
     """
     seconds = []
     for number in range(rounds + 1):

@@ -75,7 +75,7 @@ class PersonalStore:
             write_sealed(self._marker, json.dumps(self._owner).encode())
 
     def was_born(self) -> bool:
-        """Return whether this device has had a state in this run. A damaged marker counts as True."""
+        """Return whether this device has had a state in this run. For a damaged marker, return True."""
         if not self._marker.exists():
             return False
         try:

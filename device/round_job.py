@@ -84,8 +84,8 @@ class Kept:
         return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
-        """Return the layout of these tensors. If layers can be withdrawn during the run, it is the layout of the whole
-        model.
+        """Return the layout of the tensors that stay on this device. If layers can be withdrawn during the run, return
+        the layout of the whole model.
         """
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own
@@ -254,7 +254,7 @@ class RoundJob:
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """Return an update as it is sent. If updates are private, it is shortened and has noise."""
+        """Return the update that is sent. If updates are private, its norm is limited and noise is added."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update
@@ -282,8 +282,8 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """Return the arrays that came together with a model from the GPS, for all devices. Raises PayloadError for arrays
-    that the method has not declared.
+    """Return the arrays that the GPS sends to all devices together with a model. Raises PayloadError for arrays that
+    the method has not declared.
     """
     if received.told is None:
         return {}

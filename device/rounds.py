@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Served:
-    """Hold the LPS that serves a device, and a call that asks the GPS whether it still does."""
+    """Hold the LPS that serves a device, and a call that asks the GPS which LPS serves the device now."""
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]
@@ -144,9 +144,9 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
-        """Return the newest model of a cluster that this process has, if this device has received a model.
+        """Return the newest model of a cluster that this process has; None if this device has not received one, too.
 
-        With the condition, the device's messages do not depend on which device of the process called first.
+        Because of this condition, messages do not depend on which device of the process called first.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 
@@ -262,8 +262,8 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """Return the required form of a model from an LPS: one model, or the streams of all clusters or of the clusters in
-    the header.
+    """Return the form that a model from an LPS must have: one model, or the streams of all clusters or of the clusters
+    in the header.
     """
     streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:

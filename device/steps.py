@@ -13,7 +13,7 @@ from fedstrata.methods import Measurement, Trained
 
 
 class LocalSteps:
-    """Implement `fedstrata.methods.Steps`. A step with the gradient at the weights has the bits of `train`."""
+    """Implement `fedstrata.methods.Steps`. A step with the gradient at the present weights has the bits of `train`."""
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
@@ -83,7 +83,7 @@ class LocalSteps:
 
 
 def trained_of(result: LocalResult, job: TrainingJob) -> Trained:
-    """Return the result of a training in the form for methods."""
+    """Return the result of a training in the form that methods receive."""
     evaluation = result.evaluation
     return Trained(
         weights=result.weights,

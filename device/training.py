@@ -83,7 +83,7 @@ class TrainingJob:
 
     @property
     def steps(self) -> int:
-        """The number of local steps: as configured, or as whole epochs need, where the last batch may be smaller."""
+        """The number of local steps: from the settings or, with `epochs`, as many as these whole epochs need."""
         if self.epochs is None:
             return self.training.steps(len(self.examples))
         return self.epochs * -(-len(self.examples) // self.training.batch_size)
@@ -156,7 +156,9 @@ def train(job: TrainingJob) -> LocalResult:
 
 
 def outputs_in_training(job: TrainingJob) -> Outputs:
-    """Return the function that computes outputs in a local step. What it draws has the address of the training."""
+    """Return the function that computes outputs in a local step. Random numbers, as for dropout, depend only on the
+    seed, the device, the LPS round, and the number of the training in this round.
+    """
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     return job.model.outputs_in_training(np.random.default_rng(address))
 
@@ -182,7 +184,7 @@ def _of_lone_example(job: TrainingJob) -> str:
 
 
 class Descent:
-    """Hold the descent of one device: gradients are corrected, if the job has a correction, then used."""
+    """Change the trained tensors of one device by its gradients. If the job has a correction, it is applied first."""
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
         self._optimiser = optimiser_of(job.training, job.global_round, leaves, job.optimiser_state)

@@ -123,7 +123,7 @@ def _global_generators() -> object:
 
 
 def _advice(found: object, wanted: tuple[int, ...]) -> str:
-    """Return advice for outputs that lack the last axis, of length 1; otherwise an empty text."""
+    """Return advice if outputs lack only the last axis, of length 1; an empty text for any other outputs."""
     lacks_axis = isinstance(found, torch.Tensor) and wanted[1:] == (1,) and found.shape == wanted[:1]
     return "; add .unsqueeze(1) to the outputs" if lacks_axis else ""
 

@@ -82,12 +82,12 @@ class DeviceProcess:
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """The noise that updates get; None without noise."""
+        """The amount of noise that updates get; None without noise."""
         return budget_of(self.experiment)
 
     @property
     def keeps_state(self) -> bool:
-        """Return whether devices keep a state from round to round that never leaves them."""
+        """Return whether devices keep, from round to round, a state that never leaves them."""
         keeps_own = self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
         return keeps_own or self.experiment.training.optimiser.state == "kept"
 
@@ -136,7 +136,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold the data with which a device begins an LPS round. The defaults are those before training."""
+    """Hold what a device has at the beginning of an LPS round. The defaults describe a device before training."""
 
     lps_round: int = -1
     global_round: int = 0
@@ -224,7 +224,7 @@ class DeviceWork:
 
     @property
     def optimisers(self) -> dict[int, Arrays]:
-        """The state of the optimiser of each stream of trainings, to keep for the next round."""
+        """The optimiser's state after each series of trainings, by the number of the series, for the next round."""
         taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
         return {**self._optimisers, **self._after, **taken}
 
@@ -302,7 +302,7 @@ class DeviceWork:
         return self._host.public
 
     async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs of weights for inputs before the softmax, shape (n, num_classes)."""
+        """Return the outputs, before the softmax, of the model with these weights, shape (n, num_classes)."""
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:

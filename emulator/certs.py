@@ -26,7 +26,7 @@ class Folder:
     """Hold the certificates in a folder and below it, and perhaps their authority."""
 
     def __init__(self, folder: Path, of: "ReleaseCertificates | None" = None) -> None:
-        """Set `of` if the authority is a release's. Then certificates by others may be in the folder, too."""
+        """Set `of` if the authority is a release's. Then the folder may also have certificates by other authorities."""
         self.command = "fedstrata certs renew"
         self.renewal = self.command if of is None else of.command
         self._folder = folder
@@ -173,7 +173,7 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
-    """Replace the authority, and let all holders trust the new one. Yield each."""
+    """Replace the authority, and let all holders trust the new one. Yield each holder."""
     keeper.keep(authority)
     for place, one in holders:
         place.give(one.place, {CA: authority.trusted()})
@@ -192,7 +192,7 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
 
 
 def _places_of(folder: Path, release: Release | None) -> "list[Place]":
-    """Return the places of certificates by an authority. The first has the authority."""
+    """Return the places that have certificates of one authority. The first place has the authority itself."""
     if release is None:
         return [Folder(folder)]
     certificates = _certificates_of(release)

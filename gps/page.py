@@ -87,7 +87,7 @@ def parts_of(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """Return the record's summary if it is written; otherwise the summary of the run so far."""
+    """Return the record's summary or, before the record is written, the summary of the run so far."""
     if run.has_record:
         return read_summary(run.record_folder / "summary.json").document()
     result = replace(standing(run), status="failed", wall_seconds=_begun(run.journal.phases()))

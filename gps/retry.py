@@ -12,9 +12,9 @@ WORD_FILE = "again"  # file in the state of a run: the word that it was begun wi
 def state_for(path: Path, again: str) -> Path:
     """Return the folder of a run's state. A missing folder is made.
 
-    If the run has failed and `again` differs from the word with which the run began, the run starts again from the
-    beginning, and the old state is kept as NAME.failed-1, -2 and so on. So one word starts a run again only once, even
-    if the process starts several times. Raises OutputError if the folder cannot be made.
+    `again` is a token of the present start. If the run has failed, and began with another token, it starts again from
+    the beginning, and the old state is kept as NAME.failed-1, -2 and so on. So one token starts a run again only once,
+    even if the process starts several times. Raises OutputError if the folder cannot be made.
     """
     if again and _has_failed(path) and _word(path) != again:
         number = 1

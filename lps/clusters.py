@@ -20,7 +20,7 @@ Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer 
 
 @dataclass
 class _Service:
-    """Hold one cluster that this LPS serves, in one term."""
+    """Hold one cluster that this LPS serves, from one change of the cluster's LPS to the next (a term)."""
 
     session: Session
     job: "asyncio.Task[None] | None" = None

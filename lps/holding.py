@@ -66,7 +66,7 @@ class SessionParts:
 
     @property
     def folder(self) -> Path:
-        """The folder for this LPS's files of the cluster in this term."""
+        """The folder for this LPS's files of the cluster in this term (`Serving.term_of`)."""
         name, term = self.cluster.home_id, self.cluster.term
         return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
 
@@ -151,4 +151,4 @@ class Holding(Protocol):
         """Apply the model with which the next global round starts."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Return to the start of a global round that the GPS must repeat. Return the report as it was at that time."""
+        """Go back to the start of a global round that the GPS must repeat. Return the report of that time."""

@@ -35,7 +35,7 @@ def zipped(folder: Path, archive: Path, *, root: str, time: int) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack an archive of one's own that has one folder at its top; gives that folder."""
+    """Unpack an archive that this project made and that has one folder at its top. Return this folder."""
     with tarfile.open(archive) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian's Python 3.11.2 has none
         tar.extractall(folder)  # noqa: S202  # this project has made it

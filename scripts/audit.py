@@ -26,12 +26,12 @@ GREETING = "import sys, requests; requests.head(sys.argv[1], timeout=float(sys.a
 
 
 class NotAuditedError(Exception):
-    """Nobody could be asked, or not all that was wanted."""
+    """The service could not be asked, or did not answer everything."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One published finding in one package."""
+    """Hold one published finding about one package."""
 
     package: str
     version: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 def main() -> None:
-    """The command: exit code 1 for findings, 2 where the audit itself has failed."""
+    """Run the command. The exit code is 1 for findings, and 2 if the audit itself fails."""
     parser = argparse.ArgumentParser(prog="audit", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--constraints", type=Path, default=ROOT / "constraints.txt")
     parser.add_argument("--allowed", type=Path, default=ROOT / "scripts" / "audit_allowed.txt")
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def check_reached(url: str) -> None:
-    """Find out in seconds whether the service is there. Raises NotAuditedError."""
+    """Find out within seconds whether the service can be reached. Raises NotAuditedError if not."""
     words = [sys.executable, "-c", GREETING, url, str(REACHED_S)]
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=GIVEN_UP_S, check=False)
@@ -78,8 +78,10 @@ def check_reached(url: str) -> None:
 
 
 def audited(constraints: Path, url: str) -> str:
-    """Return the findings of pip-audit in pinned packages. Raises NotAuditedError where the service fails, ValueError
-    otherwise.
+    """Return the findings of pip-audit in pinned packages, as JSON.
+
+    Raises:
+        NotAuditedError: the service fails. ValueError: pip-audit itself fails.
     """
     words = [sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--timeout", str(int(REACHED_S))]
@@ -97,7 +99,7 @@ def audited(constraints: Path, url: str) -> str:
 
 
 def parsed(said: str) -> tuple[list[Finding], int]:
-    """The findings in what pip-audit has said, and how many packages it has looked up. Raises ValueError."""
+    """Return the findings in pip-audit's output, and the number of packages that it looked up. Raises ValueError."""
     looked_up = [one for one in json.loads(said)["dependencies"] if "skip_reason" not in one]
     if not looked_up:
         raise ValueError("pip-audit has looked no package up")
@@ -116,7 +118,7 @@ def _findings(dependency: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def allowed_in(text: str) -> dict[tuple[str, str], str]:
-    """Return why a finding in a package may pass, by both their names. Raises ValueError."""
+    """Return the reason for which each finding is allowed, by package and name. Raises ValueError."""
     reasons = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
@@ -128,7 +130,9 @@ def allowed_in(text: str) -> dict[tuple[str, str], str]:
 
 
 def judged(findings: Sequence[Finding], allowed: Mapping[tuple[str, str], str]) -> tuple[list[str], bool]:
-    """A line for each finding, and for each that is allowed and not there any more; and whether all are allowed."""
+    """Return a line for each finding, and for each allowed finding that no longer exists. Also return whether all
+    findings are allowed.
+    """
     lines, is_clean, left = [], True, dict(allowed)
     for finding in findings:
         keys = [(finding.package, name) for name in finding.names if (finding.package, name) in allowed]

@@ -14,14 +14,14 @@ KEY = re.compile(r"(?P<indent> *)(?P<key>\w+):(?P<value>.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One key of values.yaml: its path from the top, and the comment above it in one line."""
+    """Hold one key of values.yaml: its path from the top, and the comment above it in one line."""
 
     path: tuple[str, ...]
     comment: str
 
 
 def entries(text: str) -> Iterator[Entry]:
-    """Every key of a values file in block style, in order; a list's items belong to its key."""
+    """Yield every key of a values file in block style, in order. The items of a list belong to the key of the list."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
     for line in text.splitlines():
@@ -38,7 +38,7 @@ def entries(text: str) -> Iterator[Entry]:
 
 
 def rows(text: str) -> Iterator[tuple[str, str, str]]:
-    """Name, default and meaning of each value; one without a comment has its section's."""
+    """Yield name, default and meaning of each value. A value without a comment has the comment of its section."""
     values = yaml.safe_load(text)
     found = list(entries(text))
     comments = {entry.path: entry.comment for entry in found}
@@ -56,7 +56,7 @@ def _value(values: Any, path: tuple[str, ...]) -> Any:
 
 
 def readme(chart: Mapping[str, Any], values: str) -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     table = "\n".join(f"| `{name}` | `{_cell(default)}` | {_cell(text)} |" for name, default, text in rows(values))
     return f"""# {chart["name"]} {chart["version"]}
 

@@ -16,7 +16,7 @@ PRODUCT = ("fedstrata", "gps", "lps", "device", "emulator")
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """A feature: the pattern of its words, and the files and folders that are its home."""
+    """Define a feature by the pattern of its words, and by the files and folders that are its home."""
 
     pattern: str
     home: tuple[str, ...]

@@ -16,7 +16,7 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
 def cell_of(block: re.Match[str]) -> Any:
-    """A block as a cell that does what the page says: a file is written, commands are run."""
+    """Return a block as a cell. The cell writes the file, or runs the commands, that the block shows."""
     text = block["text"].rstrip("\n")
     if block["file"]:
         return new_code_cell(f"%%writefile {block['file']}\n{text}")
@@ -28,7 +28,7 @@ def cell_of(block: re.Match[str]) -> Any:
 
 
 def notebook_of(page: str) -> Any:
-    """The notebook of a page's text. Cells are numbered, so that the same page gives the same file."""
+    """Return the notebook of a page's text. Cells are numbered, so that the same page gives the same file."""
     cells, place = [], 0
     for block in BLOCK.finditer(page):
         cells += [new_markdown_cell(page[place : block.start()].strip()), cell_of(block)]

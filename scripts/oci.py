@@ -41,7 +41,7 @@ def write_artefact(packed: Path, archive: Path, *, time: int) -> None:
 
 
 def _blob(blobs: dict[str, bytes], media_type: str, content: bytes) -> dict[str, Any]:
-    """Keep a blob by its digest; gives its descriptor."""
+    """Keep a blob by its digest. Return its descriptor."""
     digest = hashlib.sha256(content).hexdigest()
     blobs[f"blobs/sha256/{digest}"] = content
     return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}

@@ -26,7 +26,7 @@ NOT_PACKED = shutil.ignore_patterns("ci", ".*", "*.tgz")  # as the chart's .helm
 
 
 def main() -> None:
-    """The command; an error is one line and exit code 2."""
+    """Run the command. An error is one line, with exit code 1."""
     parser = argparse.ArgumentParser(prog="release", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where; its folder of the version is made anew")
     parser.add_argument("--home", metavar="URL", help="the project's address, for the chart's metadata")
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) -> Path:
-    """Make all of it; gives the folder."""
+    """Make all files of a release, and return their folder."""
     os.umask(0o022)
     time = int(_output("git", "log", "-1", "--format=%ct"))
     if _output("git", "status", "--porcelain"):
@@ -63,7 +63,7 @@ def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) ->
 
 
 def _exported(scratch: Path) -> Path:
-    """The files of the last commit, in a folder of their own."""
+    """Write the files of the last commit to a new folder, and return the folder."""
     archive = scratch / "tree.tar"
     _output("git", "-c", "tar.umask=0022", "archive", "--prefix=tree/", f"--output={archive}", "HEAD")
     return unpack(archive, scratch / "exported")
@@ -85,7 +85,7 @@ def _version(tree: Path) -> str:
 
 
 def _python_archives(tree: Path, target: Path, time: int) -> None:
-    """The source archive, and the wheel that is built from it."""
+    """Make the source archive, and from it the wheel."""
     made = tree.parent / "made"
     made.mkdir()
     _hook("build_sdist", tree, made, time)
@@ -103,7 +103,7 @@ def _hook(name: str, tree: Path, out: Path, time: int) -> None:
 
 
 def _chart(tree: Path, target: Path, time: int, home: str | None) -> None:
-    """The packed chart, with its README, icon and home."""
+    """Pack the chart, with its README, icon and home."""
     chart = tree.parent / "chart"
     shutil.copytree(tree / "helm" / "fedstrata", chart, ignore=NOT_PACKED)
     write_readme(chart)
@@ -118,7 +118,7 @@ def _chart(tree: Path, target: Path, time: int, home: str | None) -> None:
 
 
 def _site(tree: Path, target: Path, time: int) -> None:
-    """The documents as a site to read without a network, in a zip archive."""
+    """Make the documents as a site in a zip archive, which can be read without a network."""
     site = tree.parent / "site"
     command = [
         sys.executable,
@@ -138,7 +138,7 @@ def _site(tree: Path, target: Path, time: int) -> None:
 
 
 def _images(tree: Path, target: Path, time: int) -> None:
-    """An archive an image, where one of the builders is."""
+    """Make an archive for each image, if a program that builds images is installed."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "GIT_DIR": str(ROOT / ".git")}
     done = subprocess.run([tree / "scripts" / "images", "--save", target], env=environment, check=False)
     if done.returncode == 2:
@@ -148,7 +148,7 @@ def _images(tree: Path, target: Path, time: int) -> None:
 
 
 def _checksums(target: Path) -> None:
-    """SHA256SUMS, as `sha256sum --check` reads it."""
+    """Write SHA256SUMS in the form that `sha256sum --check` reads."""
     files = sorted(path for path in target.iterdir() if path.is_file())
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (target / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")

@@ -15,7 +15,7 @@ LONGEST_LICENCE = 80  # characters; longer ones are a licence's text
 
 
 def bill(folder: str, name: str) -> dict[str, object]:
-    """The bill of materials of a folder that pip has installed into."""
+    """Return the bill of materials of a folder into which pip has installed packages."""
     found = sorted((_component(one) for one in distributions(path=[folder])), key=lambda one: str(one["purl"]))
     return {
         "bomFormat": "CycloneDX",

@@ -23,14 +23,14 @@ START_S, RUN_S, STOP_S, POLL_S = 60.0, 180.0, 10.0, 0.2
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now: the programs take no 0."""
+    """Return ports that no program uses now, because Flower's programs do not accept port 0."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 
 class Federation:
-    """The processes of one federation; leaving it ends them."""
+    """Start the processes of one federation. The end of the block ends them."""
 
     def __init__(self, folder: Path, clients: int) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Federation:
         return f"127.0.0.1:{self._ports[0]}"
 
     def start(self, program: str, *words: str) -> "subprocess.Popen[bytes]":
-        """One of Flower's programs."""
+        """Start one of Flower's programs."""
         process = subprocess.Popen(
             [str(BIN / program), *words], cwd=APP, env=self._environment, stdout=self._log, stderr=self._log
         )
@@ -79,7 +79,7 @@ class Federation:
         self._log.close()
 
     def run(self, settings: str, out: Path) -> None:
-        """One run of the app, until it has written its times."""
+        """Run the app once, until it has written its times."""
         connection = (
             f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{self.address}"\ninsecure = true\n'
         )
@@ -90,7 +90,7 @@ class Federation:
         wait_for(out.exists, RUN_S, "the run did not end")
 
     def last_words(self) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         return (self._folder / "log").read_text(errors="replace")[-3000:]
 
 
@@ -113,7 +113,7 @@ def is_healthy(address: str) -> bool:
 
 
 def main() -> None:
-    """One federation, one run."""
+    """Run the app once in one federation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("--devices", 10), ("--bytes", 100_000), ("--rounds", 4)):
         parser.add_argument(name, type=int, default=default)

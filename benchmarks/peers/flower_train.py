@@ -30,13 +30,13 @@ _options = argparse.Namespace()
 
 
 def work_of(name: str):
-    """Return the module and the training of a name, or those of `benchmarks/loops.py` without one."""
+    """Return the module and the training with this name; for an empty name, those of `benchmarks/loops.py`."""
     return (modules.network(name), modules.train_one) if name else (network(), train_one)
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """One client's epoch from the weights it got."""
+    """Train one client for one epoch from the received weights."""
     config = message.content.config_records["config"]
     torch.set_num_threads(1)
     client = int(context.node_config["partition-id"])
@@ -50,7 +50,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg that notes when each round begins and when it has its mean."""
+    """Average like FedAvg, and note when each round begins and when its mean is computed."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
@@ -75,7 +75,7 @@ class TimedFedAvg(FedAvg):
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """All rounds; the times go to the file."""
+    """Run all rounds, and write their times to the file."""
     strategy = TimedFedAvg(_options.devices)
     torch.manual_seed(0)
     config = ConfigRecord({"work": str(_options.work.resolve()), "module": _options.module})
@@ -90,7 +90,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def main() -> None:
-    """Simulate."""
+    """Run the simulation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--devices", type=int, required=True)

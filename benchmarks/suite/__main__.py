@@ -25,7 +25,7 @@ from benchmarks.suite.table import print_results
 
 
 def parse() -> argparse.Namespace:
-    """The options."""
+    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -41,7 +41,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, folder: Path, console: Console) -> Results:
-    """Run the parts asked for; one that fails is reported, and the others go on."""
+    """Run the requested parts. A part that fails is reported, and the other parts continue."""
     peers = options.peers.absolute() if options.peers else None  # not resolved: a link is what makes an environment
     if peers and not machine.peer_versions(peers, folder):
         peers = None
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace, folder: Path, console: Console) -> Resu
 
 
 def main() -> int:
-    """Measure or read, print, write, draw."""
+    """Measure or read the results, print them, write the document, and draw the figure."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with us
     options, console = parse(), Console(highlight=False, width=None if sys.stdout.isatty() else 170)
     if options.draw:

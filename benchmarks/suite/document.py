@@ -9,7 +9,7 @@ BEGIN, END = "<!-- results of make bench -->", "<!-- end of results -->"
 
 
 def write_document(results: Results, path: Path, figure: Path | None) -> None:
-    """Put the results between the two marks of a document; the rest of it stays."""
+    """Put the results between the two marks of a document. The rest of the document stays."""
     text = path.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -23,7 +23,7 @@ def write_document(results: Results, path: Path, figure: Path | None) -> None:
 
 
 def described(results: Results) -> list[str]:
-    """Machine, versions and date in a paragraph."""
+    """Return a paragraph with machine, versions and date."""
     machine = results.machine
     told = [", ".join(f"{name} {version}" for name, version in machine[key].items()) for key in ("versions", "peers")]
     return [
@@ -34,7 +34,7 @@ def described(results: Results) -> list[str]:
 
 
 def rows(results: Results) -> list[str]:
-    """One row a comparison."""
+    """Return a table with one row per comparison."""
     lines = [
         "| work | unit | Fedstrata | beside us | | ratio | aim | | load |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -50,7 +50,7 @@ def rows(results: Results) -> list[str]:
 
 
 def points(results: Results) -> list[str]:
-    """One row a size, with the cost of a global round."""
+    """Return a table with one row per size: the cost of a global round."""
     if not results.points:
         return []
     load = " to ".join(f"{value:.1f}" for value in results.loads.get("growth", ()))

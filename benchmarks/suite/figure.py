@@ -13,7 +13,7 @@ AXES = {"devices": "devices", "model": "model, MB", "lps": "LPSs"}
 
 
 def draw(results: Results, path: Path) -> None:
-    """Three columns, one a size that grows; CPU and seconds of a global round above, memory below."""
+    """Draw three columns, one for each size that grows. CPU and seconds of a global round are above, memory below."""
     mpl.rcParams["svg.hashsalt"] = "fedstrata"
     mpl.rcParams["svg.fonttype"] = "none"
     figure = Figure(figsize=(9, 5), layout="constrained")

@@ -16,7 +16,7 @@ ASK = "import sys; from importlib.metadata import version; print(*(version(name)
 
 
 def described(peers: Path | None, folder: Path) -> dict[str, Any]:
-    """Machine, versions and date."""
+    """Return the machine, the versions and the date."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit() or "unknown",
@@ -37,7 +37,7 @@ def peer_versions(peers: Path, folder: Path) -> dict[str, str]:
 
 
 def one_minute_load() -> float:
-    """The load average."""
+    """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 

@@ -19,7 +19,7 @@ Processes = dict[int, tuple[str, float]]  # process → tier and CPU seconds so 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """One run."""
+    """Hold the measurements of one run."""
 
     whole_s: float  # the command, from start to end
     round_s: float  # from the close of a global round to that of the next, median
@@ -55,7 +55,7 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
 
 
 def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
-    """Return the command; without TLS, as the peers."""
+    """Return the command of a run. It has no TLS, because the peers have none either."""
     words = [word for setting in settings for word in ("--set", setting)]
     return python("-m", "emulator", "run", str(experiment), "--out", str(folder / "run"), "--no-tls", *words)
 
@@ -66,7 +66,7 @@ def _median_of_rounds(folder: Path, warm_up: int) -> float:
 
 
 def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:
-    """Over the rounds between the first seen after the start and the last seen."""
+    """Return the CPU seconds per round and tier, from the first observed round after the start to the last one."""
     seen = sorted(number for number in snapshots if number)
     if len(seen) < 2:
         raise ProgramError(f"the rounds went by unseen: {sorted(snapshots)}")
@@ -87,7 +87,7 @@ def _closed(log: Path) -> list[float]:
 
 
 def _processes(root: int) -> Processes:
-    """The processes of a run that are one of the tiers."""
+    """Return the processes of a run that belong to a tier."""
     found: Processes = {}
     for pid in _family(root):
         tier = _tier(pid)
@@ -98,7 +98,7 @@ def _processes(root: int) -> Processes:
 
 
 def peaks_mb(root: int) -> dict[str, float]:
-    """VmHWM of the fattest process of a run, by tier."""
+    """Return, by tier, the largest VmHWM (peak memory) of a process of the run, in MB."""
     peaks: dict[str, float] = {}
     for pid in _family(root):
         tier, status = _tier(pid), _read(pid, "status")
@@ -109,7 +109,7 @@ def peaks_mb(root: int) -> dict[str, float]:
 
 
 def _family(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _read(int(entry.name), "stat")):
@@ -122,7 +122,7 @@ def _family(root: int) -> list[int]:
 
 
 def _tier(pid: int) -> str:
-    """Return the tier of a `python -m TIER …`; nothing for any other process."""
+    """Return the tier of a process `python -m TIER …`; an empty text for any other process."""
     return _module(_read(pid, "cmdline").split("\0"))
 
 
@@ -132,7 +132,7 @@ def _module(words: Sequence[str]) -> str:
 
 
 def _read(pid: int, file: str) -> str:
-    """Nothing for a process that is gone."""
+    """Return the text of a file of /proc; an empty text if the process has ended."""
     try:
         return Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8", errors="replace")
     except OSError:

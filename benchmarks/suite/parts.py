@@ -1,4 +1,4 @@
-"""The parts of the suite: each measures ours and others in turn, and gives rows or points."""
+"""The parts of the suite. Each measures Fedstrata and its peers in turn, and yields rows or points."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ Measure = Callable[[], float]
 
 @dataclass(kw_only=True)
 class Setting:
-    """The settings that the parts share."""
+    """Hold the settings that the parts share."""
 
     folder: Path  # temporary
     peers: Path | None  # the Python of the peers' environment
@@ -39,20 +39,20 @@ class Setting:
     _folders: int = 0
 
     def new_folder(self) -> Path:
-        """One that nobody has used."""
+        """Return a new, empty folder."""
         self._folders += 1
         folder = self.folder / str(self._folders)
         folder.mkdir()
         return folder
 
     def note(self, text: str) -> None:
-        """Say something once, in the table and in the results."""
+        """Add a note to the table and to the results, unless it is there already."""
         if text not in self.notes:
             self.notes.append(text)
 
 
 def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dict[str, list[float]]:
-    """Each measure once a repeat, one after another; one that fails is reported and left out."""
+    """Run each measurement once per repeat, in turn. A measurement that fails is reported and left out."""
     results: dict[str, list[float]] = {name: [] for name in measures}
     began = time.perf_counter()
     for repeat in range(repeats):
@@ -69,7 +69,7 @@ def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dic
 
 
 def beside(part: str, measured: str, results: dict[str, list[float]], aims: dict[str, Aim]) -> Iterator[Row]:
-    """A row for each of those beside us, with the seconds of a round."""
+    """Yield a row for each peer of Fedstrata, with the seconds of a round of both."""
     ours = results.pop("fedstrata", [])
     for other, theirs in results.items():
         if ours:
@@ -86,7 +86,7 @@ def beside(part: str, measured: str, results: dict[str, list[float]], aims: dict
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Rounds of one epoch over gRPC, beside loops without a framework and Flower's simulation."""
+    """Measure rounds of one epoch over gRPC, and for comparison loops without a framework and Flower's simulation."""
 
     part: str
     measured: str
@@ -100,7 +100,7 @@ class Training:
     timeout_s: float = 120
 
     def rows(self, setting: Setting) -> Iterator[Row]:
-        """Measure all in turn."""
+        """Yield the rows of all measurements, which are made in turn."""
         folder = setting.new_folder()
         try:
             work = write_work(self.experiment, folder / "work")
@@ -148,7 +148,7 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
 
 
 def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, timeout_s: float = 180) -> float:
-    """Median seconds of a round that a peer's program leaves in its file."""
+    """Return the median seconds of a round, from the file that a peer's program writes."""
     folder = setting.new_folder()
     out = folder / "seconds.json"
     output_of([str(setting.peers), str(PEERS / program), *words, "--out", str(out)], timeout_s=timeout_s, folder=folder)
@@ -162,7 +162,7 @@ def median_of(printed: str, warm_up: int) -> float:
 
 
 def hundred(setting: Setting) -> Iterator[Row]:
-    """A hundred devices."""
+    """Measure the training of a hundred devices."""
     flower, loop = Aim(sense="at least", limit=10), Aim(sense="at most", limit=2)
     return training(
         setting, "hundred", {"Flower simulation": flower, "stacked loop": loop, "stacked loop, cached parts": loop}
@@ -170,12 +170,12 @@ def hundred(setting: Setting) -> Iterator[Row]:
 
 
 def ten(setting: Setting) -> Iterator[Row]:
-    """Ten devices."""
+    """Measure the training of ten devices."""
     return training(setting, "ten", {"Flower simulation": Aim(sense="at least", limit=8)})
 
 
 def modules(setting: Setting) -> Iterator[Row]:
-    """Ten devices that each train a PyTorch module."""
+    """Measure ten devices that each train a PyTorch module."""
     for name, (warm_up, counted) in MODULES.items():
         yield from Training(
             part="modules",
@@ -195,7 +195,7 @@ def modules(setting: Setting) -> Iterator[Row]:
 
 
 def echo(setting: Setting) -> Iterator[Row]:
-    """Rounds of 20 devices that return what they got, beside plain grpcio."""
+    """Measure rounds of 20 devices that return the received model, and for comparison plain grpcio."""
     devices, works = (5, QUICK_ECHO) if setting.is_quick else (20, ECHO)
     for mb, (rounds, repeats) in works.items():
         told = _echo(setting, devices, mb, rounds, repeats)
@@ -207,7 +207,7 @@ def echo(setting: Setting) -> Iterator[Row]:
 
 
 def deployment(setting: Setting) -> Iterator[Row]:
-    """Rounds of 10 devices that return what they got, beside Flower's deployment engine."""
+    """Measure rounds of 10 devices that return the received model, and for comparison Flower's deployment engine."""
     if setting.peers is None:
         return
     words = ("--devices", "10", "--bytes", "100000", "--rounds", "3")
@@ -222,7 +222,7 @@ def deployment(setting: Setting) -> Iterator[Row]:
 
 
 def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) -> dict[str, list[list[float]]]:
-    """(seconds, peak MB) of each repeat, by side."""
+    """Return seconds and peak MB of each repeat, for Fedstrata and for the floor."""
     words = [
         "-m", "benchmarks.echo", "--json", "--devices", str(devices), "--mb", f"{mb:g}",
         "--rounds", str(rounds), "--repeats", str(repeats),
@@ -234,7 +234,7 @@ def _echo(setting: Setting, devices: int, mb: float, rounds: int, repeats: int) 
 
 
 def fold(setting: Setting) -> Iterator[Row]:
-    """One update of 100 MB, sent, checked and folded exactly, beside a stream that is added and not checked."""
+    """Measure one update of 100 MB that is sent, checked and added exactly. The comparison is an unchecked stream."""
     mb = 10 if setting.is_quick else 100
     words = ["-m", "benchmarks.fold", "--json", "--mb", str(mb)]
     told = json.loads(output_of(python(*words), timeout_s=120, folder=setting.new_folder()))
@@ -246,7 +246,7 @@ def fold(setting: Setting) -> Iterator[Row]:
 
 
 def start(setting: Setting) -> Iterator[Row]:
-    """The command line's help, and a small run as a whole."""
+    """Measure the help of the command line, and a small run as a whole."""
     helped = [_seconds(python("-m", "emulator", "--help"), setting) for _ in range(2 * setting.repeats + 1)]
     yield Row(part="start", measured="fedstrata --help", unit="s", ours=helped[1:], aim=Aim(sense="at most", limit=0.3))
     digits = [str(ROOT / "experiments" / "digits.yaml"), "--quiet", "--out"]
@@ -279,7 +279,7 @@ AXES = {
 
 
 def growth(setting: Setting) -> Iterator[Point]:
-    """Cost and memory of a global round as devices, model size and LPSs grow; each size once."""
+    """Measure cost and memory of a global round while devices, model size and LPSs grow. Each size is run once."""
     known: dict[tuple[int, int, int], Point] = {}
     for axis, sizes in AXES.items():
         for size in sizes[:: len(sizes) - 1] if setting.is_quick else sizes:

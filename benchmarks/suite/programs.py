@@ -1,4 +1,4 @@
-"""Programs that a measurement starts: each in a session of its own, which ends with it or at its deadline."""
+"""Programs that a measurement starts. Each has a session of its own, which ends with the program or at its deadline."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ STOP_S = 20.0  # from SIGTERM to SIGKILL: a run that is told to stop ends its ow
 
 
 class ProgramError(Exception):
-    """A program failed or did not end in time; the message has its last words."""
+    """A program failed, or did not end in time. The message has its last output."""
 
 
 @contextmanager
 def started(command: Sequence[str], *, timeout_s: float, log: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A program with its standard output to read; its standard error goes to `log`.
+    """Run a program during the block. Its standard output can be read; its standard error goes to `log`.
 
     Raises:
-        ProgramError: it did not end well, or in time.
+        ProgramError: the program failed, or did not end in time.
     """
     late = threading.Event()
     with log.open("w", encoding="utf-8") as errors, subprocess.Popen(
@@ -56,19 +56,19 @@ def output_of(command: Sequence[str], *, timeout_s: float, folder: Path) -> str:
 
 
 def python(*words: str) -> list[str]:
-    """A command of this environment's Python."""
+    """Return a command that runs this environment's Python."""
     return [sys.executable, *words]
 
 
 def environment() -> Mapping[str, str]:
-    """Ours, with the project in the path and the peers' reports about their users off."""
+    """Return this process's environment, with the project in the path and without usage reports of the peers."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     return {**os.environ, **quiet, "PYTHONPATH": path, "GRPC_VERBOSITY": "ERROR"}
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Stop a program's whole group, which it leads."""
+    """Stop a program and all processes in its group."""
     if process.poll() is None:
         _signal(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

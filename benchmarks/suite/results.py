@@ -1,4 +1,4 @@
-"""What was measured: rows of a table, points of a figure, and the file that keeps them."""
+"""The results of measurements: rows of a table, points of a figure, and the file that keeps them."""
 
 import json
 import statistics
@@ -12,13 +12,13 @@ Times = list[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """A limit for the median of a row's ratio, or of what was measured where there is nothing beside it."""
+    """Define a limit for the median of a row's ratio; for a row without a peer, of the row's measurements."""
 
     sense: Literal["at least", "at most"]
     limit: float
 
     def holds(self, value: float) -> bool:
-        """Return whether the value is on the right side."""
+        """Return whether the value keeps the limit."""
         return value >= self.limit if self.sense == "at least" else value <= self.limit
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class Aim:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measurement of ours beside another, one entry a repeat, taken in turn."""
+    """Hold one measurement of Fedstrata and, if there is one, of a peer. Both have one value per repeat."""
 
     part: str
     measured: str  # what, of which work
@@ -39,7 +39,7 @@ class Row:
 
     @property
     def ratios(self) -> Times:
-        """Return how many times faster we are if the aim is at least so many; else how many times as dear."""
+        """Return how many times faster Fedstrata is if the aim is `at least`. For other aims, return its cost ratio."""
         pairs = zip(self.ours, self.theirs, strict=True) if self.theirs else ()
         is_faster = self.aim is not None and self.aim.sense == "at least"
         return [theirs / ours if is_faster else ours / theirs for ours, theirs in pairs]
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Cost of a global round at one size; CPU seconds by tier, peak resident MB of the fattest process of a tier."""
+    """Hold the cost of a global round at one size: CPU seconds by tier, and the largest peak memory of a process."""
 
     axis: Literal["devices", "model", "lps"]
     devices: int
@@ -65,7 +65,7 @@ class Point:
 
 @dataclass(kw_only=True)
 class Results:
-    """One run of the suite."""
+    """Hold the results of one run of the suite."""
 
     machine: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """Write the results as JSON, whole or not at all."""
+        """Write the results as JSON. The file is either complete or absent."""
         rows = [asdict(row) | {"ratios": row.ratios, "is_met": row.is_met} for row in self.rows]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
@@ -84,7 +84,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Return the results in a file of `write`."""
+        """Return the results in a file that `write` wrote."""
         kept = json.loads(path.read_text(encoding="utf-8"))
         rows = [_row(entry) for entry in kept.pop("rows")]
         points = [Point(**entry) for entry in kept.pop("points")]
@@ -98,7 +98,7 @@ def _row(entry: dict[str, Any]) -> Row:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range: `1.2 (1.1 to 1.4)`."""
+    """Return median and range as text: `1.2 (1.1 to 1.4)`."""
     if not values:
         return "–"
     middle = number(statistics.median(values))
@@ -106,7 +106,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Three figures, no exponent.
+    """Return a number with three digits and without an exponent.
 
     >>> [number(value) for value in (0.01234, 1.234, 12.34, 1234.5)]
     ['0.0123', '1.23', '12.3', '1234']

@@ -7,7 +7,7 @@ from benchmarks.suite.results import Results, Row, number, spread
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Machine, rows with ratios and aims, cost by size, and what was left out."""
+    """Print the machine, the rows with ratios and aims, the cost by size, and the notes on missing measurements."""
     machine = results.machine
     console.print(
         f"{machine['date']}, {machine['cores']} × {machine['processor']}, {machine['memory_gb']} GB, "
@@ -25,7 +25,7 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def rows_table(results: Results) -> Table:
-    """One row a comparison; medians with the range over repeats."""
+    """Return a table with one row per comparison: medians, with the range over repeats."""
     table = Table(title="ratios within this run; medians, range over repeats", title_justify="left")
     for column in ("part", "work", "unit", "fedstrata", "beside", "beside us", "ratio", "aim", "", "load"):
         table.add_column(column, overflow="fold")
@@ -44,7 +44,7 @@ def verdict(row: Row) -> str:
 
 
 def points_table(results: Results) -> Table:
-    """One row a size."""
+    """Return a table with one row per size."""
     load = "–".join(f"{value:g}" for value in results.loads.get("growth", ()))
     table = Table(title=f"cost of a global round by size (load {load})", title_justify="left")
     for column in ("by", "devices", "model MB", "LPSs", "s a round", "CPU s: devices", "LPSs", "GPS", "emulator"):

@@ -1,4 +1,4 @@
-"""The work that all do: the examples of an experiment's devices, as files that need no Fedstrata to read."""
+"""The work of all programs: the examples of an experiment's devices, as files that can be read without Fedstrata."""
 
 from pathlib import Path
 

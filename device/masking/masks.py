@@ -1,4 +1,4 @@
-"""The masks of a device. For each other device of the round, one of the two adds a mask to its update and the other
+"""The masks of a device. Each two devices of a round have a mask in common: one adds it to its update, and the other
 subtracts it.
 
 X25519 gives two devices a common secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with
@@ -113,13 +113,13 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return an update as it is sent: on the grid, times its number of examples, and masked. If it cannot be
-        masked, the result has the reason.
+        """Return a masked update: its values times its number of examples, as the integers of an exact sum, plus the
+        masks. If values are not finite or too large, the result has only the reason, and no values.
 
         Raises:
             PayloadError: the same masks have hidden another update. The difference of the two would reveal both.
-            RosterError: the update was masked for other devices in this round, although the experiment excludes no
-                device. The two sums would reveal the update.
+            RosterError: in this round, the update was masked for another list of devices, although `deadlines.lps`
+                excludes no device. The sums over the two lists would reveal the update.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -166,7 +166,7 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """Yield this many numbers modulo 2⁶⁴ that follow from a key, in pieces, each with its position."""
+    """Yield `length` numbers modulo 2⁶⁴, computed from a key, in pieces. Each piece comes with its first index."""
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):

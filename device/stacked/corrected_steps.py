@@ -24,7 +24,7 @@ GRADIENT_BYTES = 1 << 18  # of one layer's gradients at once: a part of a core's
 
 
 class Correction:
-    """Hold the correction of a stack's gradients, leaf by leaf, and the corrected gradients."""
+    """Correct the gradients of a stack, tensor by tensor, and change the weights by the result."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
         """Set the stack's jobs. They have the same `correct`, the same plain SGD, and the same number of vectors in
@@ -53,8 +53,8 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Hold some devices of one tensor. A part with corrections may have one device more, so that its size suits the
-    processor's vector units.
+    """Hold one tensor of the model for some of the stack's devices. `weights` and `gradient` may have one device more
+    than `moved`, so that their size suits the processor's vector units.
     """
 
     number: int  # of the leaf
@@ -85,7 +85,7 @@ class CorrectedSteps(DenseSteps):
 
 
 def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
-    """Return the devices of one tensor in parts. Each part is so small that its gradients stay in the cache."""
+    """Divide the devices of a stack into parts for one tensor. The gradients of a part fit into the cache."""
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
     most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
@@ -108,8 +108,8 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
 
 
 def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
-    """Return tensors in the form of a stack. If all devices have equal weights, they are stored once, so that they stay
-    in the cache.
+    """Return one vector per device as tensors in the form of a stack. If all vectors are equal, they are stored once,
+    so that they stay in the cache.
     """
     first = vectors[0].view(np.uint32)
     if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):

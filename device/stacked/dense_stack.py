@@ -58,8 +58,8 @@ class Forward:
         self.outputs = [torch.empty(active, rows, width) for width in stack.widths[1:]]
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the last of `outputs`, (active, rows, out), for inputs (active, rows, in). Columns that are no class
-        have −∞.
+        """Return the outputs of the last layer, shape (active, rows, out), for inputs of shape (active, rows, in).
+        Additional columns, which belong to no class, have −∞.
         """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]

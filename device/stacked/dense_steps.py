@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
-The memory for results is allocated once. Apart from the matrix products, the number of calls limits the speed with few
-devices, and the amount of written memory with many.
+The memory for results is allocated once. Apart from the matrix products, the speed with few devices depends on the
+number of calls. With many devices it depends on the amount of written memory.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class StackedSgd:
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
-        """`rate` is the learning rate of the round."""
+        """Set the optimiser's settings, and the learning rate of the round."""
         self._rate = rate
         self._weight_decay = settings.weight_decay
         self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
@@ -34,15 +34,15 @@ class StackedSgd:
             self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
-        """Change a tensor by its velocity, in place. Before that, the velocity has only gradients."""
+        """Change a tensor by its velocity, in place. Before this call, the velocity does not contain weight decay."""
         if self._weight_decay:
             velocity.add_(leaf, alpha=self._weight_decay)
         leaf.add_(velocity, alpha=-self._rate)
 
 
 class DenseSteps(ABC):
-    """Do steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses say how gradients are
-    used.
+    """Do training steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses define how
+    gradients are used.
     """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
@@ -80,7 +80,9 @@ class DenseSteps(ABC):
 
 
 class PlainSteps(DenseSteps):
-    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds it to its target."""
+    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds the gradient to its
+    target.
+    """
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:
         super().__init__(stack, active, rows)

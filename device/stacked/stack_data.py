@@ -36,8 +36,8 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the examples at these places, `rows` per device, for the first devices. The next call overwrites the
-        result.
+        """Return the examples with these indexes, `rows` per device, for the first devices. The next call overwrites
+        the result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
@@ -71,7 +71,7 @@ class Batches:
         self._orders = [_Orders(job, rows) for job in jobs]
 
     def slab(self, steps: int) -> Slab:
-        """Return the next `steps` steps."""
+        """Return the batches of the next `steps` steps."""
         taken = [orders.take(steps) for orders in self._orders]
         labels = torch.zeros(steps, len(taken), self._rows, 1, dtype=torch.int64)
         counts = np.zeros((steps, len(taken)), np.int64)
@@ -89,7 +89,7 @@ class Batches:
 
 
 class _Orders:
-    """Return one device's batches as rows of indexes, epoch after epoch, until all its steps are done."""
+    """Give one device's batches as rows of indexes, epoch after epoch, until all its steps are done."""
 
     def __init__(self, job: TrainingJob, rows: int) -> None:
         self._epochs = epoch_orders(job)

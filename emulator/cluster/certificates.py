@@ -55,7 +55,7 @@ class ReleaseCertificates:
         return lacking
 
     def keep(self, authority: Authority) -> None:
-        """Replace the authority of the release. Its pods that trust the new one are not replaced."""
+        """Replace the authority of the release. Pods that already trust the new authority are not restarted."""
         first = self.fingerprint().encode()
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
@@ -120,8 +120,8 @@ class ReleaseCertificates:
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the authority's fingerprint. If it changes, all pods are replaced, unless they have learned of the new
-        authority in steps.
+        """Return the fingerprint of the release's first authority. If it changes, all pods are replaced. Later
+        authorities do not change it, because pods learn of them in steps.
         """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
@@ -130,7 +130,7 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """Return the domain of the release's certificates, made of release and namespace. The chart uses the same
+        """Return the domain of the release's certificates: the release's name and namespace. The chart uses the same
         domain.
         """
         return f"{self._release.name}.{self._release.namespace}"
@@ -229,7 +229,7 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now owns the authority's Secret, which has the same name in both cases."""
+    """Return whether cert-manager now owns the authority's Secret. `fedstrata up` uses the same name for it."""
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
     return tls["mode"] == "cert-manager" and not issuer.get("name")

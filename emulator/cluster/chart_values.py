@@ -93,8 +93,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chart's value, given as lps.nodeSelector.tier=edge, as a values file would have it. It is a text if the
-    chart's default is a text.
+    """Return a value of the chart in the form of a values file. It is given as KEY=VALUE, such as
+    lps.nodeSelector.tier=edge, and is a text if the chart's default is a text.
 
     Raises:
         ExperimentError: the text is not KEY=VALUE, or the value is not YAML.

@@ -113,7 +113,7 @@ class Helm:
         return done.stdout
 
     def _by_library(self, call: str, **arguments: Any) -> Any:
-        """Call the library in a process with the name helm, which Helm's own command also has.
+        """Call the library in a process with the name helm, which is the name of Helm's own command.
 
         Raises:
             ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes refuses.

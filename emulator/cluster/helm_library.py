@@ -1,5 +1,5 @@
-"""Helm's library in a separate process with the name helm. Kubernetes stores which program manages a field, by its
-name, and refuses changes by other programs.
+"""Helm's library in a separate process with the name helm. For each field, Kubernetes stores the name of the program
+that manages it, and refuses changes by programs with other names.
 
 The process reads a request as JSON on standard input and answers on standard output. It imports no module of Fedstrata,
 because it is started by its path.

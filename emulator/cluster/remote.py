@@ -184,7 +184,7 @@ def _with_certificates(
 
 
 def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
-    """Delete the new Secrets, unless there is a release, because its pods may use them."""
+    """Delete the new Secrets. If the release exists, keep them, because its pods may use them."""
     with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
         if helm.chart() is None:
             certificates.take_back()
@@ -247,7 +247,7 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
 
 def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Return whether the state of LPSs is kept when they and their devices are replaced."""
+    """Return whether the state of LPSs is kept when the pods of LPSs and devices are replaced."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
@@ -296,8 +296,8 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the word with which a run begins: a new word if a failed run should be repeated, otherwise the word of its
-    first start.
+    """Return the chart's value `again`, which is new if a failed run should be repeated. If the experiment is the
+    same as before, the value stays. A new experiment has an empty value.
     """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -25,7 +25,7 @@ def bench_device(
     ] = 9,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Measure how long this machine trains an example, as compute.per_example wants it."""
+    """Measure how long this machine trains an example, for the key compute.per_example."""
     from device.pace import measured_pace, training_job
     from emulator.shipped.examples import find_experiment
     from fedstrata.experiment_file import load_experiment

@@ -57,7 +57,7 @@ def issue(
     release: OfRelease = None,
     place: Place,
 ) -> None:
-    """Issue a certificate: a folder to copy to where the process will run, for its --tls."""
+    """Issue a certificate: a folder to copy to the machine of the process, for its option --tls."""
     from emulator.certs import issue as make
 
     print(make(folder, role, names or [], days, _release(release, place)))
@@ -115,7 +115,7 @@ def revoke(
     ] = None,
     place: Place,
 ) -> None:
-    """Revoke all certificates of a name, in a list beside each certificate; running processes take the list."""
+    """Revoke all certificates of a name, by a new list beside each certificate; running processes read the new list."""
     from emulator import certs as work
 
     where = _release(release, place)

@@ -117,7 +117,7 @@ def check(
         bool, typer.Option("--try", help="Try the model and the task, and train two steps twice.")
     ] = False,
 ) -> None:
-    """Validate an experiment; print its topology and the bytes it should take."""
+    """Validate an experiment; print its topology, and an estimate of the bytes that it sends."""
     from rich.console import Console
 
     from emulator.estimates.check import check as check_experiment

@@ -43,7 +43,7 @@ def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """Hold changes of an experiment."""
+    """Hold the options that change an experiment."""
 
     overrides: Annotated[
         list[str] | None,
@@ -65,7 +65,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Hold how a release is reached."""
+    """Hold the options that say on which Kubernetes, and in which namespace, a release is."""
 
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")] = (
         "default"
@@ -88,7 +88,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Hold what a release has besides its experiment."""
+    """Hold the options that give a release its values, own code and chart."""
 
     values: Annotated[
         list[Path] | None,
@@ -110,7 +110,7 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Hold what a command prints."""
+    """Hold the options for the output of a command."""
 
     is_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line; the last is the summary.")

@@ -1,4 +1,4 @@
-"""The commands about what comes before a run: examples, schema, data."""
+"""The commands that help to prepare a run: examples, schema, data."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ def schema(
         Described, typer.Argument(help="The thing to describe: the experiment file, or a line of status --json.")
     ] = (Described.EXPERIMENT),
 ) -> None:
-    """Print the JSON Schema of the experiment file, which editors check YAML by, or of a status."""
+    """Print the JSON Schema of the experiment file, for editors that check YAML, or the schema of a status."""
     from emulator.runs.status_schema import status_schema
     from fedstrata.experiment_file import experiment_schema
 

@@ -1,4 +1,4 @@
-"""The commands for published tables and for what others have run: reproduce, verify."""
+"""The commands that repeat runs: reproduce for a published table, and verify for the results of other people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +48,7 @@ def reproduce(
     jobs: Annotated[int | None, JOBS] = None,
     output: Output,
 ) -> None:
-    """Run a published table, and compare each value with the paper's; continue a stopped one."""
+    """Do the runs of a published table, and compare each value with the paper's; continue a stopped table."""
     from rich.console import Console
 
     from emulator.reproduce.reproduce import ReproduceRequest

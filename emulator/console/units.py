@@ -55,7 +55,7 @@ def decimal(value: float | None) -> str:
 
 
 def measured(value: float | None, metric: Metric) -> str:
-    """Return a value of a metric: as a percentage for shares, otherwise with four digits."""
+    """Return a metric's value as text: a ratio as a percentage, and any other value with four significant digits."""
     if metric.is_percent:
         return percent(value)
     return NO_VALUE if value is None else f"{value:.4g}"

@@ -43,8 +43,8 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold the largest payload bytes of all devices' answers to a question: up and, if they are sent to the other
-    devices, down.
+    """Hold the largest payload, in bytes, of all devices' answers to a question: `up` to the GPS and, if answers are
+    sent on to other devices, `down`.
     """
 
     name: str
@@ -55,7 +55,7 @@ class QuestionBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundBytes:
-    """Hold the payload bytes of one LPS round on device-lps, and of one LPS's global round on lps-gps."""
+    """Hold payload bytes: of all devices in an LPS round, on device-lps; of one LPS in a global round, on lps-gps."""
 
     device_lps_down: int
     device_lps_up: int
@@ -64,7 +64,7 @@ class RoundBytes:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the bytes of answers by question."""
+    """Return the bytes of all devices' answers to each question."""
     method, devices = make_method(experiment), experiment.device_count
     relayed_by = len(method.relays())
     return [

@@ -43,7 +43,7 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Hold mean times: of the LPS with the longest LPS rounds, of global rounds, and of the whole training."""
+    """Hold mean times: of the LPS with the longest LPS rounds, of a global round, and of the whole training."""
 
     lps_round: pb.RoundTimes
     global_round: pb.RoundTimes
@@ -147,8 +147,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return how many LPS rounds to calculate: whole global rounds, if their first LPS round differs from the
-    others.
+    """Return how many LPS rounds to calculate. If the first LPS round of a global round differs from the others, these
+    are the LPS rounds of whole global rounds.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
@@ -157,8 +157,8 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If LPSs put questions to devices, their rounds begin when the
-    model has arrived.
+    """Return the times of each LPS round at each LPS. If devices are asked in a global round, its first LPS round
+    begins when the model has arrived at the LPS.
     """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):

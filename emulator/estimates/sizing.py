@@ -80,9 +80,8 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return the bytes that an LPS needs beyond an idle one: 2.5 × its cluster's model, or 5.5 × all streams.
-
-    benchmarks/memory.py measures these factors.
+    """Return the bytes that an LPS needs beyond an idle one: 2.5 × its cluster's model. If clusters span LPSs, it is
+    5.5 × the streams of all clusters. benchmarks/memory.py measures these factors.
 
     Raises:
         FedstrataError: the model or the method cannot be made.

@@ -29,7 +29,7 @@ class RunCertificates:
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
 
     def revoked(self) -> Revoked:
-        """Return the list of revoked names of the GPS. Raises CertificateError if it cannot be read."""
+        """Return the list of revoked names that the GPS uses. Raises CertificateError if it cannot be read."""
         return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:

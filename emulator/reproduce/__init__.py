@@ -1,1 +1,1 @@
-"""Published tables run again beside their published values, and checks of what others have run."""
+"""Runs of published tables, compared with the published values, and checks of other people's results."""

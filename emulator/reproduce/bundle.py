@@ -70,7 +70,7 @@ def _sweep(folder: Path) -> Sweep:
 
 
 def _own(path: Path) -> Mapping[str, Any]:
-    """Return the document of a sweep that brings no code and needs no other file. Raises DataError."""
+    """Return the content of a sweep file. Raises DataError if it names own code, or needs another file."""
     document = _document(path)
     _refuse_foreign({key: value for key, value in document.items() if key != SECTION}, str(path))
     if not isinstance(document.get("base"), Mapping):
@@ -95,7 +95,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
-    """Refuse own code and files of the maker, anywhere in a document. Raises DataError."""
+    """Raise DataError if a document names own code, or a file of its maker, anywhere."""
     if isinstance(node, Mapping):
         for name, child in node.items():
             if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):  # `KEY=VALUE #` would override KEY
@@ -115,7 +115,7 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
 
 
 def _unpacked(path: Path, place: Path) -> Path:
-    """Unpack a tar, and return the folder with the sweep: the tar's top, or its one folder."""
+    """Unpack a tar. Return the folder with the sweep: the top folder of the tar, or the only folder in it."""
     try:
         with tarfile.open(path) as archive:
             for member in list(_checked(archive, path)):
@@ -139,7 +139,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> N
 
 
 def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive. Raises DataError for one that is no plain file or folder within it."""
+    """Yield the members of an archive. Raises DataError for a member that is no file or folder, or leads outside."""
     total = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)

@@ -1,4 +1,4 @@
-"""The page of a reproduced table: theirs and ours for each cell, what differs, fairness, hashes and versions."""
+"""The page of a reproduced table: published values beside ours, differences from the paper, hashes and versions."""
 
 import hashlib
 import math
@@ -21,7 +21,7 @@ WRITTEN = "Page written with "  # of its last line, which depends on the machine
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Hold a published value beside ours, both in the paper's unit."""
+    """Hold a published value and our value for the same cell, both in the paper's unit."""
 
     place: Place
     theirs: Value
@@ -36,9 +36,9 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Return whether ours is within two standard deviations of theirs, above or below.
+        """Return whether our value is within two standard deviations of the published value, or above or below them.
 
-        The variance of a difference is the sum of both variances. A deviation that nobody knows is left out.
+        The variance of the difference is the sum of both variances. An unknown variance is left out.
         """
         if self.ours is None or self.difference is None:
             return NO_VALUE
@@ -51,7 +51,7 @@ class Compared:
 
 
 def compared(table: PublishedTable, results: SweepResults) -> list[Compared]:
-    """Return all published values of a table, each beside the mean over the seeds that are done."""
+    """Return all published values of a table, each with our mean over the finished seeds."""
     factor = Form.of(results.of.metric).factor
     return [
         Compared(
@@ -70,7 +70,7 @@ def _in_their_unit(own: Spread, factor: float) -> Value | None:
 
 
 def comparison_rows(table: PublishedTable, results: SweepResults) -> tuple[list[str], list[list[str]]]:
-    """Return the table of theirs and ours: head and rows."""
+    """Return the head and the rows of the table that compares published values with ours."""
     digits = table.about.decimals
     rows = [
         [

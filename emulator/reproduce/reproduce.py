@@ -1,4 +1,4 @@
-"""A published table run again: the missing runs, the sweep's tables, and the page of theirs and ours."""
+"""The missing runs of a published table, and the pages that compare the published values with ours."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ out. `models` is the beginning of a SHA-256 of all models of a run.
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRequest:
-    """Hold the request of the user."""
+    """Hold the arguments of `fedstrata reproduce`."""
 
     name: str
     out: Path  # the folder of all tables; this one has its own within
@@ -47,7 +47,7 @@ class ReproduceRequest:
 def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
     """Do the missing runs of a table, and write its page and the page of all tables in `request.out`.
 
-    The results are of all runs in the folder, also those of earlier calls.
+    The results include all runs in the folder, also runs of earlier calls.
 
     Raises:
         FedstrataError: nothing was started because something is wrong.
@@ -68,7 +68,7 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 def results_in(folder: Path, table: PublishedTable) -> SweepResults:
-    """Return the results of the completed runs in a folder, for the cells and seeds that have any."""
+    """Return the results of the completed runs in a folder. Cells and seeds without a completed run are left out."""
     records = records_of(folder, table.sweep)
     places = tuple(place for place in table.sweep.places if any(done == place for done, _ in records))
     seeds = tuple(seed for seed in table.sweep.seeds if any(done == seed for _, done in records))
@@ -80,13 +80,13 @@ def results_in(folder: Path, table: PublishedTable) -> SweepResults:
 
 
 def table_in(folder: Path) -> PublishedTable:
-    """Return the published table that a folder's runs are of. Raises ExperimentError."""
+    """Return the published table that the runs in a folder belong to. Raises ExperimentError."""
     table = load_table(folder / TABLE)
     return replace(table, name=table.sweep.runs[0].experiment.name)
 
 
 def made_with() -> Mapping[str, str]:
-    """Return the versions of what computes, the commit of a checkout, and the processor."""
+    """Return the versions of Fedstrata and its libraries, the commit if there is a checkout, and the processor."""
     said = {name: installed(name) for name in ("fedstrata", "torch", "numpy")}
     where = {"commit": commit()} if commit() else {}
     cores = f"{processor()} ({os.cpu_count()} cores)"
@@ -94,7 +94,7 @@ def made_with() -> Mapping[str, str]:
 
 
 def _seeds(own: Sequence[int], asked: Sequence[int], folder: Path) -> list[int]:
-    """Return the seeds of the file, of the request, and of runs that are in the folder already."""
+    """Return the seeds of the table's file, of the request, and of runs that are already in the folder."""
     found = {int(match[1]) for path in folder.glob("runs/**/seed-*") if (match := SEED.fullmatch(path.name))}
     return list(dict.fromkeys([*own, *asked, *sorted(found)]))
 

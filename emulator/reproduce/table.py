@@ -1,4 +1,4 @@
-"""A published table as a file: a sweep, the published value of each cell, and what differs from the paper."""
+"""A published table as a file: a sweep, the published value of each cell, and the differences from the paper."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,17 +35,17 @@ class Published(Settings):
     source: str
     """Number of the table in the paper, and its rows and columns that are here."""
     read: tuple[str, ...] = Field(min_length=1)
-    """Places where values and settings were read."""
+    """Places from which the values and settings were read."""
     measure: str = "Mean"
     """Column of a sweep's tables that the paper reports."""
     decimals: int = Field(default=2, ge=0, le=6)
     """Decimals of the published values."""
     per_example_us: dict[str, float]
-    """By model, the microseconds in which one core trains an example: for the estimated time."""
+    """Microseconds in which one core trains one example, by model; used for the estimated time."""
     differs: tuple[str, ...] = ()
-    """What differs from the paper in data or setting."""
+    """Differences from the paper in data or setting."""
     remarks: tuple[str, ...] = ()
-    """What the published values say about each other, or about other papers."""
+    """Contradictions between the published values, or with other papers."""
     values: dict[str, Any] = Field(min_length=1)
     """Published values by the choices of the axes, then by cell: a mean, or `[mean, standard deviation]`."""
 
@@ -75,7 +75,7 @@ class PublishedTable:
         return sum(_trained_examples(run) * costs[run.experiment.model.name] for run in self.sweep.runs) * 1e-6
 
     def with_seeds(self, seeds: Sequence[int]) -> "PublishedTable":
-        """Return the table with other seeds."""
+        """Return the same table with other seeds."""
         return _table({**self.document, "seeds": list(seeds)}, self.name, self.name)
 
 
@@ -128,7 +128,7 @@ def _table(document: Any, name: str, where: str) -> PublishedTable:
 
 
 def _values(given: Any, sweep: Sweep, where: str, choices: tuple[str, ...] = ()) -> Iterator[tuple[Place, Value]]:
-    """Yield the values by place, from mappings of choices to mappings of cells."""
+    """Yield each published value with its place. `given` has a level of mappings for each axis, and one for cells."""
     if not isinstance(given, Mapping):
         raise ExperimentError(f"{where}: values of {', '.join(choices)} must be a mapping of names, not {given!r:.80}")
     for key, found in given.items():
@@ -149,12 +149,13 @@ def _value(given: Any, where: str) -> Value:
 
 
 def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ()) -> Sweep:
-    """Return the part of a sweep with these cells and seeds; without any, all.
+    """Return the part of a sweep with these cells and seeds. Without `cells` it has all cells, and without `seeds` all
+    seeds.
 
-    A pattern is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` stands for any text.
+    An entry of `cells` is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` stands for any text.
 
     Raises:
-        ExperimentError: a pattern or seed is in no run.
+        ExperimentError: no run has this cell or seed.
     """
     names = {place: "/".join([place.cell, *(choice for _, choice in place.setting)]) for place in sweep.places}
     for pattern in cells:

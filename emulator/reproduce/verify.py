@@ -32,7 +32,7 @@ IN_TABLES = ("metrics", "cluster_of_device", "newcomers", "adjusted_rand_index")
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Hold the outcome of one replayed run."""
+    """Hold the result of repeating one run."""
 
     run: SweepRun
     faults: tuple[str, ...]  # none: equal to the bit
@@ -84,7 +84,7 @@ def _completed(bundle: Bundle) -> list[Done]:
 
 
 def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
-    """Yield the runs with a summary that contradicts their experiment or models."""
+    """Yield a message for each summary that contradicts its run's experiment or models."""
     for run, record in done:
         if record.summary.experiment_sha256 != run.experiment.digest:
             yield f"{run.label}: summary.json is of another experiment"
@@ -103,7 +103,7 @@ def _weights_sha256(folder: Path, cluster: str) -> str:
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
-    """Yield what the bundle's tables say, and its records do not. Figures and index.html are not read."""
+    """Yield a message for each difference of tables from the records. Figures and index.html are not read."""
     table = _published(bundle)
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
@@ -130,7 +130,7 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield what differs from this Fedstrata's table with the same name: values, measure and experiments."""
+    """Yield a message for each difference from this Fedstrata's table of this name: values, measure, experiments."""
     try:
         own = find_table(table.name).with_seeds(table.sweep.seeds)
     except ExperimentError:
@@ -145,7 +145,7 @@ def _wrong_published(table: PublishedTable) -> Iterator[str]:
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
-    """Yield the rows of table.csv that differ from the records."""
+    """Yield a message for each row of table.csv that differs from the records."""
     try:
         found = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -162,7 +162,7 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
 
 
 def _wrong_text(path: Path, expected: str) -> Iterator[str]:
-    """Yield the first line of a file that the records do not give."""
+    """Yield a message for the first line of a file that differs from the records."""
     try:
         found = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -203,7 +203,7 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield the models and measurements of a record that its replay does not have.
+    """Yield a message for each model or measurement that differs between a record and its repetition.
 
     The record comes from a stranger, so a record that names another kind of processor is a difference, too.
     """

@@ -75,7 +75,7 @@ class Group:
         return self.runs[0].headline
 
     def measured(self, task: str) -> Spread:
-        """Return the mean and spread over the seeds of the main metric on a task, or of its mean for `MEAN`."""
+        """Return the spread over the seeds of the main metric on a true task; for `MEAN`, of its mean over clusters."""
         return Spread.over([measured_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
@@ -92,7 +92,7 @@ class Comparison:
 
 
 def measured_of(run: RunRecord, task: str) -> float | None:
-    """Return a run's main metric on a true task, or its mean over clusters."""
+    """Return a run's main metric on a true task; for `MEAN`, its mean over clusters."""
     if task == MEAN:
         return run.summary.mean
     return (run.summary.of_headline.tasks or {}).get(task)

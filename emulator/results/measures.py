@@ -1,4 +1,4 @@
-"""The numbers that a sweep computes for each run, by column name."""
+"""The measures, such as the mean accuracy, that a sweep computes for each run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Define one number of each run: its column in table.csv, how it is computed, and how it is printed."""
+    """Define one measure of a run: its column in table.csv, how it is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -34,7 +34,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """Define the numbers of runs with the same main metric, by column name.
+    """Define the measures of runs with the same main metric, each under the name of its column.
 
     For runs with another main metric, only bytes and the adjusted Rand index are computed.
     """
@@ -43,12 +43,12 @@ class Measures:
 
     @property
     def worst(self) -> str:
-        """The name of the number for the worst device."""
+        """The name of the measure of the worst device."""
         return "Lowest" if self.metric.higher_is_better else "Highest"
 
     @cached_property
     def results(self) -> Mapping[str, Measure]:
-        """Return the numbers about agreement with the true tasks, and about the main metric."""
+        """Return the measures of agreement with the true tasks, and of the main metric."""
         name, of = self.metric.name, self._of
         return {
             ARI: Measure(column="adjusted_rand_index", of=lambda run: run.summary.adjusted_rand_index, form=INDEX),
@@ -82,7 +82,7 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return a number by its name. Any other name is the name of a true task."""
+        """Return the measure with this name. An unknown name is taken as the name of a true task."""
         known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 

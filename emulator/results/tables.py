@@ -74,7 +74,7 @@ class Matrix:
     """Values, float64 of shape (N, N)."""
 
     def __getitem__(self, pair: tuple[str, str]) -> float:
-        """Return the number of two devices, given by their ids."""
+        """Return the value for two devices, given by their ids."""
         row, column = (self.ids.index(name) for name in pair)
         return float(self.values[row, column])
 

@@ -15,7 +15,7 @@ MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that t
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Describe one bar of a lane: a part of the global round from one second to another."""
+    """Describe one bar of a lane: a part of a round, with its beginning and its end in seconds of the global round."""
 
     lane: str
     tier: Literal["gps", "lps", "device"]

@@ -34,7 +34,7 @@ class Backend(Protocol):
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
-    """Show each status, and start the LPSs that the run requests, until it has ended.
+    """Show each status, and start the LPSs that the run requests, until the run has ended.
 
     Raises:
         FedstrataError: a part of the run failed, and the GPS did not report the reason.
@@ -52,8 +52,8 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """Return the last status: the one that says that the record is there, or the last status of a failed run without a
-    record.
+    """Return the last status: the status with a record or, if a failed run writes no record in time, the newest
+    status.
     """
     status = pb.RunStatus()
     try:

@@ -40,7 +40,7 @@ class IncomingRecord:
             ) from None
 
     def add(self, name: str, data: bytes) -> None:
-        """Add the next piece. If a name is given, it begins a file.
+        """Add the next piece of a file. If a name is given, the piece begins a new file with this name.
 
         Raises:
             PayloadError: the name is impossible for a record, or was used before.

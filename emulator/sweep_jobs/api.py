@@ -38,7 +38,7 @@ class JobState:
 
 
 class SweepApi:
-    """Make, look at and delete the objects of one sweep."""
+    """Make, read and delete the Kubernetes objects of one sweep."""
 
     def __init__(self, release: Release) -> None:
         """Connect to the cluster. Raises AddressError if there is no usable context."""
@@ -66,10 +66,10 @@ class SweepApi:
     def ensure(self, objects: SweepObjects, tell: Callable[[str], None]) -> None:
         """Make the Job, or find the Job of an earlier call.
 
-        An ended Job of another file, and a failed Job, are replaced.
+        A failed Job is replaced, and so is a finished Job that was made from another sweep file.
 
         Raises:
-            ExperimentError: a Job of another sweep with this name is at work.
+            ExperimentError: a Job with this name still works on another sweep file.
         """
         name = objects.job_name
         job, files = self._job(name), self._found(self._core.read_namespaced_config_map, name)
@@ -156,7 +156,7 @@ class SweepApi:
     # --- the reader ---------------------------------------------------------------------------
 
     def has_reader(self, objects: SweepObjects, job_uid: str) -> bool:
-        """Return whether the pod that reads the results runs. A missing or ended pod is made anew.
+        """Return whether the pod that reads the results is ready. If it is missing or has ended, make a new one.
 
         Raises:
             RunStoppedError: the pod cannot run. The message gives the reason.
@@ -199,7 +199,7 @@ class SweepApi:
         return self._found(self._batch.read_namespaced_job, name)
 
     def _found(self, call: Callable[..., Any], name: str, **options: Any) -> Any:
-        """Return what a call with a name returns; None if there is no such object."""
+        """Return the result of a call for an object with this name; None if there is no such object."""
         from kubernetes import client
 
         with self._answering():
@@ -243,7 +243,7 @@ def _is_same(objects: SweepObjects, job: Any, files: Any) -> bool:
 
 
 def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState:
-    """Return the state of a Job with its pods, and the reasons why others wait."""
+    """Return the state of a Job and of its pods. `waits` has the reasons why pods do not run yet."""
     ended, reason = _end_of(job)
     running = [pod for pod in pods if pod.status.phase == "Running"]
     lost = [pod for pod in pods if pod.status.phase == "Failed"]
@@ -262,7 +262,7 @@ def _state_of(job: Any, pods: Sequence[Any], waits: tuple[str, ...]) -> JobState
 
 
 def _message(error: Any) -> str:
-    """Return the API's own sentence, which names the right."""
+    """Return the API's own sentence about an error, for instance about a missing right."""
     try:
         return " ".join(str(json.loads(error.body)["message"]).split())[:300]
     except (ValueError, TypeError, KeyError):
@@ -270,7 +270,7 @@ def _message(error: Any) -> str:
 
 
 def _own_labels(found: Any) -> dict[str, str]:
-    """Return the labels by which an object of ours is known, with the object's own values."""
+    """Return the values of the labels that tell to which sweep an object belongs."""
     keys = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
     labels = found.metadata.labels or {}
     return {key: str(labels.get(key)) for key in keys}
@@ -282,7 +282,7 @@ def _is_of(pod: Any, job: Any) -> bool:
 
 
 def _end_of(job: Any) -> tuple[str, str]:
-    """Return Complete or Failed with the reason; empty texts for a Job at work."""
+    """Return Complete or Failed, and the reason. Both are empty if the Job still works."""
     for found in job.status.conditions or []:
         if found.type in {"Complete", "Failed"} and found.status == "True":
             return str(found.type), " ".join(filter(None, (found.reason, found.message)))

@@ -30,7 +30,7 @@ RESTRICTED: Document = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """Hold what the user asks of the Job."""
+    """Hold the options of the user for the Job."""
 
     claim: str  # a PersistentVolumeClaim
     parallelism: int = 4  # pods at once
@@ -89,7 +89,7 @@ class SweepObjects:
         }
 
     def job(self) -> Document:
-        """Return the Job. Without `completions`, its pods share the work, and end when all of it is done."""
+        """Return the Job. Without `completions`, its pods share the runs, and end when all runs are done."""
         queue = {QUEUE: self.request.queue} if self.request.queue else {}
         sweep_file = next(name for name in self.files if name.endswith(".yaml"))
         arguments = ["sweep", f"{HERE}/{sweep_file}", "--out", self.folder, "--jobs", "1", "--json"]
@@ -172,13 +172,13 @@ class SweepObjects:
         }
 
     def _beside(self) -> Document:
-        """Return the term of an affinity to the nodes of the sweep's pods."""
+    """Return an affinity term for the nodes on which the sweep's pods run."""
         labels = {"app.kubernetes.io/instance": self.job_name, "app.kubernetes.io/component": "sweep"}
         return {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
 
 
 def owner(name: str, uid: str) -> Document:
-    """Return a reference to a Job, with which an object is deleted."""
+    """Return an owner reference to a Job. Kubernetes deletes an object with this reference when it deletes the Job."""
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}
 
 

@@ -1,7 +1,7 @@
 """Give the records of a sweep's folder to `fedstrata sweep --on kubernetes`, from a pod that has mounted the folder.
 
-`python -m emulator.sweep_jobs.reader FOLDER PORT` listens at the pod's own address 127.0.0.1, which only a port forward
-reaches. It answers two kinds of requests:
+`python -m emulator.sweep_jobs.reader FOLDER PORT` listens on the pod's own address 127.0.0.1. Only a port forward
+reaches this address. The program answers two kinds of requests:
 
 - `/` is a JSON object: for each begun run, by its path in the folder, whether it is completed, and its failures.
 - `/RUN` is a tar archive with the record of a run.
@@ -27,7 +27,7 @@ def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _claimed(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the folder and the claim of each begun run."""
+    """Yield the run's folder and the claim file of each begun run."""
     for claim in sorted(folder.glob("runs/**/.*.claim")):
         yield claim.with_name(claim.name.removeprefix(".").removesuffix(".claim")), claim
 
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def make_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """Return the server of a sweep's folder at this address; port 0 for any."""
+    """Return a server for a sweep's folder on 127.0.0.1. With port 0 the system chooses a port."""
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, folder))
 
 

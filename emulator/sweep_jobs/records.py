@@ -1,4 +1,4 @@
-"""The records of a sweep's folder in pods, fetched through the reader."""
+"""Fetch the records of a sweep's folder in pods, through the reader."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ DIRECT = build_opener(ProxyHandler({}))  # a proxy of the environment does not l
 
 
 class _Reply:
-    """Read a reply. Its errors are of the connection, and not of files on this machine."""
+    """Read a reply of the reader. An error is about the connection, and not about files on this machine."""
 
     def __init__(self, reply: http.client.HTTPResponse) -> None:
         self._reply = reply
@@ -48,7 +48,7 @@ def _asked(address: str, path: str) -> Iterator[_Reply]:
 
 
 class BegunRuns:
-    """Hold what the reader says of the begun runs."""
+    """Hold the state of the begun runs, as the reader gives it."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._said = said

@@ -27,7 +27,7 @@ RECORDS_S = 600.0  # how long records may stay out after the end of the Job
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSweepRequest:
-    """Hold the request of the user."""
+    """Hold the arguments of `fedstrata sweep --on kubernetes`."""
 
     sweep: Sweep
     out: Path
@@ -150,7 +150,7 @@ class _Following:
             self._tell(line)
 
     def _fetch(self, uid: str, pace: Pace, *, is_last: bool) -> bool:
-        """Fetch the new records. Return whether the reader gave all that there were."""
+        """Fetch the new records. Return False if the reader did not answer."""
         if not self._api.has_reader(self._objects, uid):
             return False
         try:

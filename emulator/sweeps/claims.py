@@ -25,7 +25,7 @@ class Failure:
 
 
 class Claim:
-    """Hold a run until the block ends."""
+    """Hold this process's lock on a run until the block ends."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -50,7 +50,7 @@ class Claim:
         return None
 
     def note(self, failure: Failure) -> None:
-        """Add a failure of the run, for the other processes."""
+        """Write a failure of the run to the claim's file, for the other processes."""
         self._file.write(json.dumps(asdict(failure)) + "\n")
         self._file.flush()
 

@@ -30,7 +30,7 @@ class RoundStart(Enum):
 
 
 def check_folder(out: Path) -> None:
-    """Raise OutputError if a folder has content, and none of a sweep."""
+    """Raise OutputError if a folder has content that does not belong to a sweep."""
     try:
         check_unused(out)
     except OutputError:

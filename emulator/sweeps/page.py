@@ -45,7 +45,7 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def are_written(results: SweepResults, out: Path) -> bool:
-    """Return whether another process has just written these results."""
+    """Return whether the folder already has these results, because another process has just written them."""
     try:
         has_table = (out / TABLE).read_bytes() == results.csv_text().encode()
         return has_table and html(results.sweep.text) in (out / PAGE).read_text(encoding="utf-8")

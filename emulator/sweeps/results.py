@@ -40,8 +40,8 @@ class SweepResults:
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
-        """Return the names of every run's measures: agreement with the true tasks, the headline metric, and the same on
-        each task.
+        """Return the names of the measures in the main table: agreement with the true tasks, the headline metric, and
+        the headline metric on each task.
         """
         tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.of_headline.tasks or ())
         return (*self._there(self.of.results), *tasks)
@@ -57,7 +57,7 @@ class SweepResults:
         return self._there(COSTS)
 
     def values(self, place: Place, name: str) -> dict[int, float]:
-        """Return a measure by seed, for the runs that have it. Percents are given as ratios."""
+        """Return a measure of a cell and setting by seed, for the runs that have it. Percents are given as ratios."""
         runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
         found = {seed: self.of.named(name).of(run) for seed, run in runs if run is not None}
         return {seed: value for seed, value in found.items() if value is not None}
@@ -66,8 +66,8 @@ class SweepResults:
         return Spread.over(list(self.values(place, name).values()))
 
     def difference(self, place: Place, name: str) -> Difference | None:
-        """Return the difference to the baseline in the same setting; None without a baseline, or for the baseline
-        itself.
+        """Return the difference of a measure from the baseline's in the same setting. Return None without a baseline,
+        or for the baseline itself.
         """
         if self.sweep.baseline is None or place.cell == self.sweep.baseline:
             return None
@@ -78,7 +78,7 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), better=sum(sign * pair > 0 for pair in pairs))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per cell, setting and measure, with the columns of `columns`; None for a missing number."""
+        """Return a row per cell, setting and measure, with the columns of `columns`. Missing numbers are None."""
         return [self._row(place, name) for place in self.sweep.places for name in self._measured]
 
     @property

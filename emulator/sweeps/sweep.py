@@ -31,7 +31,7 @@ LOOK_S = 1.0  # between two looks at runs of other processes
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """Hold the request of the user."""
+    """Hold the arguments of `fedstrata sweep`."""
 
     sweep: Sweep
     out: Path
@@ -49,7 +49,7 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """Return the wall time divided by the time that always busy cores would need for these runs."""
+        """Return the wall time divided by the shortest possible time: all CPU time, divided by the cores."""
         return self.seconds * self.cores / self.cpu_seconds if self.runs and self.cpu_seconds else None
 
 
@@ -94,7 +94,7 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> SweepResults:
-    """Return the results of all completed runs, and write them, unless another process of `wanted` runs has done so."""
+    """Return and write the results of all completed runs. Results that another process has just written stay."""
     from emulator.sweeps.page import TABLE, are_written, write_results
 
     with turn_at(out / TABLE):
@@ -133,7 +133,7 @@ class _Work:
         await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
 
     async def _one_after_the_other(self) -> None:
-        """Do a run after the other until all are over. Wait for other processes, and take over what they leave."""
+        """Do the runs one after another, until all have ended. Wait for other processes, and take over their rest."""
         while self._waiting:
             for run in self._waiting:
                 if claim := Claim.of(self._out / run.path):
@@ -207,7 +207,7 @@ class _OneOfMany(Display):
 
 
 def jobs_for(cores: int) -> int:
-    """Return the best number of simultaneous runs for this many cores (docs/sweep.md has the figures)."""
+    """Return the best number of simultaneous runs for this many cores (docs/sweep.md has the measurements)."""
     return cores + 1
 
 

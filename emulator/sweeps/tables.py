@@ -19,15 +19,15 @@ def means(results: SweepResults) -> Table:
 
 
 def costs(results: SweepResults) -> Table:
-    """Return a table with a row per place: mean ± standard deviation of the bytes that devices have sent and
-    received.
+    """Return a table with a row per cell and setting: mean ± standard deviation of the bytes that devices have sent
+    and received.
     """
     return _spreads(results, results.costs)
 
 
 def differences(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting: differences from the baseline, seed by seed, and how many are
-    better.
+    """Return a table with a row per cell and setting: the differences from the baseline, seed by seed, and for how many
+    seeds the cell is better.
     """
     baseline, names = results.sweep.baseline, results.measures
     rows = [
@@ -39,12 +39,12 @@ def differences(results: SweepResults) -> Table:
 
 
 def fairness(results: SweepResults) -> Table:
-    """Return a table with a row per place: mean ± standard deviation of the measures of fairness over devices."""
+    """Return a table with a row per cell and setting: mean ± standard deviation of the measures of fairness."""
     return _spreads(results, results.fairness)
 
 
 def titled(results: SweepResults) -> list[tuple[str, Table]]:
-    """Return all tables that the records allow after the means, each with its title."""
+    """Return all tables except `means`, each with its title. Tables without values are left out."""
     baseline = results.sweep.baseline
     found = [] if baseline is None else [(f"Minus {baseline}, seed by seed", differences(results))]
     found += [(FAIRNESS_SAID, fairness(results))] if results.fairness else []
@@ -89,7 +89,7 @@ def _spread(results: SweepResults, spread: Spread, name: str, *, sign: str = "")
 
 
 def _difference(results: SweepResults, difference: Difference | None, name: str) -> str:
-    """Return the difference in the form +9.9 ± 2.0 (6/6): better than the baseline in six of six pairs."""
+    """Return a difference in the form +9.9 ± 2.0 (6/6). Here the cell is better for six of six seeds."""
     if difference is None or not difference.spread.count:
         return NO_VALUE
     return f"{_spread(results, difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"

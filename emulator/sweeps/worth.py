@@ -17,7 +17,7 @@ Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the recor
 
 
 def table(results: SweepResults) -> Table | None:
-    """Return a table with a row per place that has gains; None if no run trains alone on the same data."""
+    """Return a table with a row per cell and setting with gains; None if no run trains alone on the same data."""
     rows = _rows(results)
     unit = Form.of(results.of.metric).unit
     head = [f"Mean gain {unit}", f"Lowest gain {unit}", "Devices that lose %", "of devices"]

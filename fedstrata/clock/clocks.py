@@ -19,14 +19,12 @@ class Clock:
         self.experiment = experiment
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        """Return the clock for an LPS. With a cluster, it is for this cluster's devices; if `cluster` is None, it is
-        for the LPS's devices of all clusters.
-        """
+        """Return the clock for the devices that the GPS has given to an LPS: of one cluster, or of all clusters."""
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
-        """Return the clock for an LPS's calls to the GPS. `payload_bytes` is a pair: the size of the largest payload
-        down, and of the largest payload up.
+        """Return the clock for an LPS's calls to the GPS. `payload_bytes` is the size of the largest payload, in either
+        direction.
         """
         return ChildClock()
 

@@ -67,12 +67,12 @@ class Deadline:
         return False
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep the announcement of a child's update. Raises PayloadError if the announced work takes too long for the
-        clock.
+        """Keep the announcement of a child's update. Raises PayloadError if the announced work takes more than 73
+        years, which the clock cannot hold.
         """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the children that the round waits for."""
+        """Return those of the given children for which the round still waits."""
         return children
 
     def holds_back(self, child_id: str) -> bool:
@@ -101,7 +101,7 @@ class Deadline:
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out the children that this parent found to have late answers before it was restarted."""
+        """Leave out the children with late answers that this parent had found before it was restarted."""
 
     def goes_on(self, goes_on_ns: int) -> None:
         """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the round's plan."""
@@ -242,8 +242,8 @@ class SharedUplink(OwnLinks):
         return child_id not in self.announced
 
     def note(self, header: pb.UpdateHeader) -> None:
-        """Keep the first announcement of a child's update. Raises PayloadError if the announced work takes too long for
-        the clock.
+        """Keep the first announcement of a child's update. Raises PayloadError if the announced work takes more than 73
+        years, which the clock cannot hold.
         """
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)

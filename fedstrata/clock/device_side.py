@@ -14,8 +14,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """Hold the work of a device since a given time: the number of examples that it has trained on, and the LPS
-    round.
+    """Hold the work of a device from a given time on: the number of examples that it has trained on, and the LPS
+    round to which the work belongs.
     """
 
     began_ns: int
@@ -38,12 +38,12 @@ class DeviceClock:
         return ChildClock()
 
     def to_lps(self, device_id: str, payload_bytes: int) -> ChildClock:
-        """Return the clock of a device's rounds. `payload_bytes` is the size of the largest payload down and up."""
+        """Return the clock of a device's rounds. `payload_bytes` is the largest size of a payload, down or up."""
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until the time for training has passed that the clock calculates for an answer before the run's
-        training.
+        """Wait until a device's calculated time for training has passed. The device trains in order to answer a
+        question before the first round.
         """
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:

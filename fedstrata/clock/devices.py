@@ -16,7 +16,7 @@ SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws
 
 
 class Boards:
-    """The times that devices take to compute, in nanoseconds."""
+    """Calculate the times that devices take to compute, in nanoseconds."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._seed, self._compute = experiment.seed, experiment.compute
@@ -36,7 +36,7 @@ class Boards:
         return busy
 
     def training_ns(self, index: int, examples: int) -> int:
-        """Return how long a device takes to train on this many examples, without the other terms."""
+        """Return how long a device trains on this many examples. `minimum` and `exponential` are not included."""
         if self._compute is None or self._compute.per_example is None:
             return 0
         if index not in self._per_example:
@@ -61,7 +61,7 @@ class Boards:
 
 
 class Presence:
-    """The times at which devices are away, as the schedule says."""
+    """Hold the times at which devices are away, as the schedule says."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
@@ -84,8 +84,8 @@ class Presence:
         """Return the devices that take part in a round that begins at a given time, with the time from which each is
         present.
 
-        These are all present devices. If no device is present, it is the first device to return. The result is empty if
-        no device ever returns.
+        All present devices take part. If no device is present, the first device to return takes part. The result is
+        empty if no device ever returns.
         """
         back = {index: at_ns for index in indexes if (at_ns := self.back_ns(index, now_ns)) is not None}
         first_ns = min(back.values(), default=now_ns)
@@ -93,7 +93,7 @@ class Presence:
 
 
 class Homes:
-    """The LPS of each device that the schedule moves."""
+    """Hold the LPS of each device that the schedule moves."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._moves = sorted((entry for entry in schedule if entry.move is not None), key=lambda entry: entry.at)

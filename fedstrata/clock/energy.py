@@ -14,7 +14,7 @@ FJ_A_PICOJOULE = 10**3
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """The energy of receiving, computing and sending, in femtojoules."""
+    """Hold the energy of receiving, computing and sending, in femtojoules."""
 
     down: int = 0
     compute: int = 0
@@ -49,7 +49,7 @@ def counts_energy(experiment: Experiment) -> bool:
 
 
 class DeviceEnergy:
-    """The power of each device's radio and board, as the section `energy` of the experiment sets them."""
+    """Calculate the energy of each device, from the power of its radio and board in the section `energy`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy

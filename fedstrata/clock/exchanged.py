@@ -38,7 +38,7 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return the bytes of an answer in a round. The work of the sender's update later reports the same bytes."""
+        """Return the bytes of an answer in a round. The device later reports these bytes again, with its update."""
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
 

@@ -67,7 +67,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCapacity:
-    """The rates of a link that all children of a parent share; None for a direction without a limit."""
+    """Hold the rates of a link that all children of a parent share; None for a direction without a limit."""
 
     down: AnyRate = None
     up: AnyRate = None
@@ -79,7 +79,7 @@ class SharedCapacity:
 
 
 class ScheduledLinks:
-    """The links of an experiment, with the changes that its schedule makes."""
+    """Hold the links of an experiment, with the changes that its schedule makes."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = experiment.links

@@ -21,7 +21,7 @@ Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # lets one stream of 
 
 
 class Sendable(Protocol):
-    """A model on its way to the children of a round."""
+    """Define a model on its way to the children of a round."""
 
     cluster: int
     header: pb.ModelHeader

@@ -37,8 +37,8 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold the transfers under way that have equally fast own links. All have the same rate, and reach their marks in
-    the order of `target`.
+    """Hold the transfers under way with equally fast own links. All have the same rate, and reach their marks (see
+    `FairLink.begin`) in the order of `target`.
     """
 
     most: int  # bits a second that their own links allow
@@ -48,7 +48,7 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time, or for groups with the even share the level, at which the group reaches its next mark."""
+        """The time at which the group reaches its next mark; for groups with the even share, the level."""
         until = self.base + self.flows[0][0]
         if not self.is_held:
             return until
@@ -74,8 +74,8 @@ class FairLink:
     """Share a link max-min fairly among all transfers (flows) under way. The caller says when flows begin and end.
 
     When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Each group of flows with
-    equal own rates gets this rate or, if that is less, the even share of the rest of the link. The groups with the even
-    share have one counter for all, `_level`, and the groups with their own rate have the time. So an event takes a few
+    equal own rates gets this rate or, if that is less, the even share of the rest of the link. All groups with the even
+    share have one counter, `_level`. For groups with their own rate, the time is the counter. So an event takes a few
     searches in ordered lists, not a pass over all groups.
     """
 
@@ -159,7 +159,7 @@ class FairLink:
         return min(times, default=None)
 
     def _settle(self) -> None:
-        """Give each group its own rate if this is at most the even share; otherwise the even share."""
+        """Give each group its own rate or, if the even share is less, the even share."""
         while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
             self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
         while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:

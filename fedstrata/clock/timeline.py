@@ -98,8 +98,8 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError for work that takes more than 73 years. The parent refuses a child that reports
-        such work.
+        """Raise PayloadError for work that takes more than 73 years, which the clock cannot hold. The parent refuses a
+        child that reports such work.
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
@@ -287,7 +287,7 @@ class Round:
 
 
 class DeviceTimeline:
-    """Make LPS rounds with the links and boards of an experiment."""
+    """Make the rounds of LPSs, with the links and boards of an experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.links, self._boards = device_links(experiment), Boards(experiment)
@@ -303,7 +303,7 @@ class DeviceTimeline:
 
 
 class LpsTimeline:
-    """Make global rounds with the links of an experiment, and calculate when models arrive at an LPS."""
+    """Make the global rounds, with the links of an experiment, and calculate when models arrive at an LPS."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = lps_links(experiment)

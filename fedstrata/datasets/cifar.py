@@ -24,7 +24,7 @@ URL = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """The differences between the two data sets."""
+    """Hold the values in which CIFAR-10 and CIFAR-100 differ."""
 
     name: str
     title: str
@@ -62,7 +62,7 @@ CIFAR_100 = Version(
 
 
 def load_cifar_10(settings: DataSettings) -> Dataset:
-    """Return the images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes. `Examples` scales them to [0, 1] when a batch is read."""
     return _load(CIFAR_10, settings)
 
 

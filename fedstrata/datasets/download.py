@@ -29,7 +29,7 @@ def download(url: str, target: Path, *, content_sha256: str) -> None:
         content_sha256: of the content, decompressed if the target's name ends in `.gz`.
 
     Raises:
-        DataError: the address cannot be reached, the content is another, or the folder cannot be written.
+        DataError: the address cannot be reached, the content has another SHA-256, or the folder cannot be written.
     """
     with _with_both_names(url, target), _fetched(url, target) as aside:
         _check(idx.content_sha256(aside), content_sha256)

@@ -24,7 +24,7 @@ FILES = tuple(
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes. `Examples` scales them to [0, 1] when a batch is read."""
     files = find_files(published(), settings)
     train_images, train_labels, test_images, test_labels = (files[name] for name in FILES)
     return Dataset(

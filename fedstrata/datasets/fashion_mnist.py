@@ -26,7 +26,7 @@ FILES = {
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the images as bytes, scaled to [0, 1] when they are taken."""
+    """Return the images as bytes. `Examples` scales them to [0, 1] when a batch is read."""
     files = find_files(published(), settings)
     return Dataset(
         train=_read(files["train-images-idx3-ubyte"], files["train-labels-idx1-ubyte"]),

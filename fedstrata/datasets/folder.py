@@ -21,7 +21,7 @@ DEVICE = "device"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A table, its path, and the device to which it belongs. The name is empty if all devices share the table."""
+    """Hold a table, its path, and the device to which it belongs. The name is empty if all devices share the table."""
 
     path: Path
     table: Table
@@ -93,7 +93,7 @@ def _part(path: Path, device: str = "") -> Part:
 
 
 class _Roles:
-    """The role of each array of the tables."""
+    """Hold the role of each array of the tables."""
 
     def __init__(self, settings: DataSettings, parts: Sequence[Part]) -> None:
         self._parts = parts

@@ -60,7 +60,7 @@ class EnergySettings(Settings):
     """Hold the energy of transfers and computing."""
 
     radio: str | None = None
-    """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`; without it transfers are not counted."""
+    """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`. Without this key, transfers use no energy."""
     radios: Mapping[str, RadioSettings] | None = None
     """Own radios by name, such as `{nb: {up: 30mJ/Mbit, down: 20mJ/Mbit, base: 400mW}}`."""
     compute: Power | None = None
@@ -84,7 +84,7 @@ class EnergySettings(Settings):
         return self
 
     def radio_of(self, index: int) -> RadioSettings | None:
-        """Return the radio of a device; None if its transfers are not counted."""
+        """Return the radio of a device; None if the energy of its transfers is not calculated."""
         own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 

@@ -49,7 +49,7 @@ class Experiment(Settings):
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Number in the address of every random draw of the run."""
+    """Number from which all random draws of the run follow."""
     data: DataSettings = DataSettings()
     """The data set."""
     partition: Partition
@@ -59,31 +59,31 @@ class Experiment(Settings):
     task: SerializeAsAny[TaskSettings] = TaskSettings()
     """The loss and the metrics: a name, or a mapping with a name and the task's options."""
     architectures: tuple[ArchitectureSettings, ...] = ()
-    """Devices with another model than `model`; the entry that began last holds."""
+    """Devices with another model than `model`; if several entries name a device, the one that began last applies."""
     method: SerializeAsAny[MethodSettings]
-    """Grouping of devices and tensors that travel: a name, or a mapping with a name and the method's options."""
+    """Grouping of devices, and choice of the tensors that are sent: a name, or a mapping with a name and options."""
     topology: TopologySettings | None = None
     """Devices that each LPS serves; without it each cluster has an LPS of its own."""
     training: TrainingSettings = TrainingSettings()
     """Rounds, the local optimiser, and the optimisers of the servers."""
     clock: Clock = "none"
-    """`virtual` works out how long the run would take, `real` slows the run down to that time, and `none` does
+    """`virtual` calculates how long the run would take, `real` slows the run down to that time, and `none` does
     neither.
     """
     links: Links = Links()
-    """Encodings on the wire, and with a clock how long transfers take."""
+    """Encodings of tensors and, with a clock, how long transfers take."""
     compute: ComputeSettings | None = None
-    """With a clock, how long devices compute; without it computing takes no time."""
+    """With a clock, how long devices compute. Without this key, computing takes no time."""
     schedule: Entries = ()
-    """The changes while the run trains: links, presence of devices, and the LPS of a device."""
+    """The changes during training: links, presence of devices, and the LPS of a device."""
     energy: EnergySettings | None = None
-    """Energy that devices use, worked out beside the run; it changes nothing of the run or its id."""
+    """Energy that devices use, calculated for the record; it changes neither the run nor its id."""
     deadlines: Deadlines = Deadlines()
     """The deadlines at which a parent stops waiting for its children; without deadlines it waits for all of them."""
     bounds: Bounds | None = None
     """Limits on the numbers that a device may claim; a device beyond them is refused for the run."""
     secure_aggregation: SecureAggregation | None = None
-    """Masks on updates, so that an LPS learns their sum alone; `{}` is enough to switch them on."""
+    """Masks on updates, so that an LPS learns only the sum of the updates; `{}` is enough."""
     privacy: PrivacySettings | None = None
     """Noise on the values that leave devices, for differential privacy."""
     newcomers: NewcomerSettings | None = None

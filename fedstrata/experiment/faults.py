@@ -25,13 +25,13 @@ class Moment(Settings):
     phase: Phase | None = None
     """The fault comes when the run enters this phase."""
     global_round: int | None = Field(default=None, ge=1)
-    """The fault comes once this global round is open, counted from 1."""
+    """The fault comes when this global round is open, counted from 1."""
     point: Point | None = None
     """A kill comes when the process reaches this named point of its code."""
     round: int | None = Field(default=None, ge=0)
     """With `point`: only in this round of the tier that reaches it, counted from 0."""
     count: int = Field(default=1, ge=1)
-    """With `point`: the process dies when it reaches the point for the n-th time."""
+    """With `point`: the process dies when it reaches the point for the `count`-th time."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -82,7 +82,7 @@ class LinkTiming(Settings):
     """The keys for the times of a link. A missing key takes the value of the preset, or sets no limit."""
 
     preset: str | None = None
-    """Link by name; values that this entry gives itself replace those of the preset."""
+    """Name of a preset link; values in this entry replace the values of the preset."""
     down_rate: Rate | None = None
     """Rate towards the devices; without it nothing limits the rate."""
     up_rate: Rate | None = None
@@ -90,9 +90,7 @@ class LinkTiming(Settings):
     latency: Duration | None = None
     """Latency one way; without it transfers have no latency."""
     jitter: Duration | None = None
-    """Largest deviation of a transfer's latency to either side; each is drawn evenly, and the latency must not be
-    smaller.
-    """
+    """Largest random change of a transfer's latency, up or down, drawn evenly; at most as large as the latency."""
     loss: float | None = Field(default=None, ge=0, lt=1)
     """Share of packets that are lost; TCP then reaches a lower rate, so a latency is required."""
     down_trace: str | None = None
@@ -186,7 +184,7 @@ class SharedRates(Settings):
     up_rate: Rate | None = None
     """Rate towards the LPS that all devices of an LPS share fairly."""
     broadcast: bool = False
-    """Whether a model takes its time once for all devices that receive it; a `down_rate` is required."""
+    """Whether a model crosses the link only once for all devices that receive it; a `down_rate` is required."""
 
     @model_validator(mode="after")
     def _rate_of_the_broadcast(self) -> Self:
@@ -278,11 +276,13 @@ class Spread(Settings):
     """
 
     lognormal: float = Field(gt=0, le=5)
-    """σ of a factor of median 1 that is drawn once for each device."""
+    """σ of the random factor of each device; the median of the factors is 1."""
 
 
 class ComputeSettings(Settings):
-    """The time that a device computes in an LPS round: examples · per_example · profile · spread + minimum + Exp."""
+    """The time that a device computes in an LPS round: examples · per_example · profile · spread + minimum +
+    exponential.
+    """
 
     per_example: Duration | None = None
     """Time of one example in training on the reference board; without it only `minimum` and `exponential` take time."""

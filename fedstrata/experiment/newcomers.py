@@ -28,8 +28,8 @@ class NewcomerSettings(Settings):
     devices: DeviceList | None = None
     """Indexes of the newcomers, such as `[2, "5-7"]`, in place of a share."""
     from_global_round: int = Field(ge=2)
-    """First global round in which newcomers train, counted from 1; one after the last means that they only use the
-    models.
+    """First global round in which newcomers train, counted from 1; if it is the one after the last, they only use the
+    final models.
     """
 
     def indexes(self, groups: Sequence[str], seed: int) -> frozenset[int]:

@@ -29,7 +29,7 @@ class PublicSettings(Settings):
     examples: int = Field(ge=1)
     """Number of public examples, which no device owns and every device has."""
     labels: Labels | None = None
-    """Labels of these examples; without it all labels."""
+    """Labels of these examples. Without this key, all labels."""
     source: Literal["train", "test"] = "train"
     """Part of the data set from which these examples come; no device owns them."""
     labelled: bool = False
@@ -122,9 +122,9 @@ class Group(Settings):
     examples_per_device: Size | tuple[Size, Size]
     """Training examples of each device, or a range such as `[32, 128]` from which each device draws its number."""
     labels: Labels | None = None
-    """Labels of the group's devices, as the data set calls them; without it all."""
+    """Labels of the group's devices, as the data set calls them. Without this key, all labels."""
     labels_per_device: int | None = Field(default=None, ge=1)
-    """Number of these labels that each device draws for itself; without it all."""
+    """Number of these labels that each device draws for itself. Without this key, all of them."""
     disjoint_labels: bool = False
     """Whether two devices of the group never draw the same label."""
     concentration: float | None = Field(default=None, gt=0)
@@ -320,7 +320,7 @@ class GivenPartition(FoundPartition):
     examples: tuple[DeviceList, ...] | None = Field(default=None, min_length=1)
     """Indexes of each device's training examples, with ranges: `[[0, 1, "5-9"], [2, 3]]`."""
     file: Path | None = None
-    """In place of `examples`: text with the index of the owner of each training example, one a line; -1 is nobody."""
+    """In place of `examples`: text with one line per training example, the index of its owner; -1 is nobody."""
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
     """With `file`: number of devices."""
 

@@ -19,7 +19,7 @@ class ProfilePrivacy(Settings):
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
     """δ; choose it well below one over the number of a device's examples."""
     clip: float = Field(gt=0)
-    """Largest L2 norm of an example's features; longer ones are shortened, and the noise is proportional to it."""
+    """Largest L2 norm of an example's features; a longer vector is scaled down. The noise is proportional to it."""
     min_examples: int = Field(default=100, ge=1)
     """Fewest examples of a device; a device with fewer is refused."""
 
@@ -32,7 +32,7 @@ class UpdatePrivacy(Settings):
     """
 
     clip: float = Field(ge=1e-4, le=1e4)
-    """Largest L2 norm of an update over all layers; longer ones are shortened, and the noise is proportional to it."""
+    """Largest L2 norm of an update over all layers; a larger update is scaled down. The noise is proportional to it."""
     epsilon: float | None = Field(default=None, gt=0, le=1000)
     """ε of the whole run; neighbouring data sets differ in all examples of one device. Give this key or
     `noise_multiplier`.

@@ -19,14 +19,14 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """Hold the links that an entry changes. Without devices or LPSs these are all links."""
+    """Hold the links that an entry changes: all links, unless it names devices or LPSs."""
 
     link: ScheduledLink = "device-lps"
     """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
     devices: DeviceList | None = None
-    """With `device-lps`: indexes of these devices; without it all."""
+    """With `device-lps`: indexes of the devices. Without this key, all devices."""
     lps: LpsList | None = Field(default=None, min_length=1)
-    """With `lps-gps`: numbers of these LPSs, such as `[0, 2]`; without it all."""
+    """With `lps-gps`: numbers of the LPSs, such as `[0, 2]`. Without this key, all LPSs."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -64,9 +64,9 @@ class Leave(Settings):
     """
 
     devices: DeviceList
-    """Indexes of the devices that take no part in LPS rounds that begin meanwhile."""
+    """Indexes of the devices that are away: they take no part in LPS rounds that begin in this time."""
     for_: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for")
-    """Time for which the devices are away; without it for good."""
+    """Time for which the devices are away. Without this key, they do not return."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -86,12 +86,12 @@ class Move(Settings):
 
 
 class ScheduleEntry(Settings):
-    """An event at a time."""
+    """Define an event, and the time at which it happens."""
 
     at: Duration
-    """Time of the change, counted from the start of training."""
+    """Time of the change, since the start of training."""
     set_: SetLink | None = Field(default=None, alias="set")
-    """A link has these values from now on; values that are left out stay as they are."""
+    """A link has these values from this time on; values that are left out stay."""
     cut: CutLink | None = None
     """A link carries nothing for a time."""
     leave: Leave | None = None

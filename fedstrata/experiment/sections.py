@@ -80,16 +80,16 @@ class DataSettings(Settings):
     target_shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Shape of one target; `[]` for one number."""
     inputs: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Columns or arrays of a `folder` that are the input, in order; without it `x`, or all without another role."""
+    """Columns or arrays of a `folder` that are the input, in order; by default `x`, or all without another role."""
     target: tuple[str, ...] | None = None
     """Columns or the array of a `folder` that are the target; without it `y`, if there is one."""
     more: tuple[str, ...] = ()
     """Columns or arrays of a `folder` that an own model gets as further inputs, by name."""
     columns: tuple[str, ...] = ()
-    """Columns of a `folder` with few values, numbers or text, such as the user; a partition may go by them."""
+    """Columns of a `folder` with few values, numbers or text, such as the user; a partition may divide data by them."""
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
-    """Degrees (0, 90, 180, 270) to which the images of each label are dealt out; each orientation has labels of
-    its own.
+    """Orientations in degrees (0, 90, 180, 270), among which the images of each label are divided. Each orientation
+    has labels of its own.
     """
 
     @field_validator("name")
@@ -256,8 +256,8 @@ class _LocalOptimiser(Settings):
     schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
     """The learning rate by global round."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of a step's gradient over all tensors; a longer gradient is scaled down. Without this key
-    none is.
+    """Largest L2 norm of a step's gradient over all tensors; a longer gradient is scaled down. Without this key,
+    gradients stay.
     """
     state: Literal["fresh", "kept"] = "fresh"
     """`fresh` begins moments and velocities at 0 in every LPS round; `kept` keeps them on the device from round to
@@ -279,7 +279,7 @@ class SgdSettings(_LocalOptimiser):
     """Stochastic gradient descent as in torch.optim.SGD."""
 
     name: Literal["sgd"] = "sgd"
-    """`sgd` is stochastic gradient descent, `torch.optim.SGD`; a section without a name means it."""
+    """`sgd` is stochastic gradient descent, `torch.optim.SGD`; it is the default."""
     learning_rate: float = Field(default=0.05, gt=0)
     """Learning rate before the schedule."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -430,8 +430,8 @@ class TrainingSettings(Settings):
     evaluate_every: int = Field(default=1, ge=1)
     """Devices measure the received model in every n-th global round; the final model is always measured."""
     participation: int | float | None = None
-    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without it
-    all.
+    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up. Without this
+    key it asks all.
     """
     optimiser: Annotated[LocalOptimiserSettings, Field(discriminator="name")] = SgdSettings()
     """The optimiser of devices; without a name it is `sgd`."""
@@ -495,8 +495,8 @@ class TrainingSettings(Settings):
 
 
 class TierDeadline(Settings):
-    """The time after which a parent stops waiting. Without `deadline_s` it waits for all children, and results do not
-    depend on time.
+    """The time after which a parent stops waiting. Without `deadline_s` the parent waits for all children, and results
+    do not depend on time.
     """
 
     deadline_s: float | None = Field(default=None, gt=0)
@@ -515,11 +515,11 @@ class Bounds(Settings):
     """The largest values that a device may state. A device that states a larger one is excluded from the run."""
 
     max_examples: int | None = Field(default=None, ge=1)
-    """Most examples to train on; without it as many as the partition gives its largest device."""
+    """Largest number of training examples. Without this key, the number of the largest device in the partition."""
     max_held_out: int | None = Field(default=None, ge=0)
-    """Most examples to measure on; without it a million."""
+    """Largest number of examples to measure on. Without this key, a million."""
     max_update_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of an update as it is sent, over all layers; without it any norm that the sums can hold."""
+    """Largest L2 norm of a sent update over all layers. Without this key, any norm that the sums can hold."""
 
 
 MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message
@@ -533,8 +533,8 @@ class SecureAggregation(Settings):
 
 
 class Deadlines(Settings):
-    """One deadline per tier. `enrolment` is used for enrolment with profiles, and again for relevance rows; the others
-    for the rounds of each tier.
+    """One deadline per tier. `enrolment` applies to enrolment with the first question, and again to the other
+    questions. The others apply to the rounds of each tier.
     """
 
     enrolment: TierDeadline = TierDeadline()

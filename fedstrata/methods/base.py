@@ -128,13 +128,13 @@ class Question:
     """
 
     name: str
-    """Name of the question; bytes are counted under it."""
+    """Name of the question; the record counts bytes under this name."""
     moment: Moment
     """The moment at which devices are asked."""
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
     """Each array with its dtype and largest shape. The first side of a shape may be smaller."""
     relayed: bool = False
-    """Whether the other devices hear each answer too (`Method.hear`)."""
+    """Whether the other devices receive each answer, too (`Method.hear`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +183,10 @@ class Plan:
     """By cluster, the cluster of the last plan that it continues; empty if each continues itself."""
     weights: Mapping[str, tuple[Mapping[int, float], ...]] = field(default_factory=dict)
     """By channel and stream, the share of each device in the stream's next value, rounded to multiples of 2⁻²⁰. In
-    other channels, devices count by their examples."""
+    other channels, the weight of a device is its number of examples."""
     offers: tuple[tuple[int, ...], ...] = ()
-    """By cluster, the clusters with models that its devices receive from the next global round on; ascending, itself
-    included. Empty for all."""
+    """By cluster, the clusters with models that its devices receive from the next global round on: ascending, and with
+    the cluster itself. Empty if devices receive all models."""
     withdrawn: tuple[str, ...] = ()
     """Tensors that stay at devices from the next global round on, with those of earlier plans."""
     told: Mapping[str, NDArray[Any]] = field(default_factory=dict)

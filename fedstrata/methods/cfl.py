@@ -51,7 +51,7 @@ class Cfl(Method):
         first_round: int = Field(default=5, ge=1)
         """First global round in which a cluster may be split, counted from 1."""
         sketch: int = Field(default=1024, ge=16, le=1 << 16)
-        """Numbers that stand for an update when cosines are computed."""
+        """Length of the sketch of an update, from which cosines are computed."""
         linkage: Literal["complete", "single"] = "complete"
         """Linkage of the bipartition: `complete` as in the authors' program, `single` as in their Algorithm 1."""
 

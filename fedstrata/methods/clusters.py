@@ -16,7 +16,7 @@ ONE_CLUSTER_BELOW = 0.2
 
 
 class ClusterOptions(MethodSettings):
-    """The number of clusters. With `auto` the data decide it."""
+    """Hold the number of clusters. With `auto` the data decide it."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of clusters, at most as many as devices, or `auto`: the method decides."""

@@ -69,7 +69,7 @@ class FedTsdp(Method):
         growth: Literal["even", "literal"] = "even"
         """Growth of the chance of a batch that has led to groups: `even`, to half of all, or `literal`."""
         sketch: int = Field(default=1024, ge=16, le=1 << 16)
-        """Numbers that stand for a device's weights."""
+        """Length of the sketch of a device's weights."""
 
     mixes = True
     withdraws = True

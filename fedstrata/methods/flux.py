@@ -56,7 +56,7 @@ class Flux(Method):
         """Hold the settings of the features."""
 
         sketch: int = Field(default=64, ge=1, le=4096)
-        """Number m that stands for an input; the inputs' dimension if that is less."""
+        """Number m of values to which an input is projected; the inputs' dimension if that is less."""
 
     @property
     def needs_labels(self) -> bool:

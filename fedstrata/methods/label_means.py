@@ -63,16 +63,18 @@ class LabelMeans(Method):
     """Group devices once, before training, by the mean input of each label, in two views (kinds of similarity)."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the length of the projection, the view, the layers that each cluster averages, and up to how many
-        devices all are compared.
+        """Hold the length of the projection, the view, the layers that each cluster averages, and the largest number of
+        devices that are compared with each other.
         """
 
         sketch: int = Field(default=64, ge=1, le=4096)
-        """Number m that stands for an input; the inputs' dimension if that is less."""
+        """Number m of values to which an input is projected; the inputs' dimension if that is less."""
         view: Literal["clearest", "mass", "meaning"] = "clearest"
-        """`mass` compares the examples of devices, `meaning` their labels whatever the shares."""
+        """`mass` compares the examples of devices. `meaning` compares the inputs of labels, whatever the shares."""
         averaging: Literal["all", "shared", "without_heads"] = "all"
-        """Average all layers in each cluster, the shared ones over all devices, or none but the shared ones."""
+        """`all`: all layers in each cluster; `shared`: the shared layers over all devices, the others in each cluster;
+        `without_heads`: only the shared layers, in each cluster.
+        """
         landmarks: int = Field(default=512, ge=2)
         """Number of devices that are clustered, drawn by the seed; the others join them."""
 

@@ -58,7 +58,7 @@ class UserCentric(Method):
         batches: int = Field(default=10, ge=2)
         """Number K of batches with gradients to compare; the more, the more a device mixes."""
         sketch: int | None = Field(default=None, ge=16, le=1 << 16)
-        """Numbers of a count sketch that replaces the gradient; without it the whole gradient is sent."""
+        """Length of a count sketch that replaces the gradient; without this key the whole gradient is sent."""
 
     mixes = True
 

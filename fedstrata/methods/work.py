@@ -140,7 +140,7 @@ class Work(Protocol):
     trained: Flat
     """Weights after training."""
     told: Arrays
-    """Arrays that the GPS told all devices with this round's models."""
+    """Arrays that the GPS sends to all devices with this round's models."""
     update: Flat
     """After training: trained minus received, of the channels that travel."""
     personal: Arrays

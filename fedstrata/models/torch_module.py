@@ -240,8 +240,8 @@ class _Forward:
 
     @contextmanager
     def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
-        """Give the module these buffers. Afterwards write the changed buffers to `weights` and `kept`, and restore the
-        module's own buffers.
+        """Run a block in which the module has buffers with the values of `kept` or, if a name is not there, of
+        `weights`. After the block, write changed buffers back, and restore the module's own buffers.
         """
         import torch
 

@@ -73,7 +73,9 @@ class Feed:
             self._changed.wait_for(lambda: not self._readers, FLUSH_S)
 
     def read(self) -> Generator[bytes]:
-        """Yield server-sent events for one reader: first all parts, then, at each request, the changes."""
+        """Yield server-sent events for one reader: first the whole document, then an event with all changes since the
+        last event, as soon as there are any. After some seconds without changes, yield a comment.
+        """
         yield b"retry: %d\n\n" % RETRY_MS
         sent: Mapping[str, bytes] = {}
         version, is_last = 0, False

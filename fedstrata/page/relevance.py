@@ -12,7 +12,7 @@ Segment = tuple[float, float, float, float]  # from (height, leaf) to (height, l
 
 
 class Tree(NamedTuple):
-    """Average linkage of 1 − R: leaves from top to bottom, branches as line segments, merge heights."""
+    """Hold the dendrogram of 1 − R by average linkage: leaves from top to bottom, line segments, merge heights."""
 
     order: list[int]
     branches: list[Segment]

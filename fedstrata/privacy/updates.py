@@ -1,8 +1,8 @@
-"""Updates under differential privacy: before a device sends an update, it shortens the update and adds noise.
+"""Updates under differential privacy: a device scales its update down to a norm of at most `clip`, and adds noise.
 
-The unit is all data of a device, replaced by any other data: two updates of length at most `clip` differ by at most 2 ·
+The unit is all data of a device, replaced by any other data: two updates of norm at most `clip` differ by at most 2 ·
 `clip`. Every device has weight one in means. Sources: McMahan, Ramage, Talwar, Zhang, Learning Differentially Private
-Recurrent Language Models, ICLR 2018, for shortened updates of equal weight; Dong, Roth, Su, Gaussian Differential
+Recurrent Language Models, ICLR 2018, for clipped updates of equal weight; Dong, Roth, Su, Gaussian Differential
 Privacy, JRSS-B 84 (2022), for T releases, which reveal as much as one release with 1/√T of the noise. The noise of one
 release follows Balle & Wang, ICML 2018.
 """
@@ -139,7 +139,7 @@ def weight_of(experiment: Experiment, num_examples: int) -> int:
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """Return a device's update as it is sent, shape (size,): shortened, rounded to the grid, with noise.
+    """Return the update that a device sends, shape (size,): limited to norm `clip`, rounded to the grid, plus noise.
 
     An update that is not finite is replaced by zeros, because a release must not show whether training diverged.
 
@@ -162,7 +162,7 @@ def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_i
 
 
 def _scale(update: Flat, clip: float) -> float | None:
-    """Return the factor that shortens an update to length `clip`; None for an update that is not finite."""
+    """Return the factor that limits an update's norm to `clip`; None for an update that is not finite."""
     pieces = (update[start : start + PIECE] for start in range(0, len(update), PIECE))
     length = math.sqrt(sum(float(np.square(piece, dtype=np.float64).sum()) for piece in pieces))
     if not math.isfinite(length):
@@ -171,8 +171,8 @@ def _scale(update: Flat, clip: float) -> float | None:
 
 
 def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield the shortened update as multiples of 1 / grid, piece by piece. Values are rounded towards zero, so that the
-    length cannot grow.
+    """Yield the update times `scale` as multiples of 1 / grid, piece by piece. Values are rounded towards zero, so that
+    the norm cannot grow.
     """
     for start in range(0, len(update), PIECE):
         piece = update[start : start + PIECE].astype(np.float64)

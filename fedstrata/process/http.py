@@ -132,8 +132,8 @@ class StatusServer:
         beside: "WSGIApplication | None" = None,
         names: Iterable[str] = (),
     ) -> None:
-        """Bind `address` (host:port; with port 0 the kernel chooses one). The application `beside` answers all other
-        paths.
+        """Bind `address` (host:port; with port 0 the kernel chooses one). The application `beside` answers requests for
+        all paths except `/metrics`, `/healthz` and `/readyz`.
 
         The host name of a request must be this machine's, an address, a name of Kubernetes or one of `names`. Other
         names are refused, because an attacker's page may point a name of its own to this machine (DNS rebinding).

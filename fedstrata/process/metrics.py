@@ -80,7 +80,7 @@ OUTCOMES = ("accepted", "late", "rejected")  # what becomes of an update
 
 
 class ProcessMetrics:
-    """The metrics of one process of a tier, with a registry of their own."""
+    """Hold the metrics of one process of a tier, with a registry of their own."""
 
     def __init__(self, tier: str) -> None:
         self.tier = tier

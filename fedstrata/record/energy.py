@@ -109,7 +109,7 @@ def _as_joules(energy_fj: int) -> str:
 
 
 def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergySummary:
-    """Return the sums of the energy, per device and of all devices."""
+    """Return the energy of each device, and of all devices together."""
     by_device = dict.fromkeys(device_ids, 0)
     for each in spent:
         by_device[device_ids[each.device]] += each.energy.total
@@ -123,7 +123,7 @@ def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergyS
 
 
 class EnergySoFar:
-    """Add up the energy of reported LPS rounds. A row that is reported twice counts once."""
+    """Add up the energy of reported LPS rounds. A row that is reported twice is added only once."""
 
     def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
         """Set `rows_after`, which returns the LpsRound messages that were written after a position, each with its own

@@ -37,24 +37,24 @@ class LinkRow:
     child: str
     """Device, or cluster."""
     transfers: NonNegativeInt
-    """Number of transfers in all rounds; for computing, of rounds. In a round with a question, the answer is one more
-    transfer up, and the word to go on one more down."""
+    """Number of transfers in all rounds; for computing, number of rounds. A round with a question has one more transfer
+    up (the answer), and one more down: the message that the round goes on."""
     bytes: NonNegativeInt
-    """Bytes of all transfers. The word to go on has none."""
+    """Bytes of all transfers. The message that a round goes on has no bytes."""
     bits_per_s: NonNegativeInt | None
     """Configured rate; on a shared link, the mean of its max-min fair shares. Empty if nothing limits the rate."""
     achieved_bits_per_s: NonNegativeInt | None
-    """Rate that was achieved. A broadcast counts for each device with all that the device received, in the time since
-    it asked."""
+    """Rate that was achieved. For a broadcast, it follows from all bytes that the device received, and from the time
+    since the device asked."""
     latency_s: Amount
-    """Configured latency in seconds with jitter drawn, mean of a transfer. For computing, the modelled time, mean of a
-    round."""
+    """Configured latency with random jitter, in seconds: mean over the transfers. For computing, the calculated time:
+    mean over the rounds."""
     achieved_latency_s: Amount
-    """Seconds from the end of the transfer on the link until the parent had it or had written it. For computing, the
-    time that the device took."""
+    """Seconds from the end of the transfer on the link until the parent had the transfer, or had written it. For
+    computing, the time that the device took."""
     outside: str | None
-    """Names, of `rate`, `latency` and `compute`, that differ by more than 2 % from the configured value and, in the
-    mean, by more than a millisecond. Empty for a link without rate and latency."""
+    """Which of `rate`, `latency` and `compute` differ by more than 2 % from the configured value and, in the mean, by
+    more than a millisecond. Empty for a link without rate and latency."""
 
 
 LINK_ROWS = Table(LinkRow)

@@ -20,7 +20,7 @@ class NoisedUpdates:
     unit: str
     """Unit of privacy."""
     clip: Amount
-    """Largest norm of an update; longer ones are shortened to it."""
+    """Largest norm of an update. A longer update is scaled down to this norm."""
     epsilon: Amount
     """ε that the experiment asks for, of the whole run."""
     delta: Amount

@@ -26,7 +26,7 @@ class RoundRow:
     devices: NonNegativeInt
     """Number of devices with an update in the mean."""
     num_examples: NonNegativeInt
-    """Number of examples that these devices trained on; they are the weights of the mean."""
+    """Number of training examples of these devices. Each device's number is its weight in the mean."""
     loss: float | None
     """Mean loss of the task (cross-entropy for a classification), over held-out examples, of the model that this round
     produced. Devices measure it when they receive it for the next round. Empty if nobody measured it."""

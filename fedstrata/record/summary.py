@@ -45,7 +45,7 @@ class Exclusion:
     device: str
     """Device or LPS."""
     stage: From
-    """Enrolment, or a round counted from 1: it took no part from then on."""
+    """Enrolment, or a round counted from 1: the device or LPS took no part from then on."""
     reason: str
     """Reason of the exclusion."""
 
@@ -59,7 +59,7 @@ class Adoption:
     by: str
     """LPS that served the cluster from then on."""
     stage: From
-    """Global round then open, counted from 1, or evaluation."""
+    """Global round that was open then, counted from 1, or evaluation."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -95,11 +95,11 @@ class Measured:
     clusters: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
     """The metric by cluster, over all examples of its devices. `mean` is the plain mean over clusters."""
     received: Annotated[dict[str, float | None] | None, Field(serialization_alias="received_METRIC")]
-    """The same for models as devices received them, if devices use models of their own (ditto)."""
+    """The metric of the models as devices received them, by cluster, if devices use models of their own (ditto)."""
     devices: Annotated[dict[str, float | None], Field(serialization_alias="device_METRIC")]
-    """The same by device."""
+    """The metric by device."""
     tasks: Annotated[dict[str, float | None] | None, Field(serialization_alias="task_METRIC")]
-    """The same by true task, each device with what it would use; null if the partition has no tasks."""
+    """The metric by true task, over all examples of its devices; null if the partition has no tasks."""
 
     def all_values(self, metric: str) -> Iterator[tuple[str, float | None]]:
         """Yield each value of a metric with its key in the file."""
@@ -128,7 +128,7 @@ class Summary:
     method: str
     """`method.name` of the experiment."""
     status: Literal["completed", "failed"]
-    """Whether the run ended with a result. A failed run has the other fields as far as it came."""
+    """Whether the run ended with a result. The record of a failed run has the values up to the failure."""
     reason: str | None
     """Reason for which the run failed, in one line."""
     devices: NonNegativeInt
@@ -150,10 +150,10 @@ class Summary:
     measured: dict[str, Measured]
     """Metrics by name; in the file, each has the keys of `Measured` with its name."""
     newcomers: tuple[str, ...]
-    """Devices that joined once the others were grouped."""
+    """Devices that joined after the other devices were grouped."""
     wall_seconds: dict[str, Amount]
-    """Seconds of the GPS's clock by phase: `enrol` (data loading and the first question included), `relevance` (the
-    other questions), `group`, `train` (the final measurement included), and `total`."""
+    """Seconds on the GPS's clock by phase: `enrol` (with data loading and the first question), `relevance` (the other
+    questions), `group`, `train` (with the final measurement), and `total`."""
     virtual: Virtual | None
     """Time on the virtual clock; null without `clock: virtual`."""
     real: Real | None
@@ -163,7 +163,7 @@ class Summary:
     bytes: dict[Link, LinkBytes]
     """Bytes by link, counted at the parents' ends."""
     bytes_by_kind: dict[Link, dict[str, LinkBytes]]
-    """The same by link, then by kind of call."""
+    """Bytes by link, then by kind of call."""
     excluded: tuple[Exclusion, ...]
     """Devices and LPSs that took no part from some point on: LPSs first, then devices, each in the order of rounds."""
     adoptions: tuple[Adoption, ...]
@@ -176,13 +176,13 @@ class Summary:
     moves: tuple[Moved, ...]
     """Devices that the schedule moved to another LPS."""
     lost_state: tuple[str, ...]
-    """Devices that came back without the state that they had kept, and began anew."""
+    """Devices that came back without their kept state, and began with a new one."""
     personal_sha256: dict[str, str]
-    """By device, the digest of what it keeps at the end: layers that never leave it, and a model of its own."""
+    """By device, the digest of its kept state at the end: layers that never leave it, and a model of its own."""
     model_sha256: dict[str, str]
-    """By cluster, the digest of its model in `models/`. It covers the weights alone, so runs can be compared by it."""
+    """By cluster, the digest of its model in `models/`. It depends only on the weights, so it can compare runs."""
     privacy: Privacy | None = None
-    """Noise of the run; absent unless the experiment has that section."""
+    """Noise of the run; absent if the experiment has no section `privacy`."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
     """Metrics of the task with name, unit, direction and title, the headline first; absent for a classification."""
 

@@ -97,7 +97,7 @@ class OfRound:
     lps_round: PositiveInt | None
     """LPS round, counted from 1 over the whole run; empty in rows of other tiers."""
     lps_id: str | None
-    """Cluster; if clusters span LPSs, the LPS; in flows.csv before training, the question. Else empty."""
+    """Cluster or, if clusters span LPSs, the LPS. In flows.csv before training, the question. Empty in other rows."""
 
 
 BEFORE = ("before", "", "", "")  # these columns before training

@@ -20,7 +20,7 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Hold how many seconds of a tier's rounds each part took."""
+    """Hold how many seconds each part took in all rounds of a tier."""
 
     down: Amount
     """Seconds in which models went down."""
@@ -64,9 +64,9 @@ class TimelineRow(OfRound):
     ends_s: Amount
     """Virtual second at which the parent has the update of the last child."""
     ready_s: Amount
-    """Virtual second at which the parent has the model that the round produced. This is `ends_s`; after the last LPS
-    round of a global round, the arrival of the next model from the GPS. The accuracy of the row belongs to this
-    time."""
+    """Virtual second at which the parent has the model that the round produced. After the last LPS round of a global
+    round, this is the arrival of the next model from the GPS. For all other rounds it is `ends_s`. The accuracy of
+    the row belongs to this time."""
     down_s: Amount
     """Seconds for which the model went down, mean over the children."""
     compute_s: Amount
@@ -74,7 +74,7 @@ class TimelineRow(OfRound):
     up_s: Amount
     """Seconds for which the update went up, mean over the children."""
     waiting_s: Amount
-    """Seconds of waiting for slower children, mean over the children. The four parts together are the round."""
+    """Seconds of waiting for slower children, mean over the children. The four parts add up to the whole round."""
     slowest: str | None
     """Child with the last update: a device or a cluster."""
 
@@ -95,7 +95,7 @@ class FlowRow(OfRound):
     examples: Count
     """Number of examples that the device's training went through."""
     stream: Count
-    """Number of the model, of those in the round, that the child was sent."""
+    """Number of the model that the child received, among the models of the round."""
     answer_bytes: Count
     """Bytes of the device's answer, if it was asked in the round."""
     answer_examples: Count
@@ -118,8 +118,8 @@ OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as t
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """Hold the times that the GPS knows: of the questions, which begin at 0, and of the global rounds, since training
-    began.
+    """Hold the times that the GPS knows: of the questions, since the first question, and of the global rounds, since
+    training began.
     """
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)

@@ -16,7 +16,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """Hold the parts of a round for one child."""
+    """Hold how long one child spent in each part of a round."""
 
     tier: Literal["lps", "gps"]
     """`lps`: an LPS round; `gps`: a global round."""
@@ -25,11 +25,11 @@ class WaitRow(OfRound):
     child: str
     """Device in LPS rounds, LPS in global rounds."""
     down_s: Amount
-    """Seconds for which the model went down, with latency. On the virtual clock, the time until a device is back or no
-    longer busy is part of it."""
+    """Seconds for which the model went down, with latency. On the virtual clock, this part also has the time until a
+    device is back or no longer busy."""
     compute_s: Amount
-    """Seconds of computing. To the GPS, an LPS computes while its LPS rounds last, with the answers of its devices in
-    them."""
+    """Seconds of computing. To the GPS, an LPS computes while its LPS rounds last, also while its devices answer a
+    question."""
     up_s: Amount
     """Seconds for which the update went up, with latency."""
     waiting_s: Amount
@@ -87,8 +87,8 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return the parts of each child by number, as the virtual clock calculated them or the real clock measured
-    them.
+    """Return, by child number, how long each child spent in each part, as calculated (virtual clock) or measured (real
+    clock).
     """
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows

@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class ChildState(Enum):
-    """The state of a child in a round."""
+    """Name the states of a child in a round."""
 
     AWAITED = "awaited"
     ACCEPTED = "accepted"
@@ -26,7 +26,7 @@ class ChildState(Enum):
 
 @dataclass
 class Upload(Supersedable):
-    """One stream of one child's update; a newer stream of the same child supersedes it."""
+    """Hold one stream of one child's update. A newer stream of the same child supersedes it."""
 
     child_id: str
     codec: PayloadCodec
@@ -52,7 +52,7 @@ class Child:
 
     @property
     def has_part(self) -> bool:
-        """Return whether a part of its update may be in the sum. The first chunk may be on its way there."""
+        """Return whether a part of the child's update is in the sum, or its first chunk may be on the way there."""
         return self.offset > 0 or self.upload is not None
 
     def switch(self, name: str) -> None:
@@ -68,7 +68,7 @@ class Child:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundResult:
-    """The result of a closed round."""
+    """Hold the result of a closed round."""
 
     children: int
     num_examples: int
@@ -173,7 +173,7 @@ class Children:
         """Raise RunStoppedError if too few children have reported. `refusals` has the reasons for children that will
         never report.
 
-        With `still_awaited`, children that can still report also count.
+        `still_awaited` adds the children that can still report.
         """
         self._enough.check(self._left, len(self._children), _why(refusals))
         enough = (
@@ -251,7 +251,7 @@ def mean_loss(losses: Collection[tuple[float, int]]) -> float:
 
 
 def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
-    """Return a copy of the message. Otherwise the whole update would stay in memory with it."""
+    """Return a copy of the message, because the message itself would keep the whole update in memory."""
     copy = pb.Evaluation()
     copy.CopyFrom(evaluation)
     return copy

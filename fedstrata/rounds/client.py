@@ -39,8 +39,8 @@ class RoundClient:
         """Set the parts of the client. `accepts_model` returns the required form of an announced model; by default, one
         model of `layout`.
 
-        `link_bytes` returns the byte counts that each update reports. With `masks`, updates are masked, as multiples of
-        the grid of exact sums, which take 8 bytes per element.
+        `link_bytes` returns the byte counts that each update reports. With `masks`, an update has masked integers of 8
+        bytes per element, as exact sums have them.
         """
         self._calls = calls
         self.identity = identity
@@ -138,7 +138,7 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Return the parent's reply in one message; None if the message has none, or if the call was cut."""
+        """Send one message, and return the parent's reply; None if there is no reply, or if the call was cut."""
 
         def parts() -> Iterator[pb.UpdatePart]:
             yield part

@@ -196,7 +196,7 @@ class Masking:
 
 
 def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums with masks that have not cancelled, or with values beyond the grid. Raises RunStoppedError."""
+    """Refuse sums with masks that have not cancelled, or with values that are too large. Raises RunStoppedError."""
     try:
         for total in totals:
             total.check_total()
@@ -241,8 +241,7 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Accept updates that children mask for each other, as multiples of the grid of exact sums. The parent learns only
-    their sum.
+    """Accept updates of integers that children mask for each other. The parent learns only the sum of the updates.
 
     Masks cancel only in streams to which every child adds.
     """
@@ -250,7 +249,7 @@ class MaskedUpdates(OpenUpdates):
     fold = staticmethod(ExactSum.fold_unchecked)
 
     def __init__(self, has_member: Callable[[str], bool], min_devices: int, check: CheckKey) -> None:
-        """The parameters are those of `KeyRing`."""
+        """Set the parameters of the `KeyRing`."""
         self.keys = KeyRing(has_member, min_devices, check)
         self.enough = EnoughToMask(min_devices)
 

@@ -76,7 +76,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
     measure.
 
     Raises:
-        PayloadError: with the first such number.
+        PayloadError: a number is impossible. The message names the first one.
     """
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:
@@ -136,7 +136,7 @@ def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
 
 
 def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can have measured this about its devices' links."""
+    """Return whether an LPS can have measured these values on a link to its devices."""
     durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
     is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
     return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
@@ -160,7 +160,7 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Hold how many examples each device measures on, and the sums of its measurement."""
+    """Hold how many examples each device measures on, and check the sums of its measurement."""
 
     examples: Mapping[str, int]  # by device, as it said when it enrolled
     task: Task
@@ -183,7 +183,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """Hold limits for the values that children send. By default there are none, because the GPS checks LPSs' sums in
+    """Hold limits for the values that devices send. By default there are none, because the GPS checks LPSs' sums in
     other ways.
     """
 

@@ -90,7 +90,7 @@ class Stage:
         return False
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update of this round. A late child is left out of the round."""
+        """Return the decision about an update of this round. A late child is left out of the round."""
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:

@@ -79,8 +79,8 @@ class Asking(Stage):
         return True
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep a checked answer. Only the first answer of a child counts. Raises PayloadError for an answer that takes
-        too long for the clock.
+        """Keep a checked answer. If a child answers twice, the first answer stays. Raises PayloadError for an answer
+        that takes more than 73 years, which the clock cannot hold.
         """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory

@@ -71,7 +71,7 @@ class Uploads:
             return verdict is Verdict.TAKEN and opened is not None and await self._fold(opened, header, announced, come)
 
     def _judge(self, opened: OpenRound, header: pb.UpdateHeader) -> Verdict:
-        """Decide about an update. Raises ExcludedError if its sender was refused."""
+        """Return the decision about an update. Raises ExcludedError if its sender was refused."""
         if not opened.gathers(header):
             return Verdict.LATE
         verdict = opened.judge(header)

@@ -235,7 +235,7 @@ def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
 
 
 def shares_of(plan: Plan, device_index: int) -> dict[str, dict[int, int]]:
-    """Return a device's weights in each channel that the plan mixes, by stream, as integers on the grid."""
+    """Return a device's weights in each channel that the plan mixes, by stream, as whole multiples of 2⁻²⁰."""
     return {
         channel: {
             stream: weight

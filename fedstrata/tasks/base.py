@@ -42,7 +42,7 @@ class Metric:
     title: str = ""
     """Name for people; by default, the name with a capital letter."""
     about: str = ""
-    """What it is, in a few words."""
+    """Description of the metric, in a few words."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"} or len(self.title) > 40:

@@ -76,7 +76,7 @@ class PayloadCodec:
     """Encode and decode a flat vector chunk by chunk. If the encoding has scales, each tensor has its own."""
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
-        """Set `scales`, one number per tensor for int8, otherwise empty."""
+        """Set `scales`: one number per tensor for int8, and none for any other encoding."""
         if len(scales) not in {0, len(layout.tensors)}:
             raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
         self.layout = layout

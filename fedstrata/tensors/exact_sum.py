@@ -88,9 +88,7 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector `times` times, without counting examples. It is used if the examples are counted with
-        other values.
-        """
+        """Add a whole vector `times` times, for examples that were already counted with other values."""
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
 
@@ -112,13 +110,13 @@ class ExactSum:
             )
 
     def count(self, num_examples: int) -> None:
-        """Count the examples of a vector of which all elements were added."""
+        """Add the number of examples of a vector to `num_examples`, when all elements of the vector were added."""
         if not 0 < num_examples <= self._max_examples - self.num_examples:
             raise PayloadError(f"{num_examples} examples on top of {self.num_examples}: {self._max_examples} in all")
         self.num_examples += num_examples
 
     def add(self, values: Flat, num_examples: int) -> None:
-        """Add and count a whole vector."""
+        """Add a whole vector, and its number of examples."""
         self.fold(0, values, num_examples)
         self.count(num_examples)
 

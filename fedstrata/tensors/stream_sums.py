@@ -1,6 +1,6 @@
 """The sums that a parent collects in one round: one vector for all children, or several streams.
 
-The routes of a child say to which streams its values are added, and with which weight.
+The routes of a child define the streams to which its values are added, and its weight in each stream.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Describe where one range of a child's payload is added: the sum of which stream, and at which position."""
+    """Define the stream, and the position in it, to which one range of a child's payload is added."""
 
     place: slice  # of the payload, in values
     stream: int
@@ -27,13 +27,17 @@ class Route:
 
 
 class Sums(Protocol):
-    """Define the sums to which children's updates are added. `weights` are the weights in a payload, one per part."""
+    """Define the sums to which children's updates are added. `weights` has the child's weight in the mean, by part."""
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
         """Raise PayloadError for weights that are impossible for a child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a range of a child's payload. If a value is refused, raise PayloadError and add nothing."""
+        """Add the values of a payload from its element `start` on. If a value is refused, add nothing.
+
+        Raises:
+            PayloadError: a value is refused.
+        """
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
         """Count the examples of a child with a complete payload."""
@@ -54,12 +58,12 @@ class OneSum:
         self.total = ExactSum(size, max(1, sum(children.values())))
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require one weight, from 1 up to the child's number of examples."""
+        """Raise PayloadError unless there is one weight, from 1 up to the child's number of examples."""
         if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add values, weighted by the child's examples."""
+        """Add the values of an update from its element `start` on, weighted by the child's examples."""
         self._fold(self.total, start, values, weights[0])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
@@ -88,9 +92,9 @@ class RoutedSums:
         examples: Mapping[str, int],
         fold: Fold = ExactSum.fold,
     ) -> None:
-        """Set the sizes of the streams, and the routes and examples of each child.
+        """Set the size of each stream, and the routes and the number of examples of each child.
 
-        `fold` adds values to a sum.
+        `fold` is the function that adds values to a sum.
         """
         self._fold = fold
         self._routes = routes
@@ -110,12 +114,12 @@ class RoutedSums:
         return self._weights[child_id].get(stream, 0)
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require that the weight is the number of examples with which the child enrolled."""
+        """Raise PayloadError unless the weight is the number of examples with which the child enrolled."""
         if list(weights) != [self._examples[child_id]]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a range of an update to every stream in the child's routes."""
+        """Add the values of an update from its element `start` on to every stream in the child's routes."""
         stop = start + len(values)
         for route in self._routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
@@ -147,8 +151,8 @@ class PartialSums:
     """
 
     def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]], *, is_exact: bool) -> None:
-        """Set `most`, the largest weight of each LPS in each stream. With `is_exact`, parts are sums; otherwise they
-        are means.
+        """Set `most`, the largest weight of each LPS in each stream. `is_exact` means that LPSs send sums. Without it,
+        they send means.
         """
         self._most = most
         self._is_exact = is_exact
@@ -157,13 +161,13 @@ class PartialSums:
         self._starts = [sum(sizes[:stream]) for stream in range(len(sizes) + 1)]
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Require a weight for each stream, from 0 up to the weight of all devices of the LPS."""
+        """Raise PayloadError unless each stream has a weight, from 0 up to the weight of all devices of the LPS."""
         most = self._most[child_id]
         if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
             raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add a range of an LPS's streams."""
+        """Add the values of an LPS's streams, from element `start` of their common vector on."""
         stop = start + len(values)
         for number, stream in enumerate(self.streams):
             first, last = max(start, self._starts[number]), min(stop, self._starts[number + 1])

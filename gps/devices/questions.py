@@ -85,7 +85,7 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """Return how much the links have carried of answers since the GPS started, if the clock keeps this."""
+        """Return how much of the answers the links have carried since the GPS started, if the clock keeps this."""
         for number in range(len(self.asked)):
             self._carried += self._clock.take(number)
         return list(self._carried)

@@ -1,4 +1,4 @@
-"""The devices of a run as the GPS knows them: enrolled, profiled, related or refused.
+"""The devices of a run as the GPS knows them: absent, enrolled, answered, assigned to a cluster, or refused.
 
 This module has only states and rules. `gps.devices.enrolment` waits for devices.
 """

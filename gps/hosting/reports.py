@@ -68,8 +68,8 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Note that a call has begun, and that the record must count its reply. Return the function to call after the
-        reply.
+        """Note that a call has begun. The record is written after its reply, so that the byte counts include the reply.
+        Return the function to call after the reply.
         """
         self._under_way += 1
         return self._call_ended
@@ -79,7 +79,7 @@ class Reports:
         self._changes.tell()
 
     async def all_answered(self) -> None:
-        """Wait until all such replies are counted, before the record is written."""
+        """Wait, for a limited time, until all calls that have begun have their replies."""
         await self._changes.wait_until(lambda: not self._under_way, HOLD_S)
 
     # --- what is said ---------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class Serving:
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """Return the adopted clusters with an own LPS that is back, and this LPS."""
+        """Return, for each adopted cluster with an own LPS that is back, the name of this LPS."""
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:

@@ -20,7 +20,7 @@ class PlanTable:
         return int(version)
 
     def count_change(self) -> None:
-        """Count a change. Call this in the transaction that writes it."""
+        """Increase the version by one. Call this in the transaction that writes the change."""
         self._file.write("UPDATE run SET version = version + 1")
 
     def make(self, global_round: int, plan: str, affinity: bytes) -> None:

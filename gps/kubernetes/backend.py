@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Hold how a run stands, for the operator's eyes."""
+    """Hold the state of a run, as the operator sees it."""
 
     phase: str
     global_round: int

@@ -196,7 +196,7 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return what a person can do, or which right is missing, while a call is refused."""
+        """Return what a person can do, or what is missing, while calls of the kind `what` are refused."""
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
@@ -206,7 +206,7 @@ class KubernetesApi:
 
 
 def label_value(lps_ids: Sequence[str]) -> str:
-    """Return the ids joined by dots. If they do not all fit into a label, the rest is counted:
+    """Return the ids joined by dots. If they do not all fit into a label, the number of the other ids comes last:
     lps-0.lps-1.and-9-more.
     """
     for kept in range(len(lps_ids), 0, -1):

@@ -47,7 +47,7 @@ class Asking:
         """Take the answers of an LPS's devices, after the time that their transfer takes on its link. A repeated bundle
         changes nothing.
 
-        `is_current` returns whether the devices still belong to this LPS then.
+        After this time, `is_current` is asked whether the devices still belong to this LPS.
 
         Raises:
             UnknownChildError: a device does not belong to the LPS.

@@ -20,8 +20,8 @@ Gathered = OneSum | PartialSums
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Hold a piece of the vector: its position, its values at the start of a global round, and its mean update, if
-    there is one.
+    """Hold the change of one piece of a vector: its position before the change, and its mean update. Without an update
+    the piece stays.
     """
 
     start: int

@@ -14,7 +14,7 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. It stays the name of its devices' home if another LPS adopts them."""
+    """Return the name of an LPS. If another LPS adopts its devices, it stays the name of their home."""
     return f"lps-{number}"
 
 
@@ -36,7 +36,7 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Compute each device's `cluster` and `home` from the journal, again after each change."""
+    """Compute each device's `cluster` and `home` from the journal, and again after each change."""
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
@@ -173,7 +173,7 @@ class Places:
         return self._members.get(home, [])
 
     def examples(self, global_round: int) -> dict[str, int]:
-        """Return, by LPS, the examples of its devices in a global round."""
+        """Return, by LPS, the number of its devices' examples in a global round."""
         return {
             name: sum(self.weight(d) for d in self.members(name) if d.from_global_round <= global_round)
             for name in self.homes

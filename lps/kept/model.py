@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 class KeptModel(Holding):
-    """Hold the model of one cluster. It is on disk as it is at the start of each LPS round."""
+    """Hold the model of one cluster. The disk has the model at the start of each LPS round."""
 
     def __init__(self, parts: SessionParts) -> None:
         experiment, cluster = parts.lps.experiment, parts.cluster

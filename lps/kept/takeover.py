@@ -109,10 +109,10 @@ class Takeover:
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
     """Return the LPS round to open with a model of `held_round`, if the GPS has this global round open.
 
-    If the model's round belongs to this global round, it is this round, and nothing is lost. If it is the last LPS
-    round of the previous global round, it is also this round: its updates are collected again for the layers of the
-    cluster, and its aggregate is not used. Otherwise it is the first LPS round of this global round, with the present
-    shared layers.
+    If the model is of an LPS round of this global round, that round is opened again, and nothing is lost. If it is of
+    the last LPS round of the previous global round, that round is opened again, too. Then the updates change only the
+    layers of the cluster, and the aggregate is not used. For any other model, the first LPS round of this global round
+    is opened, with the present shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:

@@ -18,7 +18,7 @@ from lps.holding import Upward
 
 
 class StreamVector:
-    """Hold the values of all streams, and the number of examples that have changed each since the GPS sent it."""
+    """Hold the values of all streams and, for each stream, how many examples have changed it since the GPS sent it."""
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """Set `named`, which has, for a cluster, the clusters with models that its devices receive. Without an entry
-        they receive all.
+        """Set `named`, which has, by cluster, the clusters with models that its devices receive. The devices of a
+        cluster without an entry receive the models of all clusters.
         """
         self._streams = streams
         self._named = named
@@ -80,7 +80,7 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the exact sums of one LPS round as integers on the grid. The encoding of the link does not matter."""
+    """Return the exact sums of one LPS round as integers. The encoding of the link does not matter."""
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:

@@ -16,7 +16,7 @@ UNITS = {"bit/s": "rate", "ns|us|ms": "duration", "uW": "power", "J/Mbit": "ener
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A key that holds a value."""
+    """Hold a key that has a value."""
 
     name: str
     kind: str

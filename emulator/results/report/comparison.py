@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Hold the values of one colour, one per seed, by column."""
+    """Hold the values that a figure shows in one colour: for each column, one value per seed."""
 
     label: str
     values: Mapping[str, Sequence[float]]

@@ -65,7 +65,7 @@ def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
 def _draw(
     axes: "Axes", curves: Mapping[str, Sequence[Curve]], metric: Metric, names: Sequence[str], title: str
 ) -> None:
-    """Draw each curve as steps at the times of new models. Its colour is the position of its name in `names`."""
+    """Draw each curve as steps at the times of new models. The position of its name in `names` decides its colour."""
     longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
     for name, each in curves.items():

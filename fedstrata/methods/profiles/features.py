@@ -42,8 +42,8 @@ class FeatureOptions(MethodSettings):
 
 
 def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
-    """Return d, the number of features per example. For `raw` it is the number of values of an input, otherwise the
-    number in the file.
+    """Return d, the number of features per example. For `raw` it is the number of values of an input, and for own code
+    it is the option `feature_dim`.
     """
     return options.feature_dim or math.prod(input_shape)
 

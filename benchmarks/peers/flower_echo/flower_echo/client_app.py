@@ -8,7 +8,7 @@ app = ClientApp()
 
 @app.train()
 def echo(message: Message, context: Context) -> Message:
-    """The arrays as they came, counted as ten examples."""
+    """Return the received arrays, with a weight of ten examples."""
     arrays = message.content.array_records["arrays"]
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})})
     return Message(content=content, reply_to=message)

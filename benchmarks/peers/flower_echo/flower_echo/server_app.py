@@ -1,4 +1,4 @@
-"""Rounds of FedAvg over clients that echo; how long each took goes to a file."""
+"""Rounds of FedAvg over clients that echo. The duration of each round goes to a file."""
 
 import json
 import time
@@ -13,7 +13,7 @@ app = ServerApp()
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg that notes when each round begins and when it has its mean."""
+    """Average like FedAvg, and note when each round begins and when its mean is computed."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
@@ -36,7 +36,7 @@ class TimedFedAvg(FedAvg):
 
 @app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """All rounds."""
+    """Run all rounds."""
     config = context.run_config
     strategy = TimedFedAvg(int(config["clients"]))
     weights = np.random.default_rng(0).normal(0, 0.1, int(config["bytes"]) // 4).astype(np.float32)

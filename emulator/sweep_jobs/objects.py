@@ -172,7 +172,7 @@ class SweepObjects:
         }
 
     def _beside(self) -> Document:
-    """Return an affinity term for the nodes on which the sweep's pods run."""
+        """Return an affinity term for the nodes on which the sweep's pods run."""
         labels = {"app.kubernetes.io/instance": self.job_name, "app.kubernetes.io/component": "sweep"}
         return {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
 

@@ -430,8 +430,8 @@ class TrainingSettings(Settings):
     evaluate_every: int = Field(default=1, ge=1)
     """Devices measure the received model in every n-th global round; the final model is always measured."""
     participation: int | float | None = None
-    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up. Without this
-    key it asks all.
+    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; all by
+    default.
     """
     optimiser: Annotated[LocalOptimiserSettings, Field(discriminator="name")] = SgdSettings()
     """The optimiser of devices; without a name it is `sgd`."""

@@ -72,8 +72,8 @@ class LabelMeans(Method):
         view: Literal["clearest", "mass", "meaning"] = "clearest"
         """`mass` compares the examples of devices. `meaning` compares the inputs of labels, whatever the shares."""
         averaging: Literal["all", "shared", "without_heads"] = "all"
-        """`all`: all layers in each cluster; `shared`: the shared layers over all devices, the others in each cluster;
-        `without_heads`: only the shared layers, in each cluster.
+        """`all`: all layers in each cluster; `shared`: shared layers over all devices, others in each cluster;
+        `without_heads`: only shared layers, in each cluster.
         """
         landmarks: int = Field(default=512, ge=2)
         """Number of devices that are clustered, drawn by the seed; the others join them."""

@@ -181,7 +181,8 @@ def check_experiment(experiment: Experiment) -> None:
     """Check the rules that concern more than one section.
 
     Raises:
-        ValueError: two sections contradict each other. FedstrataError: the method refuses the rest of the experiment.
+        ValueError: two sections contradict each other.
+        FedstrataError: the method does not allow the settings of another section.
     """
     task, info = make_task(experiment), dataset_info(experiment.data)
     check_names(task.metrics)

@@ -30,7 +30,7 @@ FAR = 35.0  # deviations from which on a normal tail is taken by its series, whi
 
 
 class Noise(Protocol):
-    """Make the keys of the noise of one device or LPS."""
+    """Make the keys from which the noise of one device or LPS is drawn."""
 
     def key(self, lps_round: int, released: bytes) -> bytes:
         """Return the key for the release of a round, or of -1 before training. `released` has the bytes of the values

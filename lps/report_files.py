@@ -52,7 +52,7 @@ class RoundReports:
 
 
 def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -> None:
-    """Write a report to a sealed file."""
+    """Write a report to a file that begins with the SHA-256 of the report. With `durable`, flush the file to disk."""
     write_sealed(path, report.SerializeToString(deterministic=True), durable=durable)
 
 

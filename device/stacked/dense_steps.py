@@ -80,8 +80,8 @@ class DenseSteps(ABC):
 
 
 class PlainSteps(DenseSteps):
-    """Do steps with unchanged gradients. The matrix product that computes a gradient also adds the gradient to its
-    target.
+    """Do steps in which no method changes the gradients. One matrix product computes a gradient and adds it to the
+    weights or, if the optimiser has velocities, to the velocity.
     """
 
     def __init__(self, stack: DenseStack, optimiser: StackedSgd, active: int, rows: int) -> None:

@@ -128,7 +128,11 @@ def _table(document: Any, name: str, where: str) -> PublishedTable:
 
 
 def _values(given: Any, sweep: Sweep, where: str, choices: tuple[str, ...] = ()) -> Iterator[tuple[Place, Value]]:
-    """Yield each published value with its place. `given` has a level of mappings for each axis, and one for cells."""
+    """Yield each published value with its place in the table.
+
+    `given` is a nested mapping: one level per axis of the sweep, and then one level for the cells. `choices` are the
+    keys above `given`, and `where` begins error messages.
+    """
     if not isinstance(given, Mapping):
         raise ExperimentError(f"{where}: values of {', '.join(choices)} must be a mapping of names, not {given!r:.80}")
     for key, found in given.items():

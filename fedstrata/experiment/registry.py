@@ -53,10 +53,10 @@ class Registry(Generic[Kind, Chosen]):
         return own
 
     def settings(self, section: Any) -> Chosen:
-        """Return the checked section, which is a name or a mapping.
+        """Check a section (a name, a mapping, or None for the default name) and return its settings.
 
         Raises:
-            ExperimentError: the section has a key or value that the class refuses.
+            ExperimentError: the section has a key or value that the named class refuses.
         """
         if isinstance(section, self.options):
             return section

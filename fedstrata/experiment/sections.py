@@ -251,7 +251,7 @@ class CosineSchedule(Settings):
 
 
 class _LocalOptimiser(Settings):
-    """The keys of all optimisers of devices."""
+    """The settings that all optimisers of devices have in common."""
 
     schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
     """The learning rate by global round."""

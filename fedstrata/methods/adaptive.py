@@ -84,8 +84,8 @@ class Adaptive(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the compared layers: their trained weights, or these weights minus the initial
-        weights.
+        """Return the question that asks each device for the compared layers: trained weights, or trained weights minus
+        initial weights.
         """
         size = compared(self.facts.trainable, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)

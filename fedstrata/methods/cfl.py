@@ -65,7 +65,7 @@ class Cfl(Method):
         return 0
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for a sketch of each update, before the update is sent."""
+        """Return the question that asks for a sketch of each update, before the update is sent."""
         arrays = {"sketch": ("float64", (self.options.sketch,))}
         return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
 

@@ -90,7 +90,7 @@ class FedFomo(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the gain of each received model."""
+        """Return the question that asks for the gain of each received model."""
         return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:

@@ -126,7 +126,7 @@ class FedTsdp(Method):
         return {"batch": ("int64", (self.options.batch,))}
 
     def questions(self) -> Sequence[Question]:
-        """Return a question for the trained model's outputs on the batch and for a sketch of its weights."""
+        """Return the question that asks for a trained model's outputs on the batch, and for a sketch of its weights."""
         outputs = ("float32", (self.options.batch, self.facts.num_classes))
         arrays = {"outputs": outputs, "weights": ("float64", (self.options.sketch,))}
         return (Question(name=OUTPUTS, moment=Moment.TRAINED, arrays=arrays),)

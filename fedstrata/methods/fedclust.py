@@ -64,7 +64,7 @@ class FedClust(Method):
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the last layer after local training. Only the GPS reads the answers."""
+        """Return the question that asks for the last layer after local training. Only the GPS reads the answers."""
         shape = (compared(self.facts.trainable, "last").size,)
         return (Question(name=LAST, moment=Moment.BEFORE, arrays={"weights": ("float32", shape)}),)
 

@@ -77,8 +77,8 @@ class Flux(Method):
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for means and deviations of features, over all examples and by label. Only the GPS reads
-        the answers.
+        """Return the question that asks for means and deviations of features, over all examples and by label. Only the
+        GPS reads the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes + 1, 2 * rows)

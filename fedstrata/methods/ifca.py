@@ -75,7 +75,7 @@ class Ifca(Method):
         return model.initial(int(drawn[0]) >> 1)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the mean loss of every cluster's model on the device's own examples."""
+        """Return the question that asks for the mean loss of every cluster's model on the device's own examples."""
         losses = {"losses": ("float64", (self.options.clusters,))}
         return (Question(name=LOSSES, moment=Moment.RECEIVED, arrays=losses),)
 

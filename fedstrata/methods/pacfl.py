@@ -83,7 +83,7 @@ class Pacfl(Method):
         return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the leading singular vectors. Only the GPS reads the answers."""
+        """Return the question that asks for the leading singular vectors. Only the GPS reads the answers."""
         rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
         shape = (rows, feature_dim(self.options, self.facts.input_shape))
         return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)

@@ -138,7 +138,7 @@ class Scores(Method):
     # --- before training ------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the labels of each device. The answers show which labels only one device has."""
+        """Return the question that asks devices for their labels. The answers show which labels only one device has."""
         if not self.options.exchanges:
             return ()
         owned = {"owned": ("int64", (self.facts.num_classes,))}
@@ -263,7 +263,9 @@ class DeviceTable:
         return rows
 
     def _part(self) -> Mask:
-        """Return the mask of the device's part of the table: rows with its labels, or columns of them."""
+        """Return the mask of the device's part of the table: the rows of public examples with the device's labels, or
+        the columns of these labels.
+        """
         if self._options.reading == "rows":
             return self.rows()[:, None]
         return self.owned()[None]

@@ -86,7 +86,7 @@ class UserCentric(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for the gradient, or its sketch, and for σ²."""
+        """Return the question that asks for the gradient, or a sketch of the gradient, and σ²."""
         length = self.options.sketch or self.facts.trainable.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)

@@ -63,7 +63,11 @@ class Stage:
         """Prepare for the round before any child knows of it."""
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Note that a child asks for the model. Return whether other children must be informed. Raises PayloadError."""
+        """Note that a child asks for the model. Return whether this may change the replies to waiting children.
+
+        Raises:
+            PayloadError: no honest child sends this request.
+        """
         return False
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
@@ -158,8 +162,11 @@ class OpenRound:
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Inform all optional parts of the round that a child asks for the model. Return whether other children must be
-        informed. Raises PayloadError.
+        """Tell all optional parts of the round that a child asks for the model. Return whether this may change the
+        replies to waiting children.
+
+        Raises:
+            PayloadError: no honest child sends this request.
         """
         are_news = [stage.asked(request) for stage in self.stages]
         return any(are_news)

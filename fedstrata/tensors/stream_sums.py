@@ -27,7 +27,10 @@ class Route:
 
 
 class Sums(Protocol):
-    """Define the sums to which children's updates are added. `weights` has the child's weight in the mean, by part."""
+    """Define the sums to which children's updates are added.
+
+    `weights` are the numbers that a child states in its update: its number of examples, or one weight per stream.
+    """
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
         """Raise PayloadError for weights that are impossible for a child."""

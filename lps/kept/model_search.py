@@ -52,8 +52,8 @@ class Votes:
     """Hold what devices say about their models, and choose the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
-        """Set `rounds`, the rounds of which devices can have models, as the GPS says. Models of these rounds are
-        preferred.
+        """Set `rounds`: the LPS rounds from which, according to the GPS, devices may still have a model. Models of
+        these rounds are preferred to other models.
         """
         self._rounds = rounds
         self.held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
@@ -99,7 +99,7 @@ class ModelSearch:
     def __init__(
         self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
     ) -> None:
-        """Set `rounds`, the LPS rounds of which devices can have models, as the GPS says."""
+        """Set the cluster's devices, `members`, how long to wait for them, `wait`, and `rounds` as in `Votes`."""
         self._run_id = run_id
         self._layout = layout
         self._members = members

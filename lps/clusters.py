@@ -76,7 +76,7 @@ class Clusters:
         `is_shut_out` returns whether a device cannot call because its certificate is not valid.
 
         Raises:
-            NotAllowedError: the GPS refuses this LPS. Its devices then ask the GPS for another LPS.
+            NotAllowedError: the GPS refuses this LPS. The devices then ask the GPS for another LPS.
         """
         waits = Waits(self.faces, is_shut_out)
 
@@ -159,7 +159,7 @@ class Clusters:
             session.close()
 
     def _drop(self, name: str) -> None:
-        """Stop serving a cluster. Its devices then ask the GPS which LPS serves them."""
+        """Stop serving a cluster. The cluster's devices then ask the GPS which LPS serves them."""
         service = self._services.pop(name)
         face = self.faces.pop(name, None)
         if face is not None:

@@ -96,10 +96,10 @@ class Members:
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
-        """Return the LPS's weight: the sum of examples over the LPS rounds of a global round.
+        """Return the LPS's weight: the sum of examples over the `lps_rounds` LPS rounds of a global round.
 
-        If a round has no row, an LPS that lost its files has run it. Its weight is then the number of examples of all
-        asked devices.
+        If a round has no row, an LPS that lost its files has run it. The weight of the round is then the number of
+        examples of all asked devices.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds

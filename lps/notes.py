@@ -33,7 +33,7 @@ class Notes:
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """Return the report so far, extended by the row of the last round."""
+        """Return the report so far, extended by the row of LPS round `number`, which took `seconds`."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)

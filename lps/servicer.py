@@ -28,7 +28,7 @@ class LpsServicer(LpsServiceServicer):
         held_s: float = HOLD_S,
     ) -> None:
         """Set `uploads`, which limits the wait for an update in a stream. If a call comes before this LPS knows its
-        clusters, it waits for at most `held_s` seconds.
+        clusters, the call waits for at most `held_s` seconds.
         """
         self._clusters = clusters
         self._are_known = are_known

@@ -62,7 +62,7 @@ class Plans:
         self.changes.tell()
 
     def is_planned(self, global_round: int) -> bool:
-        """Return whether the plan of a global round has been made from its devices' answers."""
+        """Return whether the plan of a global round has been made from the devices' answers."""
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
@@ -120,7 +120,7 @@ class ToGps:
         )
 
     async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
-        """Send a session's complete report, and its model if the GPS does not have it."""
+        """Send a session's complete report, and the model in a file; None if the GPS has the model."""
         who = self._uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)

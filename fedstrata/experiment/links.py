@@ -120,8 +120,8 @@ class LinkTiming(Settings):
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
     def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
-        """Return the resolved link. Without a preset, missing keys have the values of `other`. Raises ValueError for
-        unknown traces.
+        """Return the link without names of presets and traces. `traces` has the experiment's traces by name. Without a
+        preset, missing keys have the values of `other`. Raises ValueError for unknown traces.
         """
         said = self.said
         said.pop("preset", None)

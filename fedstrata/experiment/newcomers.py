@@ -46,7 +46,7 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """Return this many devices, or fewer if otherwise a group would have no founder. `groups` has the group of each
+    """Return `count` devices, or fewer if otherwise a group would have no founder. `groups` has the group of each
     device.
     """
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()

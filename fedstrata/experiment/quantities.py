@@ -29,8 +29,9 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
 def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """Return the quantity as a whole number of smallest units. Raises ValueError for a text without a unit or with an
-    unknown unit.
+    """Return the quantity as a whole number of smallest units. `units` has the size of each unit in smallest units.
+
+    Raises ValueError, which shows `example`, for a text without a unit or with an unknown unit.
     """
     known = ", ".join(units)
     is_bare = not isinstance(value, str)

@@ -77,7 +77,7 @@ class Registry(Generic[Kind, Chosen]):
         return checked
 
     def made(self, name: str, make: Callable[[], Kind]) -> Kind:
-        """Return the result of `make`. Raises PluginError if own code fails."""
+        """Return the result of `make`. Raises PluginError if this fails and `name` is own code."""
         try:
             return make()
         except FedstrataError:

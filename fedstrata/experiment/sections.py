@@ -45,8 +45,8 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Return the name if it is a known name, or names own code as `module:function`. Raises ValueError for any other
-    name.
+    """Return the name if it is a known name, or names own code as `module:function`. Raises ValueError for
+    any other name. The message says that no `what` is called so.
     """
     if value in known or PLUGIN.match(value):
         return value

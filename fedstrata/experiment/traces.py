@@ -79,7 +79,7 @@ AnyTrace = Trace | Generated
 
 
 def _from_moments(mean: float, deviation: float, lag: float, **outages: float) -> Generated:
-    """Return the settings of log-normal rates with this mean and standard deviation, in Mbit/s."""
+    """Return the settings of log-normal rates with this mean and standard deviation, in Mbit/s, and this `lag`."""
     squared = math.log(1 + (deviation / mean) ** 2)
     median = f"{mean / math.exp(squared / 2):.3f}Mbit/s"
     return Generated.model_validate({"median": median, "sigma": round(math.sqrt(squared), 3), "lag": lag, **outages})
@@ -161,8 +161,8 @@ Traces = Mapping[str, TraceSettings]
 
 
 def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
-    """Return the trace of this name in a direction: from `links.traces`, or a preset. Raises ValueError for an unknown
-    name.
+    """Return the trace of this name in the direction `way`: from `links.traces`, or a preset. Raises ValueError for an
+    unknown name.
     """
     if name in traces:
         return traces[name].resolved()

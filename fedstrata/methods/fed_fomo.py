@@ -183,8 +183,9 @@ class FedFomo(Method):
 
 
 def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
-    """Divide the examples at random into those for training and a share for measuring models. Each part has at least
-    one example.
+    """Divide the examples into those for training and a share for measuring models. Each part has at least one example.
+
+    The seed of the random division is `address`.
 
     Raises:
         DataError: there is only one example.
@@ -202,8 +203,8 @@ def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
 
 
 def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> Gains:
-    """Return the gains of Eq. 3: `loss` minus each of the losses, divided by the model's distance; 0 for a model at
-    distance 0.
+    """Return the gains of Eq. 3: `loss` minus each of the losses, divided by the same model's distance in `lengths`;
+    0 for a model at distance 0.
     """
     here, there = (np.nan_to_num(np.array(each), nan=LARGEST, posinf=LARGEST) for each in ([loss], losses))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

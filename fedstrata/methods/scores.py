@@ -123,8 +123,9 @@ class Scores(Method):
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels. Models stay on devices. The table and its weights are summed over all devices, or stay
-        on each device, or do not exist.
+        """Return the channels. Models stay on devices. The table and its weights are summed over all devices.
+
+        With the reading `alone` a table stays on each device, and with `labels` there is no table.
         """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
@@ -194,7 +195,7 @@ class Scores(Method):
 
     async def _taught(self, work: Work) -> Flat:
         """Return the device's model after training from the table; the unchanged model if the table has no scores for
-        its labels.
+        the device's labels.
         """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
@@ -303,7 +304,7 @@ class DeviceTable:
 
     def _weights(self, updated: Values) -> Array:
         """Return β_m by label: 1 for a label that only this device has, otherwise the device's accuracy; 0 for labels
-        that it does not have.
+        that the device does not have.
         """
         shared = 1.0 if self._options.beta == "equal" else self._accuracy(updated)
         return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)

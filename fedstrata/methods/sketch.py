@@ -20,7 +20,7 @@ LARGEST = 1e30  # of a number of a sketch: squares and sums of these are finite,
 
 
 def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
-    """Return the sketch, shape (length,), of a vector of any size."""
+    """Return the sketch, shape (length,), of a vector of any size. Only sketches with the same seed are comparable."""
     rng = np.random.default_rng([seed, SKETCH_ADDRESS])
     places = rng.integers(length, size=len(vector))
     signs = rng.choice(np.array([-1.0, 1.0]), size=len(vector))

@@ -54,7 +54,7 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
 
 def groups_within(distances: Matrix, radius: float, neighbours: int) -> list[NDArray[np.int64]]:
     """Return the groups of DBSCAN for points with distances (n, n), as lists of places. A point outside all groups
-    becomes a group.
+    becomes a group. A group grows from points with `neighbours` points, including the point, within `radius`.
     """
     from sklearn.cluster import DBSCAN
 

@@ -141,8 +141,8 @@ class UserCentric(Method):
 
 
 def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Return the indexes of this many examples, shuffled and divided into K parts of nearly equal size. No part is
-    empty.
+    """Return the indexes of this many examples, shuffled and divided into `parts` parts of nearly equal size. No
+    part is empty, so few examples make fewer parts. The seed is `address`.
     """
     order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
     return np.array_split(order, min(parts, examples))
@@ -150,7 +150,7 @@ def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[ND
 
 def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
     """Return the gradient over all parts, shape (size,), and σ², the mean squared distance of the parts' gradients from
-    it.
+    this gradient.
     """
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
     mean = np.asarray(mean) / sum(len(part) for part in parts)
@@ -161,7 +161,7 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
     """Return σ² of devices with batches of these sizes, limited to plausible values, shape (N,).
 
     The mean over b examples has 1/b of the variance of a single example, so b σ² is the variance of a single example.
-    It is limited to nine times its lower median over the devices with a positive value.
+    This variance is limited to nine times its lower median over the devices with a positive value.
     """
     of_one = variances * batch_sizes
     if not of_one.any():
@@ -172,7 +172,7 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
     """Return exp(−Δ_ij / (2 σ_i σ_j)) for gradients (N, size), shape (N, N), with ones on the diagonal.
 
-    If σ of a device is 0, its value is 1 for devices with the same gradient, and 0 for others.
+    If σ of a device is 0, the numbers of this device are 1 for devices with the same gradient, and 0 for others.
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -227,7 +227,7 @@ class ChildStream:
                 await self.fetch(asked, context)
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
-        """Take an update from a stream, and return its sender's request for the next model; None if it makes none."""
+        """Take an update from a stream. Return the child's request for the next model; None if the child makes none."""
         update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:

@@ -120,7 +120,7 @@ class Enough:
     """Whether the sum is void if any child leaves, even one that has sent nothing."""
 
     def are_left(self, left: int, quorum: int) -> bool:
-        """Return whether a sum is still possible with this many children."""
+        """Return whether a sum is possible with `left` children, of which at least `quorum` must report."""
         return True
 
     def check(self, left: int, of: int, refused: str) -> None:
@@ -134,7 +134,7 @@ class Children:
     """Hold the state of each child of a round, and decide whether enough are left."""
 
     def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
-        """Set `enough`, which decides how few children may be left in the round."""
+        """Set the children's names, their quorum (in `wait`), and `enough`, which decides how few may be left."""
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited, not given up: counted, since every update asks
         self._quorum = wait.quorum(len(self._children))
@@ -227,9 +227,9 @@ class Refusals:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
-        """Refuse a child for the rest of the run. Return whether it was not refused before.
+        """Refuse a child for the rest of the run. Return whether this call refuses the child.
 
-        If its update was already accepted in the open round, the update stays in the sum.
+        A child that is not in the round, or with an accepted update, is not refused. `number` is the round for the log.
         """
         if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
             return False

@@ -138,7 +138,10 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Send one message, and return the parent's reply; None if there is no reply, or if the call was cut."""
+        """Send one message, and return the parent's reply; None if there is no reply, or if the call was cut.
+
+        `cut` is the event that the log then gets, with the round number.
+        """
 
         def parts() -> Iterator[pb.UpdatePart]:
             yield part
@@ -175,7 +178,7 @@ class RoundClient:
         return await self.fetch(update.round, update.base_digest)
 
     async def submit(self, update: Update, offset: int = 0) -> pb.UpdateReply:
-        """Send an update from this byte on, and continue after cuts.
+        """Send an update from byte `offset` on, and continue after cuts.
 
         Raises:
             FedstrataError: the parent refuses the update. ParentAwayError: the parent does not answer.

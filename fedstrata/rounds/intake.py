@@ -57,8 +57,8 @@ class Intake(Children):
         """Start or continue an upload; return None if the child's update is already complete.
 
         Raises:
-            UnknownChildError, ExcludedError, PayloadError: the upload is refused. OffsetError: it has the position from
-                which the child must continue.
+            UnknownChildError, ExcludedError, PayloadError: the upload is refused.
+            OffsetError: the child must continue from the position in the error.
         """
         child = self._child(child_id)
         if child.state is ChildState.EXCLUDED:

@@ -36,7 +36,9 @@ def check_run(run_id: str, said: str) -> None:
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
-    """Refuse an update with an invalid loss, with measurements of other devices, or without its work.
+    """Refuse an update with an invalid loss, or with measurements of other devices.
+
+    With `has_work`, refuse an update without work for a timeline. Otherwise refuse an update with such work.
 
     Raises:
         PayloadError: the message says what was wrong.
@@ -113,7 +115,9 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Refuse impossible sums of a task. Without examples, the sums may be absent. Raises PayloadError."""
+    """Refuse impossible sums of a task. Without examples, the sums may be absent. Raises PayloadError, which names
+    `who`.
+    """
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")
     for named, value in zip(task.sums, sums, strict=False):

@@ -211,7 +211,11 @@ class OpenRound:
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Process a child's answer or announcement. Return whether a part of the round uses it. Raises PayloadError."""
+        """Process a child's answer or announcement. Return whether a part of the round uses the message.
+
+        Raises:
+            PayloadError: no honest child sends this message.
+        """
         if message.round != self.number or not self.awaits(message.child_id):
             return False
         for stage in self.stages:

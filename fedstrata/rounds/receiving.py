@@ -66,7 +66,10 @@ class Receiving:
         return self._partial.offset if self._partial else 0
 
     def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:
-        """Return the request for the next model, or for the rest of a model after a cut."""
+        """Return the request for the next model, or for the rest of a model after a cut.
+
+        `sent_round` and `sent_digest` name the model of the child's last update; -1 without an update.
+        """
         who, partial, masks = self._identity, self._partial, self._masks
         return pb.FetchModelRequest(
             run_id=who.run_id,

@@ -81,7 +81,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
-        """Collect updates from now on. Each child continues in its cluster of `clusters`."""
+        """Collect updates in `sums` from now on. `clusters` has the cluster in which each child continues."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:

@@ -109,7 +109,7 @@ class Uploads:
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
         """Add the parts after the header. Each chunk of a large update waits for a turn.
 
-        With the real clock there are no turns, because its pieces are small and wait for their links.
+        With the real clock there are no turns, because the chunks are small and wait for their links.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

@@ -258,8 +258,8 @@ class ModelSearch:
         return flat
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Reply that an update is late, because no round is open yet. The device sends it again when a round is
-        open.
+        """Reply that an update is late, because no round is open yet. The device sends the update again when a
+        round is open.
         """
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)

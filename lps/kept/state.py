@@ -105,7 +105,7 @@ class ClusterState:
         return self.open(lps_round)
 
     def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
-        """Write the start of an LPS round. At the start of a global round, flush it to disk and remove old files."""
+        """Write the start of an LPS round. At the start of a global round, flush all files and remove old ones."""
         is_base = lps_round == self._base_round(lps_round)
         self.write(lps_round, pieces, report, durable=is_base, digest=digest)
         if is_base:
@@ -114,7 +114,7 @@ class ClusterState:
     def write(
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
-        """Write the start of an LPS round. It can be used only if the start of its global round is there, too."""
+        """Write the start of an LPS round. It can be used only if the start of the global round is there, too."""
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)

@@ -21,7 +21,7 @@ class Takeover:
     """Find the state of a cluster that another LPS served last, or that this LPS has served and lost."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
-        """Set `initial`, which returns every cluster's initial model. It is used if nobody has another model."""
+        """Set `initial`, which returns every cluster's initial model. This model is used if nobody has another one."""
         self._parts = parts
         self._state = state
         self._initial = initial

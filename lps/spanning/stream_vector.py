@@ -28,8 +28,10 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """Set `named`, which has, by cluster, the clusters with models that its devices receive. The devices of a
-        cluster without an entry receive the models of all clusters.
+        """Set the values `flat`, shape (layout.size,). `moved_by` has the weight of each stream, by default 0.
+
+        `named` has, for each cluster, the clusters with models that the devices of this cluster receive. If `named` is
+        empty, devices receive the models of all clusters.
         """
         self._streams = streams
         self._named = named
@@ -40,10 +42,10 @@ class StreamVector:
         self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
-        """Return what the devices of each cluster start with: its model, all streams, or the streams of the clusters in
-        `named`.
+        """Return, by cluster, what the cluster's devices start with.
 
-        `of_all` has further header fields for all of them.
+        Without `of_all` this is the cluster's model. With `of_all` it is all streams, or the streams of the clusters
+        in `named`. `told` has further values for all offers.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:

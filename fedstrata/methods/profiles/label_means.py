@@ -70,7 +70,7 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Refuse sums that are impossible for a device with this many examples. Raises PayloadError."""
+    """Refuse sums that are impossible with this many examples and noise of this deviation. Raises PayloadError."""
     if sums.shape != shape:
         raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
@@ -115,8 +115,8 @@ def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return, for each device and label, the count (0 for labels that are left out), the mean, its squared error by
-    noise, and the spread.
+    """Return, for each device and label, the count (0 for labels that are left out), the mean, the squared
+    error of this mean by noise, and the spread.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
@@ -155,8 +155,8 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster the devices at the drawn places. The other devices then join the group that resembles them most, block by
-    block.
+    """Cluster the devices at the drawn places into `count` groups, or a number that the silhouette decides if `count`
+    is None. Each other device then joins the group that resembles the device most.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)

@@ -90,8 +90,8 @@ def _by_angles(cosines: Matrix) -> float:
 
 
 def _shared_part(cosines: Matrix) -> float:
-    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of them that lies in the other
-    subspace.
+    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of V_i that lies in the
+    subspace of V_j.
     """
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 

@@ -48,7 +48,7 @@ def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
 
 
 def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
-    """Raise ExperimentError if a device has fewer examples than `min_examples`. In the message, `which` precedes the number."""
+    """Raise ExperimentError for fewer examples than `min_examples`. The message has `which` before the number."""
     if examples < settings.min_examples:
         raise ExperimentError(
             f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "

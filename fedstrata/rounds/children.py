@@ -229,7 +229,7 @@ class Refusals:
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
         """Refuse a child for the rest of the run. Return whether this call refuses the child.
 
-        A child that is not in the round, or with an accepted update, is not refused. `number` is the round for the log.
+        No child outside the round, or with an accepted update, is refused. `number` is the round for the log.
         """
         if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
             return False

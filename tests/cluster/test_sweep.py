@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client
+from kubernetes import client, watch
 
 from tests.cluster.conftest import ROOT, Lab
 from tests.support.sweep_tables import without_bytes
@@ -78,6 +78,14 @@ class Command:
         found: dict[str, Any] = json.loads(self.process.stdout.readline() or "{}")
         return found
 
+    def until_followed(self, job: str, lab: Lab) -> None:
+        """Wait for the pod that reads the records, which the command makes while it follows the Job's first pod."""
+        events = watch.Watch().stream(
+            lab.core.list_namespaced_pod, lab.namespace, timeout_seconds=120,
+            label_selector=f"app.kubernetes.io/instance={job},app.kubernetes.io/component=reader",
+        )  # fmt: skip
+        assert next(events, None) is not None
+
     def interrupt(self) -> str:
         self.process.send_signal(signal.SIGINT)
         return self.end(130)
@@ -110,9 +118,8 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
 ) -> None:
     file, out = sweep_file(tmp_path, "short", seeds=1), tmp_path / "out"
     first = Command(lab, file, out, claim, "--parallelism", "1")
-    first.line()  # the first of two runs
+    first.until_followed("short-sweep", lab)
     assert "job short-sweep goes on" in first.interrupt()
-    assert len(list(out.glob("runs/*/*/summary.json"))) == 1
     second = Command(lab, file, out, claim, "--parallelism", "1")
     assert '"completed": 2' in second.end()
     job = client.BatchV1Api().read_namespaced_job("short-sweep", lab.namespace)

@@ -51,7 +51,7 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slab:
-    """Hold several prepared steps of a stack: the indexes of examples, their labels, and the weight of each row."""
+    """Hold several prepared steps of a stack of devices: the example, label and weight of each row of a batch."""
 
     orders: Sequence[Indices]  # by device, shape (its steps, rows)
     labels: torch.Tensor  # (steps, devices, rows, 1)

@@ -203,7 +203,7 @@ def memory_of(text: str) -> int:
 
 
 def release_of_fedstrata() -> str:
-    """Return the version of this installation, which images and labels have."""
+    """Return the version of this installation, which is in tags of container images and labels of Kubernetes."""
     try:
         return version("fedstrata").replace("+", "_")
     except PackageNotFoundError:

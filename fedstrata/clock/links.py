@@ -114,7 +114,9 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield, for every link that the schedule changes and after each change, the link's name and settings."""
+        """Yield pairs of a link's name and settings: for each link of the schedule, one for its first settings and one
+        after each of its changes.
+        """
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
         numbers = {number for entry in self._about("lps-gps") for number in _change(entry).lps or ()}

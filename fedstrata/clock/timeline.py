@@ -257,7 +257,9 @@ class Round:
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
     def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
-        """Return the parts, then the dropped parts, at the times at which their children begin to send updates."""
+        """Return the parts, then those of children that dropped out. In each part `ready_ns` is the time at which the
+        child begins to send its update.
+        """
         every, goes_on_ns = [*parts, *dropped], self._goes_on_ns
         if goes_on_ns is None:
             return every

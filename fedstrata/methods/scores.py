@@ -77,7 +77,7 @@ class Scores(Method):
 
         @property
         def exchanges(self) -> bool:
-            """Return whether the GPS adds up tables."""
+            """Return whether devices exchange tables of scores, which the GPS adds up."""
             return self.reading in {"rows", "columns"}
 
         @model_validator(mode="after")

@@ -300,7 +300,7 @@ class Masked(Stage):
         return not self.masking.is_formed
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster for which the child must mask; None if the child knows it."""
+        """Return the roster of keys with which the child masks its update; None if the child already has the roster."""
         return None if self.masking.digest == request.roster_digest else self.masking.part
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:

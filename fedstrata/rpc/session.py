@@ -47,8 +47,8 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Send an update. If the update was not accepted, yield this reply first. Then yield the parts of the next
-        model, like `fetch`.
+        """Send an update, and yield the parts of the next model, like `fetch`. If the parent did not accept the update,
+        yield the parent's refusal first.
         """
         return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
 

@@ -183,7 +183,7 @@ class PartialSums:
                 stream.fold(at, here, weights[number])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the LPS's weight in every stream to which it adds."""
+        """Add the LPS's weight in each stream to the total weight of the stream."""
         for stream, weight in zip(self.streams, weights, strict=True):
             if weight:
                 stream.count(weight)

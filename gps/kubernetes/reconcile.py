@@ -98,7 +98,7 @@ class Reconciler(Backend):
         self._want("release", self._scale_devices_to_none, is_once=True)
 
     async def close(self) -> None:
-        """Stop all attempts."""
+        """Stop all attempts to bring Kubernetes into the wanted state."""
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)

@@ -53,7 +53,8 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """Set the folder for term 0. Each later term in which this LPS serves the cluster has a folder of its own.
+        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. Each later term
+        of this LPS has a folder of its own.
 
         The parameter `optimiser` changes the cluster's model by the mean update. If it is None, the mean update is
         added.
@@ -210,7 +211,9 @@ class Writing:
         self._under_way: asyncio.Future[None] | None = None
 
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round, which may open at once. Its files are on disk when `done` returns."""
+        """Save the start of an LPS round, in the background if the model is small, and return it. `done` waits for the
+        files.
+        """
         await self.done()
         if not self._state.layout.is_small:
             return await asyncio.to_thread(self._state.save, lps_round, pieces, report)

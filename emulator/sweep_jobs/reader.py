@@ -10,36 +10,30 @@ reaches this address. The program answers two kinds of requests:
 import json
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from emulator.sweeps.claims import claimed, failures
+
 OF_A_RECORD = ("*.json", "*.yaml", "*.csv", "models/*.safetensors")
 
 
 def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the begun runs of a sweep's folder by their paths: whether each is completed, and its failures."""
-    return {str(run.relative_to(folder)): _state(run, claim) for run, claim in _claimed(folder)}
+    return {str(run.relative_to(folder)): _state(run) for run in claimed(folder)}
 
 
-def _claimed(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the run's folder and the claim file of each begun run."""
-    for claim in sorted(folder.glob("runs/**/.*.claim")):
-        yield claim.with_name(claim.name.removeprefix(".").removesuffix(".claim")), claim
-
-
-def _state(run: Path, claim: Path) -> dict[str, Any]:
-    failures: list[Any] = []
+def _state(run: Path) -> dict[str, Any]:
     is_completed = False
-    with suppress(OSError, ValueError):
-        failures = [json.loads(line) for line in claim.read_text(encoding="utf-8").splitlines()]
     with suppress(OSError, ValueError, AttributeError):
         is_completed = json.loads((run / "summary.json").read_text(encoding="utf-8")).get("status") == "completed"
-    return {"is_completed": is_completed, "failures": failures}
+    return {"is_completed": is_completed, "failures": [asdict(each) for each in failures(run)]}
 
 
 class _Handler(BaseHTTPRequestHandler):

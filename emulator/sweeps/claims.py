@@ -15,6 +15,8 @@ from typing import IO, Self
 
 from fedstrata.errors import OutputError
 
+SUFFIX = ".claim"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
@@ -72,6 +74,11 @@ def failures(folder: Path) -> list[Failure]:
         return []
 
 
+def claimed(folder: Path) -> list[Path]:
+    """Return the folders of the begun runs in a sweep's folder, sorted."""
+    return sorted(found.with_name(found.name[1:].removesuffix(SUFFIX)) for found in folder.glob(f"runs/**/.*{SUFFIX}"))
+
+
 def opened(path: Path) -> IO[str]:
     """Return a file, open for reading and writing at its end. It is made if it is missing.
 
@@ -101,4 +108,4 @@ def is_locked(file: IO[str], kind: int) -> bool:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.claim")
+    return path.with_name(f".{path.name}{SUFFIX}")

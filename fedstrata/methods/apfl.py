@@ -53,13 +53,9 @@ class Apfl(FedAvg):
         everybodys, mine, alpha = await work.compute(
             lambda: self._trained(work.steps(work.start), work.steps(own, stream=PERSONAL_STREAM), alpha)
         )
-        return Outcome(
-            weights=everybodys.weights,
-            train_loss=everybodys.train_loss,
-            measured=None if everybodys.measured is None else await work.measure(self._mixed(work)),
-            measured_received=everybodys.measured,
-            personal={MODEL: mine.weights, SHARE: np.array([alpha])},
-        )
+        used = None if everybodys.measured is None else await work.measure(self._mixed(work))
+        personal = {MODEL: mine.weights, SHARE: np.array([alpha])}
+        return Outcome.of_received(everybodys, used=used, personal=personal)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the mix, and the received global model."""

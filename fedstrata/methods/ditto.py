@@ -46,13 +46,7 @@ class Ditto(FedAvg):
                 epochs=self.options.personal_epochs,
             ),
         )
-        return Outcome(
-            weights=everybodys.weights,
-            train_loss=everybodys.train_loss,
-            measured=own.measured,
-            measured_received=everybodys.measured,
-            personal={"model": own.weights},
-        )
+        return Outcome.of_received(everybodys, used=own.measured, personal={"model": own.weights})
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the device's personal model v, and the received global model."""

@@ -26,12 +26,7 @@ class FedAvgFt(FedAvg):
         """Train the global model. If the round is measured, also measure the fine-tuned model."""
         trained = await work.train(work.start)
         used = None if trained.measured is None else await work.measure((await self._tuned(work)).weights)
-        return Outcome(
-            weights=trained.weights,
-            train_loss=trained.train_loss,
-            measured=used,
-            measured_received=trained.measured,
-        )
+        return Outcome.of_received(trained, used=used)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the fine-tuned model, and the global model."""

@@ -55,7 +55,7 @@ class FedBabu(Method):
         """Train the body. If the round is measured, also measure the fine-tuned model."""
         body = await work.train(work.start, only=work.model.shared)
         used = None if body.measured is None else await work.measure((await self._tuned(work)).weights)
-        return Outcome(weights=body.weights, train_loss=body.train_loss, measured=used, measured_received=body.measured)
+        return Outcome.of_received(body, used=used)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the fine-tuned model, and the received body with the untrained head."""

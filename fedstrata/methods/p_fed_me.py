@@ -45,13 +45,8 @@ class PFedMe(FedAvg):
     async def local(self, work: Work) -> Outcome:
         """Train the global model by way of the personal model."""
         trained, own = await work.compute(lambda: self._trained(work.steps(work.start)))
-        return Outcome(
-            weights=trained.weights,
-            train_loss=trained.train_loss,
-            measured=None if trained.measured is None else await work.measure(self._own(work)),
-            measured_received=trained.measured,
-            personal={MODEL: own},
-        )
+        used = None if trained.measured is None else await work.measure(self._own(work))
+        return Outcome.of_received(trained, used=used, personal={MODEL: own})
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the device's personal model θ, and the received global model."""

@@ -42,12 +42,7 @@ class PerFedAvg(FedAvg):
         """Train for the adapted model. In a measured round, measure the adapted model, too."""
         trained = await work.compute(lambda: self._trained(work.steps(work.start)))
         used = None if trained.measured is None else await work.measure(await self._adapted(work))
-        return Outcome(
-            weights=trained.weights,
-            train_loss=trained.train_loss,
-            measured=used,
-            measured_received=trained.measured,
-        )
+        return Outcome.of_received(trained, used=used)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
         """Measure the adapted model, and the received one."""

@@ -1,7 +1,7 @@
 """What a method gets and returns on a device."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -75,6 +75,13 @@ class Outcome:
     def of(cls, trained: Trained) -> "Outcome":
         """Return the outcome of one training, without further results."""
         return cls(weights=trained.weights, train_loss=trained.train_loss, measured=trained.measured)
+
+    @classmethod
+    def of_received(cls, trained: Trained, *, used: Measurement | None, personal: Arrays | None = None) -> "Outcome":
+        """Return the outcome of a training of the received model, if the device uses another model. `used` measures
+        that model, and `personal` has what the device keeps.
+        """
+        return replace(cls.of(trained), measured=used, measured_received=trained.measured, personal=personal or {})
 
 
 @dataclass(frozen=True)
@@ -160,7 +167,7 @@ class Work(Protocol):
 
     @property
     def public(self) -> "PublicData":
-        """Public examples. Raises ExperimentError if there are none."""
+        """Public examples. Raises ExperimentError without public examples."""
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),

@@ -90,7 +90,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         refused=metrics.refused,
     )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run, uploads), "fedstrata.v1.GpsService")
-    server.add(add_RunServiceServicer_to_server, RunServicer(run, backend.job), "fedstrata.v1.RunService")
+    server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")
     page = LivePage(run)
     names = options.http_names.split(",")
     with StatusServer(options.http, metrics.registry, lambda: server.is_ready, PageApp(page.feed), names) as status:

@@ -228,9 +228,9 @@ async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeade
 class RunServicer(RunServiceServicer):
     """Pass the calls of the experimenter on to a run."""
 
-    def __init__(self, run: Run, job: str = "") -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._status = Status(run, job)
+        self._status = Status(run)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
         """Stream the run's state, at once and at every change, until its record is available."""

@@ -15,10 +15,8 @@ from gps.run import Run
 class Status:
     """Describe the state of a run."""
 
-    def __init__(self, run: Run, job: str) -> None:
-        """Set `job`, the Kubernetes Job that ends with the run; empty elsewhere."""
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._job = job
         self._energy = EnergySoFar(run.experiment, run.journal.rounds.rows_after)
         self._epsilon = EpsilonSpent(run.experiment)
 
@@ -27,7 +25,7 @@ class Status:
         run = self._run
         return pb.RunStatus(
             run_id=run.experiment.run_id,
-            job=self._job,
+            job=run.backend.job,
             phase=run.phase,
             reason=run.reason,
             global_round=run.rounds.global_round,

@@ -18,6 +18,11 @@ class BackendCalls:
         self._notes: set[asyncio.Task[None]] = set()
         self._shown: Standing | None = None
 
+    @property
+    def job(self) -> str:
+        """The Kubernetes Job that ends with the run; empty elsewhere."""
+        return self._backend.job
+
     def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""
         self._soon(self._backend.scale_lps(replicas))

@@ -119,7 +119,7 @@ async def test_epsilon_is_in_progress_and_record(tmp_path: Path, monkeypatch: py
     asked = experiment("privacy.updates={clip: 2, epsilon: 8}", "training.global_rounds=3")
 
     async with Tiers(asked, tmp_path) as tiers:
-        status = Status(tiers.run, job="")
+        status = Status(tiers.run)
         before = status.now()
         await tiers.start_devices()
         await tiers.until(lambda: tiers.run.rounds.global_round >= 1)

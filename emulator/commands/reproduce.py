@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.commands.options import Output, with_groups
+from emulator.commands.options import Jobs, Output, with_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,9 +18,6 @@ def _complete_table(incomplete: str) -> list[str]:
     from emulator.reproduce.table import TABLES
 
     return sorted(path.stem for path in TABLES.glob(f"{incomplete}*.yaml"))
-
-
-JOBS = typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
 
 
 @with_groups
@@ -45,7 +42,7 @@ def reproduce(
         Path,
         typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md; continue what is there."),
     ] = Path("runs/reproduced"),
-    jobs: Annotated[int | None, JOBS] = None,
+    jobs: Jobs = None,
     output: Output,
 ) -> None:
     """Do the runs of a published table, and compare each value with the paper's; continue a stopped table."""
@@ -76,7 +73,7 @@ def verify(
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="S", help="Draw by this seed.", show_default="a new one")
     ] = None,
-    jobs: Annotated[int | None, JOBS] = None,
+    jobs: Jobs = None,
     output: Output,
 ) -> None:
     """Check somebody's results: tables against records, and some runs against their replay, to the bit."""

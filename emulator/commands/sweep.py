@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from emulator.commands.options import Output, Place, with_groups
+from emulator.commands.options import Jobs, Output, Place, with_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,9 +85,7 @@ def sweep(
             help="Write the runs and tables to this folder: a new folder, or this sweep's, to continue the sweep.",
         ),
     ],
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")
-    ] = None,
+    jobs: Jobs = None,
     pods: Pods,
     place: Place,
     output: Output,

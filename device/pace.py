@@ -1,4 +1,4 @@
-"""How fast this machine trains a device's model, for the key `compute.per_example`."""
+"""The measured time in which this machine trains a device's model, for the key `compute.per_example`."""
 
 import time
 from collections.abc import Callable

@@ -35,7 +35,8 @@ class PersonalStore:
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest complete state that is not newer than a round, and its round; None if there is none.
+        """Return the newest complete state that is not newer than a round, and its round. Return None without such
+        a state.
 
         A file that is damaged, or belongs to another run or device, is named in the log and ignored.
         """
@@ -161,7 +162,7 @@ class KeptInMemory:
         self._states: dict[int, Arrays] = {}
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest state that is not newer than a round, and its round; None if there is none."""
+        """Return the newest state that is not newer than a round, and its round. Return None without such a state."""
         known = max((number for number in self._states if number <= lps_round), default=None)
         return None if known is None else (known, self._states[known])
 

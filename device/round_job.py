@@ -65,8 +65,8 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the values of the tensors that never leave this device, from the last round or initial; None if there
-        are none.
+        """Return the values of the tensors that never leave this device, from the last round or initial. Return None if
+        no tensor stays.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:

@@ -1,4 +1,4 @@
-"""What a device does for its method: data, models, training and measurement."""
+"""The work of a device for its method: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

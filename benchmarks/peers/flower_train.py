@@ -30,7 +30,9 @@ _options = argparse.Namespace()
 
 
 def work_of(name: str):
-    """Return the module and the training with this name; for an empty name, those of `benchmarks/loops.py`."""
+    """Return the module and the training with this name. An empty name stands for the network and training
+    of `benchmarks/loops.py`.
+    """
     return (modules.network(name), modules.train_one) if name else (network(), train_one)
 
 

@@ -60,7 +60,7 @@ class ReleaseCertificates:
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
     def holders(self) -> list[Issued]:
-        """Return the certificates of the release's pods. Raises CertificateError if there are none, or for a damaged
+        """Return the certificates of the release's pods. Raises CertificateError without any, or for a damaged
         one.
         """
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
@@ -150,7 +150,7 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """Return the authority of the release; None if there is none. Raises CertificateError if its Secret is
+        """Return the authority of the release. Return None without one. Raises CertificateError if its Secret is
         damaged.
         """
         name = self.secret(AUTHORITY)

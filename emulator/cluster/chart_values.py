@@ -114,7 +114,7 @@ def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at a path of keys; None if there is none."""
+    """Return the value at a path of keys, or None."""
     for key in path:
         if not isinstance(values, Mapping):
             return None

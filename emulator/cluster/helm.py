@@ -1,4 +1,4 @@
-"""Helm, as the command on the PATH or, if there is none, as the library in the package helm-python-sdk."""
+"""Helm, as the command on the PATH or, without such a command, as the library in the package helm-python-sdk."""
 
 import json
 import os
@@ -58,7 +58,7 @@ class Helm:
         return chart is not None
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the release. Raises AddressError if there is none."""
+        """Return the values of the release. Raises AddressError without a release."""
         name = self._release.name
         if self._command is not None:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
@@ -91,7 +91,7 @@ class Helm:
             ])  # fmt: skip
 
     def uninstall(self) -> None:
-        """Remove the release. Raises AddressError if there is none."""
+        """Remove the release. Raises AddressError without a release."""
         if self._command is not None:
             self._run(["uninstall", self._release.name, "--wait"])
             return

@@ -1,1 +1,1 @@
-"""What the user at a terminal needs: interrupts, the browser, and readable numbers."""
+"""Helpers for the user at a terminal: interrupts, the browser, and readable numbers."""

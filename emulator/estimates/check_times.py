@@ -1,4 +1,4 @@
-"""What `fedstrata check` prints with a clock: each device's link and board, and the expected time of rounds."""
+"""The part of `fedstrata check` for a clock: each device's link and board, and the expected time of rounds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long a finished run takes on other links and boards, calculated from the transfers and the training in its
+"""The time that a finished run takes on other links and boards, calculated from the transfers and the training in its
 record.
 """
 

@@ -242,8 +242,8 @@ def shorten(log: Path) -> None:
 
 
 def last_error(log: Path, since: int = 0) -> str | None:
-    """Return the reason at the end of a log, from byte `since` on; None if there is none. It is the last line `error:
-    …` or, if there is none, the last line that is not an event, such as an exception of Python.
+    """Return the reason at the end of a log, from byte `since` on, or None. It is the last line `error: …`. Without
+    such a line, it is the last line that is not an event, such as an exception of Python.
     """
     with log.open("rb") as file:
         size = log.stat().st_size

@@ -141,7 +141,7 @@ def _runs(results: SweepResults) -> tuple[list[str], list[list[str]]]:
 
 
 def models_digest(summary: Summary) -> str:
-    """Return one SHA-256 of all models of a run: those of clusters, and those that devices keep."""
+    """Return one SHA-256 of all models of a run: of the clusters' models, and of the models that devices keep."""
     digest = hashlib.sha256()
     for kind, models in (("cluster", summary.model_sha256), ("device", summary.personal_sha256)):
         for name, sha256 in sorted(models.items()):

@@ -19,7 +19,7 @@ from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
 
 TABLES = EXPERIMENTS / "published"
-SECTION = "published"  # the key beside those of a sweep
+SECTION = "published"  # a key in addition to the keys of a sweep
 TABLE = "published.yaml"  # the file in the folder of a reproduced table
 LARGEST = 1e12  # published number
 NO_EXAMPLES = 1000  # of a device, if only its data say how many it has
@@ -85,7 +85,7 @@ def tables() -> list[PublishedTable]:
 
 
 def find_table(name: str) -> PublishedTable:
-    """Return the table with this name. Raises ExperimentError with the nearest names if there is none."""
+    """Return the table with this name. Raises ExperimentError with the nearest names for an unknown one."""
     known = {path.stem: path for path in sorted(TABLES.glob("*.yaml"))}
     if name not in known:
         near = get_close_matches(name, known, n=1)

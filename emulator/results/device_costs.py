@@ -63,7 +63,7 @@ def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
 
 
 def _newcomers_from(run: RunRecord) -> int:
-    """Return the first global round with newcomers; 0 if there are none."""
+    """Return the first global round with newcomers; 0 without newcomers."""
     settings = run.experiment.get("newcomers")
     return int(settings["from_global_round"]) if settings else 0
 

@@ -1,4 +1,4 @@
-"""How evenly a run serves its devices, and what each device gains over training alone.
+"""Measures of how evenly a run serves its devices, and of the gain of each device over training alone.
 
 Worst tenth and variance: T. Li, M. Sanjabi, A. Beirami and V. Smith, *Fair Resource Allocation in Federated Learning*,
 ICLR 2020. Jain's index: R. Jain, D. Chiu and W. Hawe, *A Quantitative Measure of Fairness*, 1984.

@@ -1,4 +1,4 @@
-"""What computed a result: versions of packages, the commit of a checkout, and the processor."""
+"""The description of what computed a result: versions of packages, the commit of a checkout, and the processor."""
 
 import platform
 import subprocess

@@ -26,7 +26,7 @@ class Bar:
 
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
-    """Return the data for the page's drawing of a global round, by default the longest; None if there is none.
+    """Return the data for the page's drawing of a global round, by default the longest, or None.
 
     Raises:
         DataError: the record has no such global round.

@@ -171,7 +171,7 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return one line with the devices and LPSs that the run waits for; an empty text if there are none."""
+    """Return one line with the devices and LPSs that the run waits for; an empty text if it waits for none of them."""
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]

@@ -149,7 +149,7 @@ class _Work:
             self._display.ended(run, end)
 
     def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
-        """Return the end of a run that another process has ended since this call began; None if there is none."""
+        """Return the end of a run that another process has ended since this call began, or None."""
         folder = self._out / run.path
         record, failed = completed_record(folder), failures(folder)
         if record is not None:

@@ -200,7 +200,7 @@ class FairLink:
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of the flows with this rate of their own link. If there is none, make it."""
+        """Return the group of the flows with this rate of their own link. A missing group is made."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)

@@ -66,7 +66,7 @@ class ChildCalls:
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 
     def opened(self) -> OpenRound:
-        """Return the open round. Raises RunStoppedError if there is none."""
+        """Return the open round. Raises RunStoppedError if no round is open."""
         if self._round is None:
             raise RunStoppedError("no round is open")
         return self._round

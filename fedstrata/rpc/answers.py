@@ -89,7 +89,7 @@ def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.Answ
 
 
 def question_named(questions: Iterable[Question], name: str) -> Question:
-    """Return the question with this name. Raises PayloadError if there is none."""
+    """Return the question with this name. Raises PayloadError for an unknown name."""
     for question in questions:
         if question.name == name:
             return question

@@ -62,7 +62,7 @@ class Metric:
         return self.unit == "percent"
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """Return the worst of some values; None if there are none."""
+        """Return the worst of some values, or None without values."""
         return (min if self.higher_is_better else max)(values, default=None)
 
     def is_reached(self, value: float, final: float, share: float) -> bool:

@@ -312,7 +312,7 @@ class _Check:
         return message
 
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Return the first message of a stream. Raises StopAsyncIteration if there is none."""
+        """Return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
         async with self._guard.reading(caller):
             message = await anext(messages)
         await self.message(caller, message)

@@ -1,4 +1,4 @@
-"""What the GPS asks of the system in which it runs: a number of LPSs, labels for pods, and Events."""
+"""The requests of the GPS to the system in which it runs: a number of LPSs, labels for pods, and Events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -139,7 +139,7 @@ class ClusterState:
         return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state; None if there is none. The log names damaged files, which are ignored."""
+        """Return the newest complete state, or None. The log names damaged files, which are ignored."""
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))

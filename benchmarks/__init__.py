@@ -1,1 +1,1 @@
-"""What produced the numbers in the documents: each `python -m benchmarks.NAME`, from the repository's root."""
+"""Programs that measured the numbers in the documents: run `python -m benchmarks.NAME` in the repository's root."""

@@ -1,4 +1,4 @@
-"""Who finds which groups before training, of every run of a sweep: by the questions and plans of its methods alone.
+"""The groups that each run of a sweep finds before training, from the questions and plans of its methods alone.
 
 `python -m benchmarks.grouping experiments/sweeps/grouping.yaml` prints adjusted Rand indexes, mean ± deviation over
 seeds. `fedstrata sweep` on the same file has the three tiers carry them. With `--runs FOLDER` of such a sweep, it

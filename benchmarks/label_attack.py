@@ -1,4 +1,4 @@
-"""What label means tell of single examples and of label counts, beside eigenvectors.
+"""Measure how much label means, and eigenvectors, reveal about single examples and label counts.
 
 `python -m benchmarks.label_attack --figure attack.svg` tells members of a device's data from other examples of the same
 classes, and prints the area under the ROC curve: 0.5 is guessing, 1 is knowing. The attacker knows the projection, and

@@ -1,4 +1,4 @@
-"""What eigenvectors tell of single examples, without noise and with; and the figures of docs/results/privacy.md.
+"""Measure how much eigenvectors reveal about single examples; draw the figures of docs/results/privacy.md.
 
 `python -m benchmarks.privacy attack --figure attack.svg` tells members of a device's data from other examples of the
 same classes. It looks at how much of each lies in the span of the device's eigenvectors. It prints the area under the

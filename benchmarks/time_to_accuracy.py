@@ -1,4 +1,4 @@
-"""How long methods take to an accuracy on several links: the runs of a sweep on the virtual clock, timed anew.
+"""Times until methods reach an accuracy on several links, from the runs of a sweep on the virtual clock.
 
     python -m benchmarks.time_to_accuracy DIR --link LTE= --link NB-IoT=links.device-lps.preset=nb-iot --out FIGURE.svg
 

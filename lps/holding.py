@@ -1,4 +1,4 @@
-"""Where a local parameter server (LPS) has its models: on its own disk, or received from the GPS.
+"""The models of a local parameter server (LPS): from its own disk, or received from the GPS.
 
 A session runs the rounds in the same way in both cases. Its holding provides the models and the sums of each LPS round,
 and the update for the global parameter server (GPS) at the end of a global round.

@@ -1,4 +1,4 @@
-"""What an LPS notes about its rounds for the record: rows, exclusions, byte counts."""
+"""Notes of an LPS about its rounds for the record: rows, exclusions, byte counts."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest

@@ -1,4 +1,4 @@
-"""Where and with what was measured."""
+"""The machine and the packages of a measurement."""
 
 import os
 import platform

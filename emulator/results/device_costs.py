@@ -1,4 +1,4 @@
-"""How many bytes devices have sent and received: in all, until they were grouped, and until the main metric reached 95
+"""The bytes that devices have sent and received: in all, until they were grouped, and until the main metric reached 95
 % of its final value.
 
 Bytes are of the links device-gps and device-lps, in both directions.

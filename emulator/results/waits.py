@@ -1,4 +1,4 @@
-"""How devices and LPSs wait in a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
+"""Waits of devices and LPSs in a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,1 +1,1 @@
-"""What comes with Fedstrata besides its modules: example experiments, the chart, data sets, optional packages."""
+"""Parts of Fedstrata that are not modules: example experiments, the chart, data sets, optional packages."""

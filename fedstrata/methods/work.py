@@ -1,4 +1,4 @@
-"""What a method gets and returns on a device."""
+"""The argument and the result of a method on a device."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,1 +1,1 @@
-"""What every process needs: start and stop, logs, metrics, HTTP, deadlines and pauses."""
+"""Functions that every process needs: start and stop, logs, metrics, HTTP, deadlines and pauses."""

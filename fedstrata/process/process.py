@@ -1,4 +1,4 @@
-"""How every service process starts, reports its addresses, and ends."""
+"""The start of every service process, the report of its addresses, and its end."""
 
 import argparse
 import asyncio

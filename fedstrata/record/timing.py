@@ -1,4 +1,4 @@
-"""What a clock adds to a record: its tables, and its keys of the summary."""
+"""The tables and the keys of the summary that a clock adds to a record."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

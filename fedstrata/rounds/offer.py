@@ -1,4 +1,4 @@
-"""What a round offers to its children: a model, or the streams of several clusters. It is announced and divided into
+"""The offer of a round to its children: a model, or the streams of several clusters. It is announced and divided into
 chunks once for all children.
 """
 

@@ -1,4 +1,4 @@
-"""How long a server waits for the next part of an upload. Otherwise a very slow sender would occupy the server for
+"""The time that a server waits for the next part of an upload. Otherwise a very slow sender would occupy the server for
 ever.
 """
 

@@ -1,4 +1,4 @@
-"""Which LPS each device belongs to, and how many LPSs there are."""
+"""The LPS of each device, and the number of LPSs."""
 
 from collections.abc import Sequence
 

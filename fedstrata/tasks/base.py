@@ -1,4 +1,4 @@
-"""What a task is: a subclass of `Task` in one file, with a loss, sums and metrics.
+"""A task is a subclass of `Task` in one file, with a loss, sums and metrics.
 
 A device compares a model's outputs with targets. It sends the sum of the losses of its examples, and the other sums of
 the task. LPSs and the GPS add these sums without knowing the task. `summarise` computes metrics from sums, of one

@@ -1,4 +1,4 @@
-"""When the GPS last had contact with each LPS, and which LPSs are absent, refused or revoked."""
+"""The time of the last contact with each LPS, and the LPSs that are absent, refused or revoked."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Which LPS serves each cluster: the cluster's own LPS or, while this is absent, the LPS that has adopted the
+"""The LPS that serves each cluster: the cluster's own LPS or, while this is absent, the LPS that has adopted the
 cluster.
 """
 

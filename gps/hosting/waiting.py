@@ -1,4 +1,4 @@
-"""Which devices and LPSs a run waits for, and since when. LPSs report for which devices they wait."""
+"""The devices and LPSs that a run waits for, and since when. LPSs report the devices that they wait for."""
 
 import time
 from collections import Counter

@@ -1,1 +1,1 @@
-"""Where the GPS runs: as a local process, or in a pod, from which it scales and labels other pods."""
+"""The place of the GPS: a local process, or a pod, from which the GPS scales and labels other pods."""

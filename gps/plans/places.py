@@ -1,4 +1,4 @@
-"""Which cluster and which LPS each device belongs to, according to the plans, late devices and moves."""
+"""The cluster and the LPS of each device, according to the plans, late devices and moves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,4 @@
-"""How a local parameter server (LPS) finds the model of a cluster that another LPS served: it asks the cluster's
-devices.
+"""A local parameter server (LPS) asks a cluster's devices for the model, if another LPS served the cluster before.
 
 The layers that belong to the cluster are in the files of the absent LPS, and in the model that each device last
 received. The LPS asks devices which model they have. It reads the most frequent model from one of them.

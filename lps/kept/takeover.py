@@ -1,4 +1,4 @@
-"""What a local parameter server (LPS) does first for a cluster that has begun, but of which its disk has no state.
+"""The first steps of a local parameter server (LPS) for a cluster that has begun, but has no state on its disk.
 
 The LPS finds the layers that belong to the cluster at the cluster's devices. The shared layers come from the global
 parameter server (GPS).

@@ -54,7 +54,7 @@ class ResearchNoise:
 
 
 class SealedNoise:
-    """Make noise from a secret. The secret, and the hash of each release, are on disk before the first release."""
+    """Make noise from a secret. The secret, and the hash of each release, are on disk before the release."""
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:
         """Use the owner's file `path`, which is written with the first key."""

@@ -115,7 +115,7 @@ def revoke(
     ] = None,
     place: Place,
 ) -> None:
-    """Revoke all certificates of a name, by a new list beside each certificate; running processes read the new list."""
+    """Revoke all certificates of a name: write a new list next to each certificate, which running processes read."""
     from emulator import certs as work
 
     where = _release(release, place)

@@ -1,4 +1,4 @@
-"""The page of a reproduced table: published values beside ours, differences from the paper, hashes and versions."""
+"""The page of a reproduced table: published values next to ours, differences from the paper, hashes and versions."""
 
 import hashlib
 import math
@@ -28,7 +28,7 @@ class Compared:
     ours: Value | None
     seeds: int
     rounding: float
-    """Largest error of a published value through rounding."""
+    """Largest error that rounding can cause in a published value."""
 
     @property
     def difference(self) -> float | None:

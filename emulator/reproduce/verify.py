@@ -130,7 +130,7 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield a message for each difference from this Fedstrata's table of this name: values, measure, experiments."""
+    """Yield a message for each difference from Fedstrata's table of the same name: values, measure, experiments."""
     try:
         own = find_table(table.name).with_seeds(table.sweep.seeds)
     except ExperimentError:

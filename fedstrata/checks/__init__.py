@@ -1,1 +1,1 @@
-"""The rules of an experiment that concern several sections. Each rule refuses impossible values, by key and value."""
+"""The rules of an experiment that concern several sections. A refusal names the key and the value."""

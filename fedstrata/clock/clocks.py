@@ -19,7 +19,7 @@ class Clock:
         self.experiment = experiment
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        """Return the clock for the devices that the GPS has given to an LPS: of one cluster, or of all clusters."""
+        """Return the clock for an LPS's devices: the devices of one cluster, or of all clusters."""
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:

@@ -74,7 +74,7 @@ class LpsClock:
         """Write the times of the last LPS round into the last row of the report, and advance the clock."""
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
-        """Return the LPS's work in a global round, which has the time since the model arrived at the LPS."""
+        """Return the LPS's work in a global round. It states the time since the model arrived at the LPS."""
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:

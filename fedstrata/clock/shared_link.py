@@ -125,7 +125,7 @@ class FairLink:
 
     @property
     def under_way(self) -> KeysView[int]:
-        """The numbers of the flows under way."""
+        """The numbers by which the link knows the flows under way."""
         return self._flows.keys()
 
     def carried(self, number: int) -> int:
@@ -378,7 +378,7 @@ class SharedFlow:
 class SharedLink:
     """Share a link in real time. Flows continue by themselves, and the link wakes the callers that wait for a flow.
 
-    Times are relative to `origin_ns`, as the times of changing rates are.
+    Times, also the times at which rates change, are relative to `origin_ns`.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:

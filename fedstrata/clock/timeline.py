@@ -80,7 +80,7 @@ class Part:
 
     @property
     def flow(self) -> pb.Flow:
-        """The part as a message for the record."""
+        """This child's part of the round, as a message for the record."""
         sent = self.exchanged
         return pb.Flow(
             child=self.index,

@@ -20,7 +20,7 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
 
     Args:
         archive: the file; its name ends in `.tar.gz` or `.zip`.
-        folder: an existing one.
+        folder: an existing folder.
         members: for the name of each new file, its name in the archive.
 
     Raises:

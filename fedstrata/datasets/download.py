@@ -26,7 +26,7 @@ def download(url: str, target: Path, *, content_sha256: str) -> None:
     Args:
         url: an http or https address.
         target: the new file; its folder is made if missing.
-        content_sha256: of the content, decompressed if the target's name ends in `.gz`.
+        content_sha256: SHA-256 of the content, decompressed if the target's name ends in `.gz`.
 
     Raises:
         DataError: the address cannot be reached, the content has another SHA-256, or the folder cannot be written.
@@ -43,7 +43,7 @@ def download_members(url: str, folder: Path, members: Mapping[str, str], *, arch
         url: an http or https address that ends in the archive's name.
         folder: where the files go; it is made if missing.
         members: for the name of each new file, its name in the archive.
-        archive_sha256: of the archive as the address sends it.
+        archive_sha256: SHA-256 of the archive as the address sends it.
 
     Raises:
         DataError: as `download`, or the archive is damaged or lacks one of the files.

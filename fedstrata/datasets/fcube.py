@@ -30,7 +30,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def _examples(points: NDArray[np.float32]) -> Examples:
-    """Return points with labels and owners: the signs of x₂ and x₃, both turned if x₁ is negative, are the owner's."""
+    """Return points with labels and owners. The signs of x₂ and x₃, both reversed if x₁ is negative, give the owner."""
     is_negative = points < 0
     owners = 2 * (is_negative[:, 1] != is_negative[:, 0]) + (is_negative[:, 2] != is_negative[:, 0])
     labels = is_negative[:, 0].astype(np.int64)

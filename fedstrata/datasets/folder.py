@@ -1,8 +1,8 @@
 """A folder with the user's own tables: one for training and one for tests, or one table per device.
 
 A table is a file or a folder of files (module `tables`). `train` and `test` are the tables of a data set; `test` may be
-missing. Without `train`, each table in the folder, or in its sub-folder `devices`, belongs to one device. It is a file
-`name.csv`, or a sub-folder `name` with its own `train` and `test`. The column `device` then has these names.
+missing. Without `train`, each table in the folder, or in its sub-folder `devices`, belongs to one device. The table is
+a file `name.csv`, or a sub-folder `name` with its own `train` and `test`. The column `device` then has these names.
 """
 
 from collections.abc import Mapping, Sequence

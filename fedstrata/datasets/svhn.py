@@ -2,7 +2,7 @@
 
 Source: Y. Netzer, T. Wang, A. Coates, A. Bissacco, B. Wu and A. Y. Ng, Reading Digits in Natural Images with
 Unsupervised Feature Learning, 2011, http://ufldl.stanford.edu/housenumbers. MATLAB files of two arrays: X, of shape
-(row, column, colour, image), and y, in which 10 stands for the digit 0.
+(row, column, colour, image), and y, in which 10 means the digit 0.
 """
 
 from collections.abc import Sequence

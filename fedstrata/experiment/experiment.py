@@ -59,7 +59,7 @@ class Experiment(Settings):
     task: SerializeAsAny[TaskSettings] = TaskSettings()
     """The loss and the metrics: a name, or a mapping with a name and the task's options."""
     architectures: tuple[ArchitectureSettings, ...] = ()
-    """Devices with another model than `model`; if several entries name a device, the one that began last applies."""
+    """Devices with another model than `model`; if several entries name a device, the entry that began last applies."""
     method: SerializeAsAny[MethodSettings]
     """Grouping of devices, and choice of the tensors that are sent: a name, or a mapping with a name and options."""
     topology: TopologySettings | None = None

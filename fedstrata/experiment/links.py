@@ -197,7 +197,7 @@ class SharedLinks(Settings):
     """The shared rates, by the name of their link."""
 
     device_lps: SharedRates = Field(alias="device-lps")
-    """Link that all devices of an LPS share, such as a cell, beside each device's own link."""
+    """Link that all devices of an LPS share, such as a cell, in addition to each device's own link."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -71,7 +71,7 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the message that the name that chooses a form is missing or unknown."""
+    """Return the message about a missing or unknown name of a form."""
     context, place = fault["ctx"], fault["loc"]
     if fault["type"] == "union_tag_not_found":
         tags = [*schema["properties"].get(str(place[0]), {}).get("discriminator", {}).get("mapping", ())]

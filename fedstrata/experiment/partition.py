@@ -295,11 +295,11 @@ class NaturalPartition(FoundPartition):
     kind: Literal["natural"]
     """`natural`: each device owns the examples with its value of a column."""
     by: str = "device"
-    """The column; `device` is the file or sub-folder of a `folder` with one for each device."""
+    """The column; `device` is the name of each file or sub-folder, if a `folder` has one per device."""
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
     """Number of devices, which is the column's number of values; devices are in the order of the sorted values."""
     names: Annotated[Names | None, AfterValidator(_distinct_names)] = Field(default=None, min_length=1)
-    """In place of `devices`: the values that are devices, in index order; they are the devices' names."""
+    """In place of `devices`: the values of the column, in index order; they become the devices' names."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:

@@ -42,7 +42,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold rates or traces, each from a given time on (the first from time 0). The last one stays."""
+    """Hold rates or traces, each from a given time on (the first from time 0). The last rate or trace stays."""
 
     starts: tuple[int, ...]
     sources: "tuple[int | Trace | None, ...]"

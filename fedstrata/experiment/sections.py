@@ -46,7 +46,7 @@ class Settings(BaseModel):
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
     """Return the name if it is a known name, or names own code as `module:function`. Raises ValueError for
-    any other name. The message says that no `what` is called so.
+    any other name. The message calls the name a `what`, such as a method.
     """
     if value in known or PLUGIN.match(value):
         return value
@@ -127,7 +127,7 @@ class DataSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The model and which of its layers all clusters share; `shared: null` takes the model's own default."""
+    """The model, and the layers that all clusters share; `shared: null` takes the model's own default."""
 
     name: str = "mlp"
     """`mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code: a torch module as
@@ -185,7 +185,7 @@ class ArchitectureSettings(Settings):
     from_global_round: int = Field(default=1, ge=1)
     """Global round in which the devices begin to have this model, counted from 1."""
     model: ModelSettings
-    """Their model, with the keys of `model`."""
+    """Model of these devices, with the keys of `model`."""
 
 
 class MethodSettings(Settings):
@@ -329,7 +329,7 @@ class LocalAdamWSettings(_LocalOptimiser):
     epsilon: float = Field(default=1e-8, gt=0)
     """Number added to the root of the second moment."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Weight decay, applied to the weights beside the gradient's step."""
+    """Weight decay, applied to the weights in addition to the gradient's step."""
 
 
 class LocalRmspropSettings(_LocalOptimiser):
@@ -478,7 +478,10 @@ class TrainingSettings(Settings):
         return (self.local_epochs or 1) * -(-examples // self.batch_size)
 
     def trained_examples(self, examples: int) -> int:
-        """Return the number of examples that a device trains on in an LPS round. Repeated examples count each time."""
+        """Return the number of examples that a device trains on in an LPS round.
+
+        A repeated example is counted each time.
+        """
         if self.local_steps is None:
             return (self.local_epochs or 1) * examples
         return examples_of_steps(self.local_steps, examples, self.batch_size)
@@ -544,4 +547,4 @@ class Deadlines(Settings):
     lps: TierDeadline = TierDeadline()
     """Deadline of an LPS round for answers, and again for updates."""
     gps: TierDeadline = TierDeadline()
-    """Deadline of a global round; another LPS adopts the clusters of an LPS that stays silent for so long."""
+    """Deadline of a global round; another LPS adopts the clusters of an LPS that stays silent for this time."""

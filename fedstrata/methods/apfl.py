@@ -5,13 +5,14 @@ one batch (Algorithm 1)
 
     w ← w − η ∇f(w),   v ← v − η α ∇f(v̄)   (the gradient of f(v̄) with respect to v),
 
-and w is averaged over devices. v stays. After the first step of a round α moves too, against its own gradient:
+and w is averaged over devices. v stays on the device. After the first step of a round α also moves, against its own
+gradient:
 
     α ← α − η ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
 
 The mix is measured. v begins with the first weights that the device receives.
 
-Departure: means are weighted by examples, and the paper's devices are equal.
+Departure: means are weighted by examples; in the paper all devices have the same weight.
 """
 
 import numpy as np
@@ -29,7 +30,7 @@ class Apfl(FedAvg):
     """Train a mix of the global model and a model of the device's own in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """Hold the share of the device's own model."""
+        """Hold the share of the device's own model in the mix."""
 
         alpha: float = Field(default=0.5, gt=0, le=1)
         """Share α of the device's own model in the mix, at first."""

@@ -3,7 +3,7 @@
 The tiers carry out four things and know no method by name: a device **answers questions**, the GPS makes **plans** from
 the answers, a device does its **local work**, and what leaves it is summed up stream by stream. Every part has a
 default, and the defaults together are FedAvg. The class below is a whole method. It averages all layers over all
-devices, and pulls devices with little data back harder:
+devices, and pulls the weights of devices with little data more strongly towards the received weights:
 
 >>> class Careful(Method):
 ...     class Options(MethodSettings):
@@ -144,7 +144,7 @@ class Candidate:
     device_index: int
     """Index of the device."""
     num_examples: int = 1
-    """Number of its training examples."""
+    """Number of the device's training examples."""
     true_task: str | None = None
     """True task, if the experiment itself gave the device its data."""
 
@@ -192,7 +192,7 @@ class Plan:
     told: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Arrays for all devices from the next global round on."""
     affinity: Matrix | None = None
-    """Similarity of devices in [0, 1] behind the grouping, for the record."""
+    """Similarity of devices in [0, 1] from which the groups were made, for the record."""
     related: tuple[int, ...] = ()
     """Device indexes of the rows of `affinity`."""
     memory: Mapping[str, Any] = field(default_factory=dict)
@@ -279,9 +279,9 @@ class Method:
     """Define a method. This class itself is FedAvg with one cluster (McMahan et al. 2017).
 
     A subclass overrides only what differs. `plan`, `sponsors` and `place` run at the GPS without torch. All other
-    functions run on a device. A method stores nothing between calls: what it must remember is in plans and in the
-    personal state of devices. A subclass that overrides `plan` must also override `place`; otherwise it cannot place
-    late devices.
+    functions run on a device. A method stores nothing between calls: plans and the personal state of devices hold what
+    a method must remember. A subclass that overrides `plan` must also override `place`; otherwise it cannot place late
+    devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings

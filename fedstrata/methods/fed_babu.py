@@ -2,10 +2,10 @@
 ICLR 2022).
 
 The head keeps its first values, which are the same on all devices. A device trains the body only, and the bodies are
-averaged. A device fine-tunes the model before it uses the model, and the fine-tuned model is measured. It is dropped
-after each round, so it never changes the body.
+averaged. A device fine-tunes the model before it uses the model, and the fine-tuned model is measured. The fine-tuned
+model is deleted after each round, so it never changes the body.
 
-Departure: a device has the weight of its examples.
+Departure: the weight of a device is its number of examples.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Normalisation layers stay at their devices, with their statistics; all other layers are averaged (Algorithm 1): w^(t+1)
 = Σ_k n_k/n · w_k over the other layers.
 
-Departure: the weight of a device is its number of examples; the paper's devices are of equal size.
+Departure: the weight of a device is its number of examples; the paper's devices have equally many examples.
 """
 
 from collections.abc import Mapping

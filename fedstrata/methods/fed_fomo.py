@@ -1,10 +1,10 @@
 """FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
 
 Every device has a model of its own, and the GPS sends it the models of some other devices. The device measures all
-these models on own examples that it does not train on. The gain of a model is how much lower its loss is, divided by
-its distance (Eq. 3 of the paper). The device starts from a mean of the models with a positive gain, weighted by gain
-(Eq. 4). The GPS adds up the gains that each device reports, and sends the device the models with the highest sums, and
-sometimes a random one.
+these models on own examples that it does not train on. The gain of a model is the loss of the device's own model minus
+the loss of this model, divided by the distance of the two models (Eq. 3 of the paper). The device starts from a mean of
+the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains that each device reports, and sends
+the device the models with the highest sums, and sometimes a random one.
 
 Readings: gains are measured from the start of the last training. The device's own trained model is one of the models,
 so a training that does not lower the loss is dropped. If no model has a positive gain, the device begins at the same
@@ -62,7 +62,7 @@ class FedFomo(Method):
         explore_less: float = Field(default=0.05, ge=0, le=1)
         """Amount by which ε falls every round, down to 0."""
         validation_share: float = Field(default=0.2, gt=0, lt=1)
-        """Share of its examples on which a device weighs models and does not train."""
+        """Share of a device's examples on which it measures models instead of training."""
 
     fetches_all = True
     has_personal_state = True

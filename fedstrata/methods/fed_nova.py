@@ -9,8 +9,8 @@ gradients that the steps of device k add up to (‖a_i‖₁ in the paper). With
 The GPS knows n_k, so it calculates τ before training and tells it to all devices. Each device sends τ/a_k times its
 change, and the mean of the changes is the paper's. With momentum, a_k is `gradients_in` of SCAFFOLD.
 
-Departure: τ is the mean over the devices of the plan. The paper's is over the devices of the round, which is the same
-if no device is absent. Statistics of normalisation are averaged like weights in FedAvg.
+Departure: τ is the mean over the devices of the plan. In the paper it is the mean over the devices of the round, which
+is the same if no device is absent. Statistics of normalisation are averaged like weights in FedAvg.
 """
 
 from collections.abc import Mapping

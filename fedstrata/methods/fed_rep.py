@@ -1,10 +1,10 @@
 """FedRep (L. Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021).
 
-In a round, device k trains its head h_k for some epochs on the received body φ^t, which stays fixed. Then it trains
-the body while the new head stays fixed (Algorithm 1). The bodies are averaged, and the heads stay on their devices.
+In a round, device k trains its head h_k for some epochs on the received body φ^t, which stays fixed. Then it trains the
+body while the new head stays fixed (Algorithm 1). The bodies are averaged, and the heads stay on their devices.
 
-Departures: a device has the weight of its examples, and the paper's devices are equal. All heads begin with the same
-weights, from the experiment's seed.
+Departures: the weight of a device is its number of examples; in the paper all devices have the same weight. All heads
+begin with the same weights, from the experiment's seed.
 """
 
 from collections.abc import Mapping

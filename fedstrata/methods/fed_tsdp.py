@@ -51,7 +51,7 @@ class FedTsdp(Method):
         batch: int = Field(default=100, ge=1)
         """Number B of public examples that devices are asked about per round."""
         hopkins: float = Field(default=0.65, gt=0, lt=1)
-        """Devices are grouped anew if the Hopkins statistic of their outputs is above this value."""
+        """Devices are grouped again if the Hopkins statistic of their outputs is above this value."""
         hopkins_points: int = Field(default=10, ge=1)
         """Number of points of that statistic, at most one less than there are devices."""
         divergence: float = Field(default=0.15, gt=0)
@@ -59,7 +59,7 @@ class FedTsdp(Method):
         distance: float = Field(default=3.5, gt=0)
         """Distance ε₂ between weights below which devices are neighbours; it depends on the model's size."""
         neighbours: int = Field(default=2, ge=1)
-        """Fewest neighbours of both groupings, a device itself counted."""
+        """Fewest neighbours of a device in a group, in both stages; the device itself is included."""
         layers: float | None = Field(default=None, ge=0.5)
         """Number L_s of shared layers at the start, two tensors each; without it all."""
         shrink: float = Field(default=0.98, gt=0, le=1)

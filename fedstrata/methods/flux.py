@@ -11,9 +11,9 @@ Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arb
 (arXiv 2511.22305).
 
 Departures: z is the random projection of `label_means`, before training. The authors use latent features of a model
-that has trained for some rounds. The constant is 0, the smallest moment; theirs is -1. Clusters come from average
-linkage; theirs come from DBSCAN with a radius from the data. A late device with labels joins the nearest cluster;
-theirs needs no labels. Training is FedAvg in each cluster.
+that has trained for some rounds. The constant is 0, the smallest moment; the authors take -1. Clusters come from
+average linkage; the authors take DBSCAN with a radius from the data. A late device joins the nearest cluster by its
+labels; in the paper it needs no labels. Training is FedAvg in each cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

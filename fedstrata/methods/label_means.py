@@ -13,8 +13,8 @@ w is the deviation of the noise. Labels with fewer than two examples, or with fe
 are left out. The GPS uses the view (mass or meaning) with the higher silhouette, and average linkage on one minus this
 view. If no number of clusters is set, the silhouette decides it.
 
-With `privacy.profiles`, all numbers carry Gaussian noise (`profiles/label_means.py` has how much one example can
-change).
+With `privacy.profiles`, all numbers carry Gaussian noise (`profiles/label_means.py` says how much one example can
+change an answer).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

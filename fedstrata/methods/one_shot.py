@@ -46,7 +46,7 @@ class OneShot(Method):
         representatives: int = Field(default=1, ge=1)
         """Devices of each cluster that a late device is compared with."""
         exact_up_to: int = Field(default=128, ge=1)
-        """Up to this number of devices all are compared with all; above it, with the landmarks only."""
+        """Up to this number of devices, each is compared with every other; above it, only with the landmarks."""
         landmarks: int = Field(default=64, ge=2)
         """Number of landmarks, drawn by the seed."""
 

@@ -9,7 +9,7 @@ with `personal_steps` steps of gradient descent towards the minimum, each from t
 learning rate of the experiment, and w is averaged over devices. The device uses the last θ, which is measured. The
 server's step β of the paper is `training.gps_optimiser: {name: momentum, momentum: 0, learning_rate: β}`.
 
-Departure: means are weighted by examples, and the paper's devices are equal.
+Departure: means are weighted by examples; in the paper all devices have the same weight.
 """
 
 import numpy as np

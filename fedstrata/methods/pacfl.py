@@ -3,13 +3,13 @@
 Every device sends the p leading left singular vectors of its data to the GPS. The GPS clusters devices by an angle
 between these vectors, with average linkage. The option `angle` names the angle:
 
-    principal  the smallest principal angle between the subspaces that the vectors span (their Eq. 2)
-    sum        the sum of the angles between vectors of the same place (their Eq. 3)
-    smallest   the smallest angle between any two of their vectors: what their published program takes for Eq. 2
+    principal  the smallest principal angle between the subspaces that the vectors span (the paper's Eq. 2)
+    sum        the sum of the angles between vectors of the same place (the paper's Eq. 3)
+    smallest   the smallest angle between any two vectors: the published program takes it for Eq. 2
 
 As in that program, the vectors are taken label by label unless `by_label` is false. Departures: a vector and its
 negative are equal here. In the program, the accidental sign of the decomposition matters. The number of clusters is
-given or read from the dendrogram; the program's follows from a threshold on the angle.
+given or read from the dendrogram; in the program it follows from a threshold on the angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

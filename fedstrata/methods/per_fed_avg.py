@@ -10,7 +10,7 @@ where d estimates ∇²f(w) g: variant `hf` takes d = (∇f(w + δ g; D'') − �
 β is the learning rate of the experiment. A device uses the adapted model w − α ∇f(w; one batch), which is measured and
 then dropped.
 
-Departure: means are weighted by examples, and the paper's devices are equal.
+Departure: means are weighted by examples; in the paper all devices have the same weight.
 """
 
 from typing import Literal
@@ -36,7 +36,7 @@ class PerFedAvg(FedAvg):
         variant: Literal["fo", "hf"] = "hf"
         """`hf` estimates second derivatives by two more gradients; `fo` leaves them out."""
         delta: float = Field(default=1e-3, gt=0, le=1)
-        """Distance δ, in gradients, of the two weights for this estimate."""
+        """Factor δ: the two further gradients are taken at w ± δ times the first gradient."""
 
     async def local(self, work: Work) -> Outcome:
         """Train for the adapted model. In a measured round, measure the adapted model, too."""

@@ -5,8 +5,9 @@ The server keeps a control variate c, and device k keeps c_k. All begin at 0. In
     y_k ← y_k − η (∇F_k(y_k) − c_k + c) for K steps from x,   c_k⁺ = c_k − c + (x − y_k) / (K η),
     x ← x + mean (y_k − x),   c ← c + mean (c_k⁺ − c_k),   c_k ← c_k⁺.
 
-c travels as a table beside the model. With momentum m, the last of K steps moves by one gradient, and earlier gradients
-move several steps. So K is the sum of (1 − m^j) / (1 − m) over j = 1 … K, which is the number of steps if m is 0.
+c is sent as a table together with the model. With momentum m, the last of K steps moves by one gradient, and earlier
+gradients move several steps. So K is the sum of (1 − m^j) / (1 − m) over j = 1 … K, which is the number of steps if m
+is 0.
 
 Departures: means are weighted by examples. The server's step is 1. Every device takes part in every round, because c
 must be the mean of all c_k, also if devices differ in examples.

@@ -61,7 +61,7 @@ class Scores(Method):
         normalised: bool = True
         """Whether sums are divided by the weights; `false` is the formula as printed."""
         alpha: float | None = Field(default=None, gt=0)
-        """Weight α; without it the share of a device's examples to the public examples."""
+        """Weight α; without this key the number of a device's examples divided by the number of public examples."""
         beta: Literal["accuracy", "equal"] = "accuracy"
         """Weight β of a label that several devices have: the accuracy of the device's scores, or equal."""
         distil_epochs: int = Field(default=1, ge=0)
@@ -69,7 +69,7 @@ class Scores(Method):
         measure: Literal["model", "table"] = "model"
         """The object that accuracy measures: the model, or the table, which holds public examples only."""
         examples_a_label: int | None = Field(default=None, ge=1)
-        """Own examples of each label that a device trains on per round; without it all."""
+        """Own examples of each label that a device trains on per round; without this key all of them."""
         least_share: float = Field(default=1.0, gt=0, le=1)
         """Least share of these examples, drawn evenly for each label and round."""
         most_share: float = Field(default=1.0, gt=0, le=1)

@@ -59,15 +59,15 @@ class Outcome:
     """Hold a device's result of a round."""
 
     weights: Flat
-    """Weights. The channels that travel leave the device, and the others stay."""
+    """Weights. Only tensors of channels that travel are sent; the other tensors stay on the device."""
     train_loss: float
     """Mean loss of the examples that the training saw."""
     measured: Measurement | None = None
     """Measurement, at the beginning of the round, of the model that the device would use."""
     measured_received: Measurement | None = None
-    """Measurement of the received model, if it is another."""
+    """Measurement of the received model, if the device would use another model."""
     personal: Mapping[str, Array] = field(default_factory=dict)
-    """Arrays that the device keeps for the next round, beside its own layers."""
+    """Arrays that the device keeps for the next round, in addition to its own layers."""
     tables: Mapping[str, Array] = field(default_factory=dict)
     """Tables of the method's channels, by name."""
 
@@ -89,7 +89,7 @@ class Pull:
     """Correct a gradient by a pull towards other weights: the gradient of mu / 2 · ‖w − to‖²."""
 
     mu: float
-    """Strength."""
+    """Strength μ of the pull."""
 
     def __call__(self, gradient: "torch.Tensor", weights: "torch.Tensor", to: "torch.Tensor") -> "torch.Tensor":
         """Return the corrected gradient. All tensors have one shape."""
@@ -129,9 +129,9 @@ class Work(Protocol):
     model: "Model"
     """Model of the device."""
     examples: "Examples"
-    """Its training examples."""
+    """Training examples of the device."""
     held_out: "Examples"
-    """Its examples to measure on, never to train on."""
+    """Examples of the device to measure on, never to train on."""
     device_index: int
     """Index of the device."""
     seed: int
@@ -141,15 +141,15 @@ class Work(Protocol):
     received: Sequence[Flat]
     """Received models, of the device's cluster or of several, with the device's own layers in them."""
     offered: Sequence[int]
-    """Clusters of these models, by number."""
+    """Number of the cluster of each received model."""
     noted: dict[str, Any]
-    """Notes of `answer` for `local` in the same round; empty if the device has begun anew."""
+    """Notes of `answer` for `local` in the same round; empty if the device was restarted since."""
     trained: Flat
     """Weights after training."""
     told: Arrays
     """Arrays that the GPS sends to all devices with this round's models."""
     update: Flat
-    """After training: trained minus received, of the channels that travel."""
+    """After training: trained minus received weights, for the channels that travel."""
     personal: Arrays
     """Arrays that an earlier `Outcome` kept."""
 

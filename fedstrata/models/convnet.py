@@ -2,8 +2,8 @@
 
 With its default channels, 32 and four times 64, it is the network of five convolutions and a dense layer of
 "Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning": 130,826 weights on
-CIFAR-10, which is the 511 KB that the paper gives. With channels [16, 32], [16, 16, 32] and others it is the small
-networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
+CIFAR-10, which is the 511 KB that the paper gives. With channels such as [16, 32] or [16, 16, 32] it is one of the
+small networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The convolutional network of FedTSDP: two 3×3 convolutions and two dense layers, with dropout between.
 
-H. Zhu, Y. Fan and Z. Xie, Federated Two Stage Decoupling With Adaptive Personalization Layers, 2023, give 32 and 64
-channels, 512 units and dropout of 0.25 and 0.5, and neither pooling nor padding: here 2×2 max pooling follows
-each convolution, and images with a shorter side below 32 are padded by 1 at each, as model cnn pads them.
+Source: H. Zhu, Y. Fan and Z. Xie, Federated Two Stage Decoupling With Adaptive Personalization Layers, 2023. The paper
+gives 32 and 64 channels, 512 units, and dropout of 0.25 and 0.5. It gives neither pooling nor padding. Here 2×2 max
+pooling follows each convolution. If the shorter side of the images is below 32, each convolution pads them by 1.
 """
 
 from collections.abc import Callable, Mapping

@@ -44,7 +44,7 @@ class Layer:
     shape: tuple[int, ...]
     """Shape of the weight: (out, in) or (out, in, *kernel)."""
     has_bias: bool = True
-    """Whether it has a bias of shape (out,)."""
+    """Whether the layer has a bias of shape (out,)."""
 
     @property
     def tensors(self) -> tuple[LayerTensor, ...]:
@@ -96,7 +96,7 @@ class Model:
     normalisations: tuple[str, ...] = ()
     """Tensors of normalisation layers, their statistics included."""
     at_home: tuple[str, ...] = ()
-    """Tensors that stay on their device, whatever the method says."""
+    """Tensors that stay on their device with every method."""
     frozen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     """Shapes of the parameters that neither train nor travel, by name."""
     dropping: "DroppingOutputs | None" = None

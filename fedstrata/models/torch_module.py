@@ -90,7 +90,7 @@ class ModuleModel(Model):
         """Return the same model with these frozen tensors.
 
         Raises:
-            ExperimentError: a pattern names nothing, or the weights are another module's.
+            ExperimentError: a pattern names nothing, or the weights belong to another module.
         """
         other = _model_of(self.module_factory, kinds)
         return replace(other, shared=tuple(name for name in other.layout.names if name in self.shared))

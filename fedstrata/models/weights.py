@@ -37,8 +37,8 @@ class WeightsFile:
         """Refuse a file that has another SHA-256 than the experiment says, or other tensors than the module.
 
         Raises:
-            ExperimentError: the file is refused. `shapes` are those of the module, and the file must have the tensors
-                in `needed`.
+            ExperimentError: the file is refused. `shapes` has the module's shapes. The file must have the tensors in
+                `needed`.
         """
         found = sha256_of(self.path)
         if found != self.sha256:

@@ -43,15 +43,16 @@ def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
 
 
 def _minority_sizes(partition: TaskPartition) -> list[int]:
-    """Return, for each task, how many examples from other tasks each of its devices has."""
+    """Return, for each task, how many examples from other tasks each device of the task has."""
     if len(partition.tasks) == 1:
         return [0]
     return [round(task.examples_per_device * partition.minority_ratio) for task in partition.tasks]
 
 
 def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of each of its labels its devices have together, as equal as the data
-    allow.
+    """Return, for each task, how many examples of each of the task's labels its devices have together.
+
+    The numbers are as equal as the data allow.
     """
     owner, counts = _labels_of(partition, len(left)), []
     for index, (task, minority) in enumerate(zip(partition.tasks, _minority_sizes(partition), strict=True)):
@@ -67,8 +68,9 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
 
 
 def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of each other label its devices have together, as equal as the data
-    allow.
+    """Return, for each task, how many examples of each other label its devices have together.
+
+    The numbers are as equal as the data allow.
 
     A task may use every label except its own. If examples are scarce, an earlier task must leave examples that a later
     task can use. So it must take some of the later task's own labels (`owed`). Then all tasks get their examples if any

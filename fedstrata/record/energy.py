@@ -18,7 +18,7 @@ SMALLEST_FJ = 10**6  # of energy.csv: a nanojoule, its last digit
 
 @checked_dataclass(frozen=True, kw_only=True)
 class EnergySummary:
-    """Hold `energy` of summary.json."""
+    """Hold the key `energy` of summary.json."""
 
     joules: Amount
     """Energy of all devices, in joules."""

@@ -18,7 +18,7 @@ WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Real:
-    """Hold `real` of summary.json."""
+    """Hold the key `real` of summary.json."""
 
     links: NonNegativeInt
     """Number of rows of `links.csv`."""
@@ -53,8 +53,8 @@ class LinkRow:
     """Seconds from the end of the transfer on the link until the parent had the transfer, or had written it. For
     computing, the time that the device took."""
     outside: str | None
-    """Which of `rate`, `latency` and `compute` differ by more than 2 % from the configured value and, in the mean, by
-    more than a millisecond. Empty for a link without rate and latency."""
+    """Values that differ from the configured ones by more than 2 % and, in the mean, by more than a millisecond:
+    `rate`, `latency`, `compute`. Empty for a link without rate and latency."""
 
 
 LINK_ROWS = Table(LinkRow)

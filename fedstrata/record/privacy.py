@@ -41,7 +41,7 @@ class NoisedUpdates:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Hold what summary.json says about the noise of a run."""
+    """Hold the key `privacy` of summary.json, which describes the noise of a run."""
 
     noise: Literal["research", "protection"]
     """Source of the noise: `research` is a function of the seed, `protection` is secret."""
@@ -50,7 +50,7 @@ class Privacy:
     is_repeatable: bool
     """Whether the same file gives the same hashes."""
     profiles: dict[str, float | int | str] | None
-    """Noise on profiles: keys of the experiment's section, and `unit`, what counts as one unit of privacy."""
+    """Noise on profiles: keys of the experiment's section, and `unit`, the data that ε protects."""
     not_covered: tuple[str, ...]
     """Each kind of data that left devices without noise."""
     updates: NoisedUpdates | None = None
@@ -58,7 +58,7 @@ class Privacy:
 
 
 def privacy_summary(experiment: Experiment, spent: float | None = None) -> Privacy | None:
-    """Return what the record says about the noise of a run; None if the experiment has no section `privacy`."""
+    """Return the description of the noise of a run for the record; None if the experiment has no section `privacy`."""
     privacy, budget = experiment.privacy, budget_of(experiment)
     if privacy is None:
         return None

@@ -104,7 +104,7 @@ def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
-    """Return the row for what an LPS has reported about a round."""
+    """Return the row for an LPS's report of a round."""
     found = metrics_of(row, task) or {}
     return RoundRow(
         global_round=row.global_round + 1,

@@ -59,7 +59,7 @@ class Adoption:
     by: str
     """LPS that served the cluster from then on."""
     stage: From
-    """Global round that was open then, counted from 1, or evaluation."""
+    """Global round that was open at that time, counted from 1, or evaluation."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)

@@ -88,7 +88,7 @@ class Table(Generic[R]):
 
 @checked_dataclass(frozen=True, kw_only=True)
 class OfRound:
-    """Define the first columns of most tables: which round a row is about."""
+    """Define the first columns of most tables: the round that a row describes."""
 
     tier: Literal["before", "lps", "gps"]
     """`before`: the questions before training; `lps`: an LPS round; `gps`: a global round."""

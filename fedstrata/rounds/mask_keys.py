@@ -102,7 +102,7 @@ class KeyRing:
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """Return a child's key; None if the child has shown none with a certificate that is still valid."""
+        """Return a child's key; None without a key, or if the certificate for the key is no longer valid."""
         key = self._keys.get(child_id)
         if key is None:
             return None

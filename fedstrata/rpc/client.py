@@ -161,8 +161,9 @@ async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """Call like `call_until_answered`. In a pod, also wait while the parent still has the experiment from before an
-    upgrade.
+    """Call like `call_until_answered`.
+
+    In a pod, also wait while the parent still has the experiment of the time before an upgrade.
     """
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)

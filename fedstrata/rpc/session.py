@@ -22,7 +22,7 @@ class ParentStream:
     """
 
     def __init__(self, attend: Any) -> None:
-        """`attend` is the stub's Attend."""
+        """Set `attend`, the call `Attend` of the stub."""
         self._attend = attend
         self._connection: Callable[[], object] = getattr(attend, "connection", _the_only_one)
         self._began_on: object = None

@@ -125,7 +125,7 @@ class Turns:
             give_back()
 
     async def of(self, child_id: str, parts: AsyncIterator[Part]) -> AsyncGenerator[Part, None]:
-        """Yield a child's parts. A part is read and processed only while this child has the turn, as `one` says."""
+        """Yield a child's parts. A part is read and processed only while this child has its turn (`one`)."""
         while True:
             async with self.one(child_id):
                 try:

@@ -37,7 +37,7 @@ UPLOAD_WAIT = UploadWait()
 
 class Awaited:
     """Yield the parts of one upload, and limit how long the server waits for them. The time in which the server
-    processes a part, delays it for its link, or serves others does not count. Parts are not kept.
+    processes a part, delays it for its link, or serves others is not included. Parts are not kept.
     """
 
     def __init__(self, parts: AsyncIterator[Any], wait: UploadWait, sender: str = "") -> None:

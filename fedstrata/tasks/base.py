@@ -86,9 +86,9 @@ class Sum:
     name: str
     """Name of the sum."""
     least: float = 0.0
-    """Least that an example adds."""
+    """Smallest number that one example can add."""
     most: float = math.inf
-    """Most that an example adds."""
+    """Largest number that one example can add."""
     is_count: bool = False
     """Whether the sum is a whole number."""
 
@@ -108,9 +108,9 @@ class Task:
     metrics: tuple[Metric, ...] = ()
     """Metrics; the first is the headline, by which devices and runs are compared."""
     sums: tuple[Sum, ...] = ()
-    """Sums over examples beside the sum of losses."""
+    """Sums over examples, in addition to the sum of losses."""
     labelled: ClassVar[bool] = False
-    """Whether each example has one label, and the model gives one output a label. Some methods need that."""
+    """Whether each example has one label, and the model has one output per label, as some methods require."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

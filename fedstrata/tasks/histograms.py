@@ -32,7 +32,8 @@ def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
 def ranking(counts: Sequence[float]) -> float | None:
     """Return the share of pairs in which the positive example has the higher score; None if there are no pairs.
 
-    A pair in the same bin counts half. The result differs from the exact share by at most half the share of such pairs.
+    A pair in the same bin is counted as half a pair. The result differs from the exact share by at most half the share
+    of such pairs.
     """
     negatives, positives = np.asarray(counts, np.float64).reshape(2, -1)
     pairs = negatives.sum() * positives.sum()

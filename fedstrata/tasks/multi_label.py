@@ -20,12 +20,12 @@ class MultiLabel(Task):
     """Learn which of several labels an example has, by binary cross-entropy of each label.
 
     Targets are float32 of 0 and 1, shape (n, labels), and outputs are scores before the sigmoid, of the same shape. In
-    all metrics, each pair of example and label counts once.
+    all metrics, each pair of example and label is counted once.
     """
 
     class Options(TaskSettings):
         threshold: float = Field(default=0.5, gt=0, lt=1)
-        """Probability from which on a label is taken to be there."""
+        """Smallest probability with which a label is predicted."""
 
     metrics = (
         Metric(name="f1", title="F1", unit="percent", about="harmonic mean of precision and recall"),

@@ -43,8 +43,7 @@ class ExactSum:
         self._scratch = np.empty(min(PIECE, size), np.float64)
 
     def fold(self, start: int, values: Flat, num_examples: int) -> None:
-        """Add `num_examples` times `values` to the elements from `start` on. When the vector is complete, `count` its
-        examples.
+        """Add `num_examples` times `values` to the elements from `start` on. When the vector is complete, call `count`.
 
         Raises:
             PayloadError: a value is NaN, infinite or beyond `limit`. Nothing is added.

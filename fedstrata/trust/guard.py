@@ -141,8 +141,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
-        """Refuse a certificate that was valid when its connection began, and no longer is. Its holder may try again
-        with a newer one.
+        """Refuse a certificate that was valid when its connection began, and has expired since.
+
+        Its holder may try again with a newer certificate.
         """
         try:
             why = self._tls.newest().why_outdated(caller.chain, self._clock())

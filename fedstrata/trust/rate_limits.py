@@ -2,7 +2,7 @@
 devices or clusters.
 
 The certificate identifies the caller, not the connection. The limits are far above the needs of the protocol, so honest
-callers never reach them. Of a flood of calls, the messages are not even read.
+callers never reach them. In a flood of calls, the server does not even read the messages.
 """
 
 import asyncio

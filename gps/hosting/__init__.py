@@ -1,1 +1,1 @@
-"""The local parameter server (LPS) of each cluster, the reports of LPSs, and the adoption of clusters of an absent LPS."""
+"""The local parameter server (LPS) of each cluster, the reports of LPSs, and the adoption of clusters."""

@@ -88,7 +88,8 @@ class Reports:
         """Keep the report that comes with an LPS's aggregate or model. If the LPS gets no reply, it repeats the report.
 
         Raises:
-            UnknownChildError, PayloadError: the report has unknown names or impossible numbers. Nothing of it is kept.
+            UnknownChildError, PayloadError: the report has unknown names or impossible numbers. Nothing of the report
+                is kept.
         """
         self._check_said(header)
         is_current = self._serving.is_current(header.home_id, header.term)

@@ -60,7 +60,7 @@ class RoundTable:
         return {home_id for (home_id,) in self._file.rows("SELECT home_id FROM reports")}
 
     def set_link_bytes(self, source: str, counts: bytes) -> None:
-        """Keep the counts so far: of the GPS (source ""), or of an LPS for one of its clusters."""
+        """Keep the byte counts so far. The source is "" for the GPS, or an LPS with one of its clusters."""
         self._file.write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
 
     def link_bytes(self) -> dict[str, bytes]:

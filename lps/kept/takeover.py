@@ -40,7 +40,7 @@ class Takeover:
         return global_round * self._parts.rounds - 1 if self._is_exact else 0
 
     def may_be_needed(self) -> bool:
-        """Return whether the state may have to be searched. Only the names of files decide this."""
+        """Return whether the LPS may have to search for the state. Only the names of files decide this."""
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:

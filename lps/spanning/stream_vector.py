@@ -42,10 +42,10 @@ class StreamVector:
         self.weights = list(moved_by) or [0] * len(self.places)
 
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
-        """Return, by cluster, what the cluster's devices start with.
+        """Return, by cluster, the offer with which the cluster's devices start.
 
-        Without `of_all` this is the cluster's model. With `of_all` it is all streams, or the streams of the clusters
-        in `named`. `told` has further values for all offers.
+        Without `of_all` this is the cluster's model. With `of_all` it is all streams, or the streams of the clusters in
+        `named`. `told` has further values for all offers.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:

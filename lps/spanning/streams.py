@@ -174,8 +174,8 @@ class ReceivedStreams(Holding):
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
         """Return this LPS's part of every stream.
 
-        The report is saved first, because the GPS may close the round while this LPS is absent, and only this LPS has
-        the last row.
+        The report is saved first. The GPS may close the round while this LPS is absent, and only this LPS has the
+        report's last row.
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)

@@ -1,1 +1,1 @@
-"""Profiles: what a device sends about its data before training, with or without noise."""
+"""Profiles: the answers of a device about its data before training, with or without noise."""

@@ -24,7 +24,10 @@ class Pace:
 
     @property
     def per_example_ns(self) -> int:
-        """Nanoseconds per example: the median over the rounds, which other work of the machine changes least."""
+        """Nanoseconds per example.
+
+        It is the median over the rounds, because other work of the machine hardly changes a median.
+        """
         return round(median(self.seconds) * 1e9)
 
 

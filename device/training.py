@@ -1,4 +1,4 @@
-"""Local training: what a device does between the received model and its update.
+"""Local training: the work of a device between the received model and its update.
 
 The result depends only on the job, to the bit. The random order of batches depends on seed, device and round.
 Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same,

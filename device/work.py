@@ -136,7 +136,7 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold what a device has at the beginning of an LPS round. The defaults describe a device before training."""
+    """Hold the data of a device at the beginning of an LPS round. The defaults describe a device before training."""
 
     lps_round: int = -1
     global_round: int = 0

@@ -60,7 +60,7 @@ def run(
         quiet: Whether to show nothing while it runs.
 
     Raises:
-        FedstrataError: Something is wrong. The message is one line that says what to do.
+        FedstrataError: The run cannot start, or fails. The message is one line with advice.
         KeyboardInterrupt: The run was interrupted. Its processes have ended.
     """
     from emulator.runs.run import RunRequest, execute, make_display

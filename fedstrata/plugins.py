@@ -48,7 +48,7 @@ def describe(error: BaseException) -> str:
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return an error that says what a method's own code failed to do, with the line of the method's file."""
+    """Return an error about a failure of a method's own code, with the line of the method's file."""
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""

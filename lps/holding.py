@@ -93,7 +93,10 @@ class Offers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Upward:
-    """Hold what an LPS sends to the GPS in a global round. `read(start, stop)` returns a range of its elements."""
+    """Hold the update that an LPS sends to the GPS in a global round.
+
+    `read(start, stop)` returns a range of its elements.
+    """
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
@@ -122,7 +125,7 @@ class Holding(Protocol):
         time.
 
         Raises:
-            StateError: what remains is not enough to continue with the same results.
+            StateError: the remaining state is not enough to continue with the same results.
         """
 
     async def begin(self) -> tuple[int, pb.ReportHeader]:
@@ -145,7 +148,7 @@ class Holding(Protocol):
         """Apply the sums of an LPS round to the models. `report` already has the row of this round."""
 
     async def upward(self, report: pb.ReportHeader) -> Upward:
-        """Return what this LPS sends to the GPS at the end of a global round."""
+        """Return the update that this LPS sends to the GPS at the end of a global round."""
 
     async def take(self, received: ReceivedModel, report: pb.ReportHeader) -> None:
         """Apply the model with which the next global round starts."""

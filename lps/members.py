@@ -109,7 +109,7 @@ class Members:
         )
 
     def limits(self, task: Task) -> ChildLimits:
-        """Return the limits of what devices send: the largest norm of an update, and numbers of held-out examples."""
+        """Return the limits for devices' messages: the largest norm of an update, and numbers of held-out examples."""
         held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
         return ChildLimits(self._experiment.limits.max_update_norm, HeldOut(examples=held_out, task=task))
 

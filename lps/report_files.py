@@ -1,4 +1,4 @@
-"""Reports in sealed files: what a local parameter server (LPS) has not sent to the GPS yet, and its complete report."""
+"""Reports of a local parameter server (LPS) in sealed files: reports that the GPS lacks, and the complete report."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -21,7 +21,7 @@ class Rounds(Protocol):
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the open round, the devices that it waits for, and what they have to send."""
+        """Return the open round, the devices that it waits for, and the messages that they have to send."""
 
 
 @dataclass(frozen=True)

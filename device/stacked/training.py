@@ -159,7 +159,7 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that takes a number of devices, and makes the steps for so many first devices of a stack."""
+    """Return a function that makes the steps for the first devices of a stack, given their number."""
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)

@@ -13,7 +13,7 @@ HELM_S = 300
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """Do what a request says; return its result, or None."""
+    """Carry out a request; return its result, or None."""
     from helm_python import Chart, Config
 
     name = request["release"]

@@ -121,7 +121,7 @@ class InstalledRelease:
         """Wait until deleted objects of the release no longer exist: claims and, with `pods`, all pods.
 
         Raises:
-            AddressError: the time is up. The message names what is left.
+            AddressError: the time is up. The message names the remaining objects.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -171,7 +171,7 @@ class InstalledRelease:
 
 
 class GpsAccess:
-    """Find what is needed to call the GPS of an installed release: its pod, the operator's certificate and an
+    """Find the means to call the GPS of an installed release: its pod, the operator's certificate and an
     address.
     """
 

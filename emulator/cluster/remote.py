@@ -64,7 +64,7 @@ FIRST_STATUS_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest:
-    """Hold what the user asked of `fedstrata up`."""
+    """Hold the user's request to `fedstrata up`."""
 
     experiment: Experiment
     values: Sequence[Path] = ()
@@ -236,7 +236,7 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
     Raises:
         AccountError, CertificateError, HandshakeError: this account may not call the GPS, or has no certificate that
-            the GPS trusts. The message begins with `unknown`, which says what is therefore not known.
+            the GPS trusts. The message begins with the text `unknown`, which names the unknown state.
     """
     try:
         return status(release, Display(), once=True)
@@ -391,7 +391,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """Hold what `fedstrata down` found, deleted and kept."""
+    """Hold the objects that `fedstrata down` found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets

@@ -1,1 +1,1 @@
-"""The commands of `fedstrata`. They parse what the user typed, and call functions of other subpackages."""
+"""The commands of `fedstrata`. They parse the user's arguments, and call functions of other subpackages."""

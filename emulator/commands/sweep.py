@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Pods:
-    """Hold what the pods of a sweep on Kubernetes get."""
+    """Hold the options for the pods of a sweep on Kubernetes."""
 
     on: Annotated[
         Literal["kubernetes"] | None,

@@ -258,7 +258,7 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return what noise protects and with which ε, as text."""
+    """Return a text about the values that noise protects, and about ε."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 

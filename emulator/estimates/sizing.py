@@ -35,7 +35,7 @@ class PodMemory:
     device: int
 
     def of(self, devices: int) -> int:
-        """Return the bytes of so many devices in one pod."""
+        """Return the bytes that a pod with this many devices needs."""
         return self.process + devices * self.device
 
 

@@ -156,7 +156,7 @@ def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ())
     """Return the part of a sweep with these cells and seeds. Without `cells` it has all cells, and without `seeds` all
     seeds.
 
-    An entry of `cells` is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` stands for any text.
+    An entry of `cells` is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` matches any text.
 
     Raises:
         ExperimentError: no run has this cell or seed.

@@ -40,7 +40,7 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Hold what is wrong with a bundle's tables and records, and the replayed runs."""
+    """Hold the faults in a bundle's tables and records, and the replayed runs."""
 
     complete: int
     faults: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The description of what computed a result: versions of packages, the commit of a checkout, and the processor."""
+"""The machine and the code that computed a result: processor, commit of a checkout, versions of packages."""
 
 import platform
 import subprocess

@@ -21,7 +21,7 @@ MOST_CHARACTERS = 400
 
 
 def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Path) -> str:
-    """Write a model to a new file. Return a line that says what the file contains.
+    """Write a model to a new file. Return a line about the content of the file.
 
     Raises:
         OutputError: the file exists, or cannot be written.
@@ -74,7 +74,7 @@ def _onnx(trained: Trained) -> tuple[bytes, str]:
 
 
 def _traced(trained: Trained, examples: Examples) -> bytes:
-    """Return the graph of what the module computes for these examples. It works for any number of examples."""
+    """Return the graph of the computation for these examples. The graph works for any number of examples."""
     import torch
 
     more = {name: torch.tensor(array) for name, array in examples.more.items()}

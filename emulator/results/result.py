@@ -41,7 +41,7 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
 
 
 def print_timing(summary: Summary, console: Console) -> None:
-    """Print what a clock adds to a summary."""
+    """Print the lines that a clock adds to a summary."""
     if summary.virtual is not None:
         console.print(virtual_table(summary.virtual))
     if summary.real is not None:

@@ -46,7 +46,7 @@ class Trained:
         return {name: torch.tensor(array) for name, array in self.weights.items()}
 
     def predict(self, inputs: ArrayLike, more: Mapping[str, ArrayLike]) -> NDArray[np.float32]:
-        """Return the outputs in eval mode. Raises DataError for inputs that are not as in the run."""
+        """Return the outputs in eval mode. Raises DataError for inputs of another form than in the run."""
         given = {name: _as_in_data(array) for name, array in more.items()}
         examples = Examples(inputs=_as_in_data(inputs), more=given)
         wanted = dataset_info(self.experiment.data).input_shape

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """Hold what the user asked for: a new run of `experiment`, or, if this is None, the continuation of the run in
+    """Hold the request of the user: a new run of `experiment`, or, if this is None, the continuation of the run in
     `out`.
     """
 

@@ -1,6 +1,6 @@
 """Claims on the runs of a sweep, so that several processes can share its folder.
 
-A claim is a lock of the kernel on a file beside the run's folder. The lock ends with its process, however the process
+A claim is a lock of the kernel on a file next to the run's folder. The lock ends with its process, however the process
 ends. File systems of several machines keep such locks, too (NFS from version 4 on, CephFS, Lustre). The file has a line
 for each failure of the run.
 """

@@ -95,7 +95,7 @@ def figure_of(results: SweepResults) -> Columns:
 
 
 def _shown(results: SweepResults) -> list[str]:
-    """Return the names of what the figure shows: true tasks and their mean, or the mean over devices and the worst
+    """Return the names of the groups in the figure: true tasks and their mean, or the mean over devices and the worst
     device.
     """
     tasks = [name for name in results.measures if name not in results.of.results]

@@ -36,7 +36,7 @@ class Refusal:
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return a message with what is wrong, the values and what to do; "" if the experiment lacks one of the two
+        """Return a message with the fault, the values and advice; "" if the experiment lacks one of the two
         features.
         """
         one, other = (FEATURES[name] for name in self.when)

@@ -344,7 +344,9 @@ class Driver:
         self, global_round: int, first: int, begins: Mapping[str, int], sent: Mapping[str, Sequence[Sent]], *,
         is_asking: bool,
     ) -> dict[str, list[pb.RoundTimes]]:  # fmt: skip
-        """Return, by LPS, the times of consecutive LPS rounds. The first of them begin at the given times.
+        """Return, by LPS, the times of consecutive LPS rounds.
+
+        The first LPS round of each LPS begins at the given time.
 
         With `is_asking`, the first round asks devices, and all LPSs wait for the plan from the answers.
         """

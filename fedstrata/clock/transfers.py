@@ -275,7 +275,7 @@ class Transfers:
         self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return what the links have carried in a round, in the order of children. Delete the notes of this round and
+        """Return the transfers of a round on the links, in the order of children. Delete the notes of this round and
         of earlier rounds.
         """
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]

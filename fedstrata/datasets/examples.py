@@ -273,7 +273,7 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _described(examples: Examples) -> str:
-    """Return a description of what all examples of one data set have in common, besides the shape of their inputs."""
+    """Return the properties that all examples of one data set have in common, besides the shape of their inputs."""
     targets = "no targets" if examples.targets is None else f"targets of {_kind(examples.targets)}"
     more = [f"input {name} of {_kind(array)}" for name, array in sorted(examples.more.items())]
     columns = [f"column {name}" for name in sorted(examples.columns)]

@@ -17,7 +17,7 @@ class RadioSettings(Settings):
     """Hold the energy of a radio: `up` and `down` per bit, and `base` per second of a transfer."""
 
     up: PerBit
-    """Energy per bit sent; mJ/Mbit are the mW per Mbit/s of papers."""
+    """Energy per bit sent; 1 mJ/Mbit is the same as 1 mW per Mbit/s, the unit of papers."""
     down: PerBit
     """Energy per bit received."""
     base: Power

@@ -72,7 +72,7 @@ class PauseFault(Settings):
     process: str = Field(pattern=PROCESS)
     """Process: `gps`, `lps-0` and so on, or a device's id for the process that hosts the device."""
     for_s: PositiveFloat
-    """Seconds that the process stands still."""
+    """Seconds for which the process is stopped."""
     at: OpenMoment
     """Moment of the fault: `phase` or `global_round`."""
 

@@ -1,4 +1,4 @@
-"""Turn a validation error of pydantic into one line: key, value, what is allowed, and the nearest valid name."""
+"""Turn a validation error of pydantic into one line: key, value, allowed values, and the nearest valid name."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[
 
 
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
-    """Return the first error as `key: what is wrong`, with the value and what is allowed.
+    """Return the first error as `key: fault`, with the value and the allowed values.
 
     `unknown` returns the message for an unknown key. `section` is the key of the checked section, "" for a whole file.
     """
@@ -161,8 +161,8 @@ def _discriminator(chosen: Chosen) -> str:
 def _near(key: str, known: Sequence[str]) -> str:
     """Return a hint with up to three keys: those that are nearest to the unknown key.
 
-    A near key has the same last part or a synonym of it. If there is none, a near key resembles the unknown key and is
-    in the same section.
+    A near key has the same last part, or a synonym of this part. Without such a key, a near key resembles the unknown
+    key and is in the same section.
     """
     section, _, _ = key.rpartition(".")
     last = key.rpartition(".")[2]

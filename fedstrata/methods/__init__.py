@@ -1,4 +1,4 @@
-"""Methods, one per module. `base` and `work` define what a method is, and `registry` maps names to methods.
+"""Methods, one per module. `base` and `work` define the interface of methods, and `registry` maps names to methods.
 
 `clusters`, `sketch`, `row_groups`, `two_stages` and `gradients` are tools that several methods use.
 """

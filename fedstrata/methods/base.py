@@ -1,8 +1,8 @@
-"""The contract between methods and tiers. A method is one file: a subclass of `Method` that says what is new.
+"""The contract between methods and tiers. A method is one file: a subclass of `Method` that overrides the defaults.
 
-The tiers carry out four things and know no method by name: a device **answers questions**, the GPS makes **plans** from
-the answers, a device does its **local work**, and what leaves it is summed up stream by stream. Every part has a
-default, and the defaults together are FedAvg. The class below is a whole method. It averages all layers over all
+The tiers do four kinds of work and know no method by name: a device **answers questions**, the GPS makes **plans** from
+the answers, a device does its **local work**, and servers add up the devices' results stream by stream. Every part has
+a default, and the defaults together are FedAvg. The class below is a whole method. It averages all layers over all
 devices, and pulls the weights of devices with little data more strongly towards the received weights:
 
 >>> class Careful(Method):
@@ -261,14 +261,12 @@ class Facts:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the model. A question uses it if its arrays are as large as some tensors."""
+        """Layout of the model, for questions with arrays as large as some tensors."""
         return self.model.layout
 
     @property
     def trainable(self) -> Layout:
-        """Layout of the model's tensors with a gradient. A question uses it if its arrays are as large as some
-        of them.
-        """
+        """Layout of the tensors with a gradient, for questions with arrays as large as some of these tensors."""
         return self.model.trainable
 
 
@@ -278,10 +276,10 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 class Method:
     """Define a method. This class itself is FedAvg with one cluster (McMahan et al. 2017).
 
-    A subclass overrides only what differs. `plan`, `sponsors` and `place` run at the GPS without torch. All other
-    functions run on a device. A method stores nothing between calls: plans and the personal state of devices hold what
-    a method must remember. A subclass that overrides `plan` must also override `place`; otherwise it cannot place late
-    devices.
+    A subclass overrides only the functions that differ. `plan`, `sponsors` and `place` run at the GPS without torch.
+    All other functions run on a device. A method stores nothing between calls: plans and the personal state of devices
+    hold everything that it must remember. A subclass that overrides `plan` must also override `place`; otherwise it
+    cannot place late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
@@ -350,13 +348,14 @@ class Method:
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the device's answer. `heard` has what `hear` returned for the answers of other devices, by device
-        index.
+        """Return the device's answer. `heard` has, by device index, the results of `hear` for the answers of other
+        devices.
+
         """
         raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Return what this device keeps of another device's relayed answer."""
+        """Return the part of another device's relayed answer that this device keeps."""
         raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:

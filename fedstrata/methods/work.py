@@ -79,7 +79,7 @@ class Outcome:
     @classmethod
     def of_received(cls, trained: Trained, *, used: Measurement | None, personal: Arrays | None = None) -> "Outcome":
         """Return the outcome of a training of the received model, if the device uses another model. `used` measures
-        that model, and `personal` has what the device keeps.
+        that model, and `personal` has the state that the device keeps.
         """
         return replace(cls.of(trained), measured=used, measured_received=trained.measured, personal=personal or {})
 

@@ -1,4 +1,7 @@
-"""The report of noise, for the record and `fedstrata check`: ε and δ, what they cover, and what they do not cover."""
+"""The report of noise, for the record and `fedstrata check`:
+
+ε and δ, and the values that they cover or do not cover.
+"""
 
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of

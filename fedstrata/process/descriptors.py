@@ -1,4 +1,4 @@
-"""The limit on a process's open files and connections, and what the process does at this limit."""
+"""The limit on a process's open files and connections, and the behaviour of the process at this limit."""
 
 import errno
 import resource

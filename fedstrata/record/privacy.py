@@ -26,7 +26,7 @@ class NoisedUpdates:
     delta: Amount
     """δ of every ε here."""
     noise_multiplier: Amount
-    """Standard deviation of the noise on what is covered, divided by `clip`."""
+    """Standard deviation of the noise on the covered values (see `covers`), divided by `clip`."""
     noise_deviation: Amount
     """Standard deviation of the noise that one device adds to each weight."""
     releases: NonNegativeInt

@@ -60,8 +60,8 @@ class ChildCalls:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the number of the open round (-1 for none), the children that it waits for, and what these children
-        still have to send.
+        """Return the number of the open round (-1 for none), the children that it waits for, and the messages that
+        these children still have to send.
         """
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 

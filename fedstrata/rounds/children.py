@@ -1,4 +1,4 @@
-"""The children of a round: the state of each, whether enough are left, and what they report besides tensors."""
+"""The children of a round: the state of each, whether enough are left, and their reports besides tensors."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class Child:
         self.has_switched = True
 
     def begin_anew(self) -> None:
-        """Forget what the child has sent in this round."""
+        """Forget the messages that the child has sent in this round."""
         self.offset, self.squares, self.upload, self.began = 0, 0.0, None, None
 
 
@@ -80,14 +80,14 @@ class RoundResult:
 
 @dataclass
 class Notes:
-    """Keep what children report besides tensors."""
+    """Keep the reports of children besides tensors."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
     uploaded: dict[str, Exchanged] = field(default_factory=dict)
 
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
-        """Keep what an accepted update reported.
+        """Keep the reports in an accepted update.
 
         The number of examples of an update with one part is its checked weight. An update with several parts states the
         number.

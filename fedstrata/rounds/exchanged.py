@@ -31,7 +31,7 @@ class ParentCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedModel:
-    """Hold a received model, shape (layout.size,), read-only, and what its header asks of the child."""
+    """Hold a received model, shape (layout.size,), read-only, and the requests to the child in its header."""
 
     round: int
     global_round: int
@@ -87,7 +87,7 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
 class Masker(Protocol):
-    """Define what the child's calls need to mask its updates."""
+    """Define the functions by which a child's calls mask its updates."""
 
     digest: bytes  # of the roster that it knows; empty for none
 

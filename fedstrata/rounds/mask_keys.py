@@ -228,7 +228,7 @@ class OpenUpdates:
             )
 
     def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round cannot have so many children."""
+        """Raise RunStoppedError if a round cannot have this many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
         """Return the optional parts (stages) of a round. The children's weights in the sum, which are numbers of

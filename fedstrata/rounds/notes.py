@@ -41,7 +41,7 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
     With `has_work`, refuse an update without work for a timeline. Otherwise refuse an update with such work.
 
     Raises:
-        PayloadError: the message says what was wrong.
+        PayloadError: the message names the fault.
     """
     said = f"training has diverged: {header.child_id} reports a training loss of"
     checked_number(header.train_loss, -LARGEST_LOSS, LARGEST_LOSS, said)
@@ -156,7 +156,7 @@ def _parts(flow: pb.Flow) -> tuple[int, ...]:
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
-    """Refuse impossible counts of bytes. Raises PayloadError with the first of them."""
+    """Refuse impossible counts of bytes. Raises PayloadError, which names the first impossible count."""
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")

@@ -25,7 +25,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """Hold what all rounds of one parent have in common."""
+    """Hold the settings that all rounds of one parent have in common."""
 
     run_id: str
     layout: Layout
@@ -98,8 +98,9 @@ class Stage:
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the children that this part of the round waits for, and what they must send; None if it waits for
-        none.
+        """Return the children that this part of the round waits for, and the messages that they must send; None if it
+        waits for no child.
+
         """
         return None
 
@@ -249,7 +250,7 @@ class OpenRound:
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], str]:
-        """Return the children that the round waits for, and what they have to send."""
+        """Return the children that the round waits for, and the messages that they have to send."""
         said = (stage.lacking() for stage in self.stages)
         return next((each for each in said if each is not None), (self.intake.missing, "its update"))
 

@@ -38,7 +38,7 @@ class Uploads:
         self._turns = turns
 
     def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return what a header announces. Raises PayloadError for an update in a form that this parent does not
+        """Return the announcement in a header. Raises PayloadError for an update in a form that this parent does not
         accept.
         """
         announced = self.check_payload(opened, header)
@@ -46,8 +46,8 @@ class Uploads:
         return announced
 
     def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return what a payload's header announces. A late payload is also checked, because `Attend` must still read
-        it. Raises PayloadError.
+        """Return the announcement in a payload's header. A late payload is also checked, because `Attend` must still
+        read it. Raises PayloadError.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)

@@ -108,7 +108,7 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
 
 
 class CountingChannel:
-    """Count what generated stubs send and receive on a grpc.aio channel, as the child of a link."""
+    """Count the bytes that generated stubs send and receive on a grpc.aio channel, as the child of a link."""
 
     def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
         self._channel = channel

@@ -123,7 +123,8 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
     """Return a handler of a stream that keeps no copy of parts. For an upload, it limits the total time of waiting for
-    parts to what `uploads` allows.
+    parts to the time in `uploads`.
+
     """
     if isasyncgenfunction(behaviour):
 

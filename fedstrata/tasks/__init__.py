@@ -1,5 +1,5 @@
-"""Tasks: the loss that devices minimise, and the metrics of their models. `base` defines what a task is, and `registry`
-maps names to tasks.
+"""Tasks: the loss that devices minimise, and the metrics of their models. `base` defines the interface of tasks, and
+`registry` maps names to tasks.
 """
 
 from fedstrata.tasks.base import Metric, Sum, Task, TaskSettings, measured

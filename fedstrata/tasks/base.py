@@ -101,7 +101,7 @@ class Sum:
 
 
 class Task:
-    """Define a task. A subclass overrides what differs. Its only state is its options."""
+    """Define a task. A subclass overrides the functions that differ. The only state of a task is its options."""
 
     Options: ClassVar[type[TaskSettings]] = TaskSettings
     """The task's options, a subclass of `TaskSettings`. pydantic checks them."""

@@ -15,7 +15,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold what a message says about its sender: its id, and the cluster for which it speaks, if any."""
+    """Hold the statements of a message about its sender: its id, and the cluster for which it speaks, if any."""
 
     id: str | None  # None where a message of its kind does not say
     home_id: str | None = None

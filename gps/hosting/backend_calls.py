@@ -32,7 +32,7 @@ class BackendCalls:
         self._soon(self._backend.label_pods(self._serving.pods()))
 
     def show(self, standing: Standing) -> None:
-        """Show the operator how the run stands, if this has changed."""
+        """Show the operator the state of the run, if it has changed."""
         if standing != self._shown:
             self._shown = standing
             self._soon(self._backend.show(standing))

@@ -30,7 +30,7 @@ class Backend:
         """Give each pod a label with the LPSs of its devices. `lps_ids` has these LPSs by the name of the pod."""
 
     async def show(self, standing: Standing) -> None:
-        """Show the operator how the run stands."""
+        """Show the operator the state of the run."""
 
     async def record_event(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an Event for the operator."""

@@ -196,7 +196,7 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return what a person can do, or what is missing, while calls of the kind `what` are refused."""
+        """Return advice for a person, or the missing right, while calls of the kind `what` are refused."""
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",

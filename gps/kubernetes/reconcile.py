@@ -78,7 +78,7 @@ class Reconciler(Backend):
             self._want("label", partial(self._label, dict(lps_ids)))
 
     async def show(self, standing: Standing) -> None:
-        """Let the run's Job say how the run stands."""
+        """Show the state of the run on the run's Job."""
         if self.job:
             self._want("show", partial(self._api.show, standing), rest_s=self._pauses.shown_s)
 

@@ -83,7 +83,7 @@ class Keeper:
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """Return what LPSs receive: the vector and, if clusters span LPSs, what the plan says about its streams."""
+        """Return the offer to LPSs: the vector and, if clusters span LPSs, the plan's statements about the streams."""
         if not self._kept.spans:
             return Offer(model)
         plan = self._plans.before(global_round)

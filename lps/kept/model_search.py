@@ -41,14 +41,14 @@ class Held:
 
 
 class Said(NamedTuple):
-    """Hold what a device says about its model: the LPS round, and the SHA-256 of the payload."""
+    """Hold the statement of a device about its model: the LPS round, and the SHA-256 of the payload."""
 
     lps_round: int
     sha256: str
 
 
 class Votes:
-    """Hold what devices say about their models, and choose the device from which the model is read."""
+    """Hold the statements of devices about their models, and choose the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
         """Set `rounds`: the LPS rounds from which, according to the GPS, devices may still have a model. Models of
@@ -214,8 +214,8 @@ class ModelSearch:
                 self._leave(device_id)
 
     async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Note what a device says about its model. If this is the most frequent answer and the device is chosen, read
-        the model.
+        """Note the statement of a device about its model. If this is the most frequent answer and the device is chosen,
+        read the model.
         """
         who, held_round = header.device_id, self._votes.held[header.device_id]
         if header.round != held_round:

@@ -70,7 +70,7 @@ class Takeover:
         model.
 
         Raises:
-            StateError: what remains is not enough to continue with the same results.
+            StateError: the remaining state is not enough to continue with the same results.
         """
         self._check_possible()
         held = await search.model()

@@ -30,8 +30,8 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """Return the page's data from a record: the same document as the GPS has at the end of the run, and what a clock
-    adds.
+    """Return the page's data from a record: the same document as the GPS has at the end of the run, and the additions
+    of a clock.
     """
     relevance, waits = record.relevance, record.waits
     return {

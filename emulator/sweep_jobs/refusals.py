@@ -26,7 +26,8 @@ def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
     """Check that pods can do all runs.
 
     Raises:
-        ExperimentError: a run needs files of this machine or more memory, or the files are too large to send.
+        ExperimentError: a run needs files that only this machine has, or more memory than a pod has. Or the files are
+            too large to send.
         FedstrataError: a run's experiment does not fit its data. The message has the cell and seed.
     """
     size = sum(len(text.encode()) for text in files.values())

@@ -40,8 +40,9 @@ class UpdateLayouts:
             self._since.append((lps_round, accepted))
 
     def of(self, lps_round: int) -> Acceptance:
-        """Return the required form of updates in an LPS round. Rounds before the first known one have the form of the
-        first known one.
+        """Return the required form of updates in an LPS round.
+
+        A round before the first known round has the form of the first known round.
 
         Raises:
             NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.

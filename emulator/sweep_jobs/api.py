@@ -135,7 +135,7 @@ class SweepApi:
         return _state_of(job, pods, self._refusals(job) if is_bare else tuple(unscheduled(own)))
 
     def _refusals(self, job: Any) -> tuple[str, ...]:
-        """Return why Kubernetes makes no pods for a Job, such as a quota.
+        """Return the reasons for which Kubernetes makes no pods for a Job, such as a quota.
 
         The result is empty if this account may not list Events.
         """

@@ -63,7 +63,7 @@ class LpsClock:
         return 0
 
     async def plan_came(self, global_round: int) -> None:
-        """Wait until the message that the plan is made has arrived over this LPS's link."""
+        """Wait until this LPS's link has carried the message about the new plan."""
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
         """Let the devices that have answered continue. `planned_ns` is the time at which the GPS made the plan of the

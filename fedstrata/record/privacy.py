@@ -22,7 +22,7 @@ class NoisedUpdates:
     clip: Amount
     """Largest norm of an update. A longer update is scaled down to this norm."""
     epsilon: Amount
-    """ε that the experiment asks for, of the whole run."""
+    """ε of the whole run that the experiment asks for."""
     delta: Amount
     """δ of every ε here."""
     noise_multiplier: Amount

@@ -56,7 +56,7 @@ class Sending:
     def parts(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> Generator[pb.UpdatePart | bytes, None, None]:
-        """Yield the messages of an upload, with the header of `header`."""
+        """Yield the messages of an upload. The first message contains the header from `header`."""
         header = self.header(update, offset, then_fetch=then_fetch)
         if update.unfit:
             yield pb.UpdatePart(header=header)

@@ -1,4 +1,4 @@
-"""The vector of all streams at an LPS: the devices' parts of it, its changes, and its update for the GPS."""
+"""The vector of all streams at an LPS: the parts for devices, the changes, and the update for the GPS."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

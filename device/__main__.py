@@ -96,7 +96,10 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
 
 
 async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
-    """Run all devices of the process. If a parent refuses one device, the others continue. Return the exit code."""
+    """Run all devices of the process.
+
+    If a parent refuses one device, the other devices continue. Return the exit code.
+    """
 
     async def one(index: int) -> RunStoppedError | None:
         agent = DeviceAgent(host, index)

@@ -177,7 +177,7 @@ class KeptInMemory:
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 
     def mark_born(self) -> None:
-        """Do nothing, because a new process has no access to this one's states."""
+        """Do nothing, because a new process has no access to the states of this process."""
 
     def was_born(self) -> bool:
         """Return False, because no state of this device survives its process."""

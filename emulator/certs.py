@@ -173,7 +173,7 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
-    """Replace the authority, and let all holders trust the new one. Yield each holder."""
+    """Replace the authority, and let all holders trust the new authority. Yield each holder."""
     keeper.keep(authority)
     for place, one in holders:
         place.give(one.place, {CA: authority.trusted()})

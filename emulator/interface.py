@@ -75,7 +75,7 @@ def run(
 
 
 def load(folder: str | PathLike[str]) -> "Record":
-    """Open the record in a folder. Raises DataError if the folder has no record or a damaged one."""
+    """Open the record in a folder. Raises DataError if the folder has no record, or a damaged record."""
     return _record_of(load_record(Path(folder)))
 
 

@@ -205,8 +205,8 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """Return the global round from which a late device takes part: a newcomer's configured round, or the next one
-        if that has begun.
+        """Return the global round from which a late device takes part: a newcomer's configured round, or the next round
+        if this round has begun.
         """
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1

@@ -124,8 +124,9 @@ class Clusters:
                 self.are_known.set()
 
     def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
-        """Stop clusters that left this LPS or that must begin again, update the members of the others, and begin new
-        clusters.
+        """Stop clusters that left this LPS or that must begin again, update the members of the remaining clusters, and
+        begin new clusters.
+
         """
         given = {cluster.home_id: cluster for cluster in clusters}
         for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:

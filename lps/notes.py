@@ -136,7 +136,8 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
     """Return the rows with complete evaluations, and the other rows. Rows from `before_round` on are always among the
-    others.
+    other rows.
+
     """
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]

@@ -68,7 +68,7 @@ class Masks:
         return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
 
     def _renew_key(self) -> None:
-        """Make a key for the next global round. The old key is deleted when a roster has the new one."""
+        """Make a key for the next global round. The old key is deleted when a roster has the new key."""
         secret = X25519PrivateKey.generate()
         self._secrets[secret.public_key().public_bytes_raw()] = secret
 

@@ -60,8 +60,9 @@ class ReleaseCertificates:
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
     def holders(self) -> list[Issued]:
-        """Return the certificates of the release's pods. Raises CertificateError without any, or for a damaged
-        one.
+        """Return the certificates of the release's pods. Raises CertificateError without certificates, or for a damaged
+        certificate.
+
         """
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
         found = [self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)]

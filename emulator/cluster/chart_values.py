@@ -16,10 +16,10 @@ CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of files and of KEY=VALUE texts. Later values replace earlier ones.
+    """Return the values of files and of KEY=VALUE texts. Later values replace earlier values.
 
     Raises:
-        ExperimentError: one of them cannot be read, or has an invalid form.
+        ExperimentError: a file or text cannot be read, or has an invalid form.
     """
     defaults = load_values(chart / "values.yaml") if overrides else {}
     return merge_values([*map(load_values, files), *(value_of(text, defaults) for text in overrides)])
@@ -134,7 +134,7 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def merge_values(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return several values files merged into one, as Helm merges them. Later files replace values of earlier ones."""
+    """Return several values files merged into one, as Helm merges them. Later files replace values of earlier files."""
     merged: dict[str, Any] = {}
     for document in documents:
         for key, value in document.items():

@@ -278,7 +278,7 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
     """Refuse if the GPS reports that this run has not failed. Without a running GPS that answers, do nothing.
 
-    LPSs and devices of a repeated run do not use the state of the earlier one.
+    LPSs and devices of a repeated run do not use the state of the earlier run.
 
     Raises:
         ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be

@@ -158,7 +158,7 @@ def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a text with a few names, and the number of the others."""
+    """Return a text with a few names, and the number of the other names."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -147,8 +147,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return how many LPS rounds to calculate. If the first LPS round of a global round differs from the others, these
-    are the LPS rounds of whole global rounds.
+    """Return how many LPS rounds to calculate. If the first LPS round of a global round differs from its other LPS
+    rounds, these are the LPS rounds of whole global rounds.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)

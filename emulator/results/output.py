@@ -1,4 +1,4 @@
-"""The folder to which a run writes: a new one, or the folder of a run that continues."""
+"""The folder to which a run writes: a new folder, or the folder of a run that continues."""
 
 import os
 from collections.abc import Iterator

@@ -156,7 +156,7 @@ class SweepApi:
     # --- the reader ---------------------------------------------------------------------------
 
     def has_reader(self, objects: SweepObjects, job_uid: str) -> bool:
-        """Return whether the pod that reads the results is ready. If it is missing or has ended, make a new one.
+        """Return whether the pod that reads the results is ready. If it is missing or has ended, make a new pod.
 
         Raises:
             RunStoppedError: the pod cannot run. The message gives the reason.

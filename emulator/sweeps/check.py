@@ -17,7 +17,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
     """Check the data, partition, model and deadlines of every run.
 
     Raises:
-        FedstrataError: a run is refused. The message has the cell and seed of the first one.
+        FedstrataError: a run is refused. The message has the cell and seed of the first refused run.
     """
     datasets: dict[DataSettings, Dataset] = {}
     tried: set[Place] = set()

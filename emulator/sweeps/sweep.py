@@ -163,7 +163,7 @@ class _Work:
         return end
 
     async def _end_of(self, run: SweepRun, claim: Claim) -> RunEnd:
-        """Do a run up to its record and report. A failed run does not affect the others."""
+        """Do a run up to its record and report. A failed run does not affect other runs."""
         folder, began = self._out / run.path, time.monotonic()
         self._pace.began(run)
         try:

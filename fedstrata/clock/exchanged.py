@@ -44,7 +44,7 @@ class Exchanged:
 
     @classmethod
     def of_flow(cls, flow: pb.Flow) -> Self:
-        """Return the bytes of an answer, as the record of its transfer (`pb.Flow`) has them."""
+        """Return the bytes of an answer, read from the record of its transfer (`pb.Flow`)."""
         said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
         return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
 

@@ -183,7 +183,7 @@ class Transfers:
     ) -> Iterator[Transfer]:  # fmt: skip
         """Hold a transfer of this size in a round while the block lasts. The first `before` bytes are a header.
 
-        A child's link carries one transfer at a time per direction: a new transfer ends the old one and frees the
+        A child's link carries one transfer at a time per direction: a new transfer ends the old transfer and frees the
         shared links. `model` is the number of the round's model if the transfer is the whole model, which may be
         broadcast. `is_answer` says that the transfer answers a question in the round.
 

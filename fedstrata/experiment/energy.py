@@ -68,7 +68,7 @@ class EnergySettings(Settings):
     profiles: Mapping[str, Power] | None = None
     """Power while computing by profile of `compute`, such as `{pi3: 4W}`; `i5-7400t`, `pi5` and `pi4` are known."""
     overrides: tuple[EnergyOverride, ...] = ()
-    """Devices that differ from the others."""
+    """Devices with another radio or power than the other devices."""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -87,7 +87,7 @@ class Experiment(Settings):
     privacy: PrivacySettings | None = None
     """Noise on the values that leave devices, for differential privacy."""
     newcomers: NewcomerSettings | None = None
-    """Devices that join after the others have been grouped."""
+    """Devices that join after the other devices have been grouped."""
     faults: tuple[Fault, ...] = ()
     """Failures that are caused on purpose; they are no part of the run's id."""
 

@@ -74,7 +74,7 @@ class TaskPartition(SplitPartition):
     """Devices take most examples from their own task and a minority from the other tasks."""
 
     kind: Literal["tasks"] = "tasks"
-    """`tasks`: each device takes most examples from its own task and a minority from the others."""
+    """`tasks`: each device takes most examples from its own task and a minority from other tasks."""
     tasks: tuple[Task, ...] = Field(min_length=1)
     """The tasks."""
     by: str | None = None

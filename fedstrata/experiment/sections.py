@@ -515,7 +515,7 @@ class TierDeadline(Settings):
 
 
 class Bounds(Settings):
-    """The largest values that a device may state. A device that states a larger one is excluded from the run."""
+    """The largest values that a device may state. A device that states a larger value is excluded from the run."""
 
     max_examples: int | None = Field(default=None, ge=1)
     """Largest number of training examples. Without this key, the number of the largest device in the partition."""

@@ -60,7 +60,7 @@ class Adaptive(Method):
         compare: Literal["updates", "weights"] = "updates"
         """Devices are compared by their updates, or by their weights as in the paper."""
         layers: Literal["last", "dense", "all"] = "last"
-        """Layers that are compared: the last one, all dense ones as in the paper, or all."""
+        """Layers that are compared: the last layer, all dense layers as in the paper, or all layers."""
         threshold: float | None = Field(default=None, ge=-1, le=1)
         """Mean cosine above which clusters are joined, in place of `clusters`; 0.9 in the paper."""
         measure: Literal["mixed", "own"] = "mixed"

@@ -76,7 +76,7 @@ class Channel:
     whole values instead.
 
     The tensors are the model's, or **tables**: float32 tensors of the method itself, with their own names, that begin
-    at 0. A device finds tables in `Work.tables` and returns the next ones in `Outcome.tables`.
+    at 0. A device finds tables in `Work.tables` and returns the next tables in `Outcome.tables`.
     """
 
     name: str

@@ -131,6 +131,6 @@ def distances_of(vectors: Sequence[NDArray[Any]]) -> Matrix:
 
 
 def distances_from(one: NDArray[Any], others: NDArray[Any]) -> Matrix:
-    """Return the Euclidean distances from a vector (d,) to N others (N, d), in float64, shape (N,)."""
+    """Return the Euclidean distances from a vector (d,) to N vectors (N, d), in float64, shape (N,)."""
     distances: Matrix = np.linalg.norm(others.astype(np.float64) - one.astype(np.float64), axis=1)
     return distances

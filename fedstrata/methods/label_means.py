@@ -76,7 +76,7 @@ class LabelMeans(Method):
         `without_heads`: only shared layers, in each cluster.
         """
         landmarks: int = Field(default=512, ge=2)
-        """Number of devices that are clustered, drawn by the seed; the others join them."""
+        """Number of devices that are clustered, drawn by the seed; the other devices join their clusters."""
 
     noises_profiles = True
 
@@ -140,8 +140,8 @@ class LabelMeans(Method):
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage in the clearest view. If there are many devices, some are drawn and
-        clustered, and the others join the most similar group.
+        """Return the clusters by average linkage in the clearest view. If there are many devices, some devices are
+        drawn and clustered, and the other devices join the most similar group.
         """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]

@@ -1,8 +1,8 @@
 """One-shot eigen-relevance clustering for multi-task hierarchical federated learning.
 
-Source: Ali & Arafa, Algorithm 2. Devices send eigenvectors once, and each device computes how relevant the others'
-eigenvectors are for its own data. The GPS clusters 1 − R agglomeratively with average linkage. Without a given number
-of clusters, the dendrogram decides it.
+Source: Ali & Arafa, Algorithm 2. Devices send eigenvectors once, and each device computes how relevant the eigenvectors
+of other devices are for its own data. The GPS clusters 1 − R agglomeratively with average linkage. Without a given
+number of clusters, the dendrogram decides it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,8 +125,9 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless eigenvectors have length one, or unless a row has a number in [0, 1] for every
+        """Raise PayloadError for eigenvectors of another length than one, or for a row without a number in [0, 1] per
         relayed device.
+
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])

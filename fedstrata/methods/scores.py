@@ -65,7 +65,7 @@ class Scores(Method):
         beta: Literal["accuracy", "equal"] = "accuracy"
         """Weight β of a label that several devices have: the accuracy of the device's scores, or equal."""
         distil_epochs: int = Field(default=1, ge=0)
-        """Epochs in which a device learns from the table before its own data; 0 learns nothing from others."""
+        """Epochs in which a device learns from the table before its own data; 0 learns nothing from other devices."""
         measure: Literal["model", "table"] = "model"
         """The object that accuracy measures: the model, or the table, which holds public examples only."""
         examples_a_label: int | None = Field(default=None, ge=1)

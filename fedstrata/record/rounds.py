@@ -46,8 +46,11 @@ class RoundRow:
 
     @property
     def key(self) -> tuple[int, str]:
-        """Return the key of a row: the LPS round and the cluster. A later row with the same key replaces an earlier
-        one.
+        """Return the key of a row: the LPS round and the cluster.
+
+        A later row with the same key replaces an earlier row.
+
+
         """
         return self.lps_round, self.lps_id
 

@@ -176,7 +176,7 @@ class Summary:
     moves: tuple[Moved, ...]
     """Devices that the schedule moved to another LPS."""
     lost_state: tuple[str, ...]
-    """Devices that came back without their kept state, and began with a new one."""
+    """Devices that came back without their kept state, and began with a new state."""
     personal_sha256: dict[str, str]
     """By device, the digest of its kept state at the end: layers that never leave it, and a model of its own."""
     model_sha256: dict[str, str]

@@ -1,5 +1,6 @@
-"""waits.csv: the four parts of each round for each child, with either clock. They show which child the others waited
-for.
+"""waits.csv: the four parts of each round for each child, with either clock.
+
+They show which child the other children waited for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

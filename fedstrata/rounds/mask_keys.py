@@ -55,8 +55,8 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 @dataclass(frozen=True)
 class EnoughToMask(Enough):
-    """Require enough devices to hide each other's updates. If one of them leaves, the sum is emptied because the
-    others' masks do not cancel.
+    """Require enough devices to hide each other's updates. If a device leaves, the sum is emptied because the masks of
+    the other devices do not cancel.
     """
 
     min_devices: int

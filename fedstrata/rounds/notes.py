@@ -78,7 +78,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
     measure.
 
     Raises:
-        PayloadError: a number is impossible. The message names the first one.
+        PayloadError: a number is impossible. The message names the first impossible number.
     """
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:

@@ -183,7 +183,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer is refused now because of its certificate, but may return with a new one."""
+        """Return whether a peer is refused now because of its certificate, but may return with a new certificate."""
         return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:

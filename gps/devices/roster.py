@@ -162,7 +162,7 @@ class Roster:
         return device
 
     def _note_pod(self, device: Device, pod_name: str) -> None:
-        """Keep the name of the pod in which a device runs now. The pod may be a new one."""
+        """Keep the name of the pod in which a device runs now. The pod may be a new pod."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
             self._journal.devices.enroll(device)

@@ -17,7 +17,7 @@ class Standing:
 class Backend:
     """Define a system that can start LPSs for the GPS. Every call returns at once, and no call may end the run.
 
-    A later call about the same thing replaces an earlier one. This class is for one machine and does nothing: the
+    A later call about the same object replaces an earlier call. This class is for one machine and does nothing: the
     program that started the GPS also starts the LPSs that the GPS's status names, and ends all processes.
     """
 

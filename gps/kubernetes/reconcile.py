@@ -47,7 +47,7 @@ class _Wish:
     changes: Changes = field(default_factory=Changes)
 
     def want(self, attempt: Callable[[], None]) -> None:
-        """Set the state that is now wanted, in place of the earlier one."""
+        """Set the state that is now wanted, in place of the earlier state."""
         self.attempt, self.is_new = attempt, True
         self.changes.tell()
 

@@ -156,7 +156,7 @@ class ModelSearch:
         self._changes.tell()
 
     async def _hear_devices(self) -> None:
-        """Wait for the first device without a limit, and then for the others; with deadlines, for a limited time."""
+        """Wait for the first device without a limit, and for the other devices; with deadlines, for a limited time."""
         await self._changes.wait_until(lambda: bool(self._votes.held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
         await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)

@@ -106,7 +106,7 @@ class ClusterState:
         return self.open(lps_round)
 
     def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
-        """Write the start of an LPS round. At the start of a global round, flush all files and remove old ones."""
+        """Write the start of an LPS round. At the start of a global round, flush all files and remove old files."""
         is_base = lps_round == self._base_round(lps_round)
         self.write(lps_round, pieces, report, durable=is_base, digest=digest)
         if is_base:

@@ -100,7 +100,7 @@ class DeviceAgent:
         who = (len(data.train), len(data.test), self._host.pod_name)
         enrolled = await link.enroll(*who)
         if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
-            self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins anew")
+            self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins again")
             await link.enroll(*who, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
         await self._answer_all(link, data, is_late=enrolled.is_late)

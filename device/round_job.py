@@ -75,7 +75,7 @@ class Kept:
         if kept is not None and self._kept_of is self._architecture:
             return taken(kept, was.slices_of(streams.own))
         own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
-        if kept is not None:  # another model than before begins anew; the device's own tables go on
+        if kept is not None:  # another model than before begins again; the device's own tables go on
             tables = streams.own.select(streams.tables.names)
             put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
         return own

@@ -52,7 +52,7 @@ class TrainingJob:
     epochs: int | None = None  # in place of the steps or epochs that `training` says
     targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
     only: tuple[str, ...] | None = None  # names of the tensors that may change; None: all
-    optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins anew
+    optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins again
 
     def __post_init__(self) -> None:
         size = self.model.layout.size

@@ -118,7 +118,7 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
     if state is None:
         raise ExperimentError(
             "privacy.noise is protection, and this device has no folder to seal its noise in: a second process would "
-            "draw anew, and draws average out; give --state"
+            "draw again, and draws average out; give --state"
         )
     return SealedNoise(state / experiment.run_id / device_id / "noise", experiment.run_id, device_id)
 

@@ -69,7 +69,7 @@ class SealedNoise:
         if known.get(about, found) != found:
             raise RunStoppedError(
                 f"{self._path}: round {lps_round + 1} has released other values before, and a second release under "
-                "privacy is accounted for nowhere; begin the run anew"
+                "privacy is accounted for nowhere; begin the run again"
             )
         if about not in known:
             self._write(secret, {**known, about: found})
@@ -82,7 +82,7 @@ class SealedNoise:
             document = json.loads(read_sealed(self._path))
             secret, known = bytes.fromhex(document.pop("secret")), dict(document.pop("released"))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise StateError(f"{self._path}: it is no file of noise; put it back, or begin the run anew") from None
+            raise StateError(f"{self._path}: it is no file of noise; put it back, or begin the run again") from None
         if document != self._owner:
             raise StateError(f"{self._path}: noise of {document}; {self._owner} expected")
         return secret, known

@@ -40,7 +40,7 @@ def options_of_process() -> Arguments:
     arguments = service_arguments("gps", "The global parameter server (GPS) groups devices and averages shared layers.")
     arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
     arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
-    arguments.option("again", "Begin a failed run anew, once for each new word given here.", default="")
+    arguments.option("again", "Begin a failed run again, once for each new word given here.", default="")
     arguments.option(
         "lps-backend",
         "Leave the start of LPSs to others (local), or scale their StatefulSet (kubernetes).",

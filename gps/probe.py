@@ -18,12 +18,12 @@ def parse() -> argparse.Namespace:
     """Return the options, which name the state to wait for."""
     arguments = argparse.ArgumentParser(prog="python -m gps.probe", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
-    arguments.add_argument("--rounds", type=int, default=0, help="Wait until so many global rounds are done.")
+    arguments.add_argument("--rounds", type=int, default=0, help="Wait until this many global rounds are done.")
     arguments.add_argument("--completed", action="store_true", help="Wait until the run is completed.")
     arguments.add_argument(
         "--tls", help="Show the operator's certificate of this folder; a GPS that speaks TLS needs one."
     )
-    arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most so many seconds.")
+    arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most this many seconds.")
     arguments.set_defaults(revoked=None)  # no list but the one in that folder
     return arguments.parse_args()
 

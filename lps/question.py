@@ -72,7 +72,7 @@ class LateAnswers:
         if not path.exists():
             raise StateError(
                 f"{path} is gone, which says whose answers came too late in global round {global_round + 1}, and the "
-                "plan is made of the others': put the LPS's files back, or begin the run anew"
+                "plan is made of the others': put the LPS's files back, or begin the run again"
             )
         return [flow for row in read_report(path).lps_rounds for flow in row.times.late]
 

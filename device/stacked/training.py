@@ -98,7 +98,7 @@ def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Exampl
     if type(job.task) is not Classification:
         return "the task is another"
     is_drawn = any(part is not None and part.is_drawn for part in examples)
-    return "inputs are read anew in each step" if is_drawn else None
+    return "inputs are read again in each step" if is_drawn else None
 
 
 def batch_rows(job: TrainingJob) -> int:

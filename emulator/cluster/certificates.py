@@ -21,7 +21,7 @@ GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
 FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as Kubernetes and cert-manager have them
 AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
 FIRST = "first"  # beside them, once the authority has been renewed: the fingerprint of the first, for pods that know it
-RENEW_DAYS = 120  # a certificate with fewer days left is made anew by the next `fedstrata up`
+RENEW_DAYS = 120  # a certificate with fewer days left is made again by the next `fedstrata up`
 MOST_LPS = 16  # that get a certificate where only the GPS knows how many there will be; as the chart has it
 
 

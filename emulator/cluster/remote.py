@@ -284,14 +284,14 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
         ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be
             asked.
     """
-    what = f"--again begins a failed run anew, and whether {experiment.run_id} has failed cannot be asked"
+    what = f"--again begins a failed run again, and whether {experiment.run_id} has failed cannot be asked"
     found = _status_now(release, what)
     if found is None:
         return
     if found.run_id == experiment.run_id and found.phase != "failed":
         what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"
         raise ExperimentError(
-            f"--again begins a failed run anew, and {found.run_id} {what}; leave --again out, or give another --seed"
+            f"--again begins a failed run again, and {found.run_id} {what}; leave --again out, or give another --seed"
         )
 
 
@@ -348,7 +348,7 @@ def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
-        f"{failure}; mend that, then fedstrata up EXPERIMENT.yaml --again --release {release.name} begins it anew"
+        f"{failure}; mend that, then fedstrata up EXPERIMENT.yaml --again --release {release.name} begins it again"
     )
 
 

@@ -21,7 +21,7 @@ def bench_device(
     ] = None,
     device: Annotated[int, typer.Option(min=0, help="Measure the training of the device with this index.")] = 0,
     rounds: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Measure so many LPS rounds, after one to warm up.")
+        int, typer.Option(min=1, max=10_000, help="Measure this many LPS rounds, after one to warm up.")
     ] = 9,
     is_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:

@@ -19,7 +19,7 @@ CERTIFICATE_DAYS = 365  # as in fedstrata.trust.names, whose import would load g
 certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option(metavar="DIR", help="Keep the authority and its certificates in this folder.")]
-Days = Annotated[int, typer.Option(min=1, max=3650, help="Make certificates valid for so many days.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Make certificates valid for this many days.")]
 OfRelease = Annotated[
     str | None, typer.Option(metavar="NAME", help="Use the authority of this Helm release, not the folder's.")
 ]

@@ -23,13 +23,13 @@ def up(
     changes: Changes,
     contents: Contents,
     begins_again: Annotated[
-        bool, typer.Option("--again", help="Begin a failed run anew, and put its record aside.")
+        bool, typer.Option("--again", help="Begin a failed run again, and put its record aside.")
     ] = False,
     replaces_run: Annotated[
         bool,
         typer.Option("--replace", help="Interrupt a run of another experiment, and keep its state."),
     ] = False,
-    timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many seconds until the pods are ready.")] = 300,
+    timeout: Annotated[int, typer.Option(min=1, help="Wait at most this many seconds until the pods are ready.")] = 300,
 ) -> None:
     """Install or upgrade the chart with an experiment, and wait until all pods are ready."""
     from rich.console import Console

@@ -41,7 +41,7 @@ def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Do so many runs at once.", show_default="one more than cores")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Do this many runs at once.", show_default="one more than cores")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def reproduce(
 def verify(
     *,
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder of a sweep or table, or a tar of it.")],
-    cells: Annotated[int, typer.Option(min=0, metavar="N", help="Replay so many runs, drawn at random.")] = 1,
+    cells: Annotated[int, typer.Option(min=0, metavar="N", help="Replay this many runs, drawn at random.")] = 1,
     seed: Annotated[
         int | None, typer.Option(min=0, metavar="S", help="Draw by this seed.", show_default="a new one")
     ] = None,

@@ -28,9 +28,9 @@ class Pods:
     claim: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep the runs on this volume claim, which all pods mount.")
     ] = None
-    parallelism: Annotated[int, typer.Option(min=1, help="Do so many runs at once, each in its own pod.")] = 4
-    cores: Annotated[int, typer.Option(min=1, help="Give each pod so many cores.")] = 1
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Give each pod so much memory.")] = "2Gi"
+    parallelism: Annotated[int, typer.Option(min=1, help="Do this many runs at once, each in its own pod.")] = 4
+    cores: Annotated[int, typer.Option(min=1, help="Give each pod this many cores.")] = 1
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Give each pod this much memory.")] = "2Gi"
     image: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Run this image.", show_default="localhost/fedstrata/emulator:VERSION"),
@@ -43,7 +43,7 @@ class Pods:
     priority_class: Annotated[
         str | None, typer.Option("--priority-class", metavar="NAME", help="Give the pods this priority class.")
     ] = None
-    retries: Annotated[int, typer.Option(min=0, help="Replace so many failed pods before the Job fails.")] = 6
+    retries: Annotated[int, typer.Option(min=0, help="Replace this many failed pods before the Job fails.")] = 6
     pod: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Merge this YAML into the pods' template, such as spec.nodeSelector."),

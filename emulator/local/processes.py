@@ -32,7 +32,7 @@ from fedstrata.process.quoting import printable
 RESTARTS_MAX = 20
 STOP_DEADLINE_S = 8.0  # from SIGTERM to SIGKILL
 LOOK_AT_LOG_S = 10.0
-LONGEST_LOG_BYTES = 32 << 20  # then it begins anew, and what it had is beside it as NAME.log.1
+LONGEST_LOG_BYTES = 32 << 20  # then it begins again, and what it had is beside it as NAME.log.1
 TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
 REASON_CHARACTERS = 500
 BY_EXIT_CODE = {

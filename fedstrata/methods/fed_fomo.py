@@ -69,7 +69,7 @@ class FedFomo(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse several LPS rounds per global round, because the GPS must distribute the models in each round."""
-        return {"training.lps_rounds_per_global_round": "the GPS deals models out anew in every round"}
+        return {"training.lps_rounds_per_global_round": "the GPS deals models out again in every round"}
 
     @property
     def clusters_known(self) -> int:

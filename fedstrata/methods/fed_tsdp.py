@@ -93,7 +93,7 @@ class FedTsdp(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse rounds with only some of the devices, because each absent device would become a group."""
-        return {"training.participation": "the method groups all devices anew in every round"}
+        return {"training.participation": "the method groups all devices again in every round"}
 
     @property
     def clusters_known(self) -> int:

@@ -89,10 +89,10 @@ class WeightsFile:
                         f"{KEY}: {self.path} holds {name} as {entry['dtype']}; choose {', '.join(DTYPES)}"
                     )
                 if start < 0 or stop - start != math.prod(shape) * dtype.itemsize or 8 + length + stop > size:
-                    raise ExperimentError(f"{KEY}: {self.path} is damaged: {name} lies outside of it; write it anew")
+                    raise ExperimentError(f"{KEY}: {self.path} is damaged: {name} lies outside of it; write it again")
                 found[str(name)] = (dtype, shape, 8 + length + start)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ExperimentError(f"{KEY}: the header of {self.path} is damaged; write it anew") from None
+            raise ExperimentError(f"{KEY}: the header of {self.path} is damaged; write it again") from None
         return found
 
 

@@ -31,7 +31,7 @@ CheckKey = Callable[[str, pb.MaskKey], None]
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
-MOST_KEYS = 16  # of one child in a round, each of which has all others mask anew
+MOST_KEYS = 16  # of one child in a round, each of which has all others mask again
 
 
 def roster_digest(roster: pb.Roster) -> bytes:

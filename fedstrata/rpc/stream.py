@@ -59,7 +59,7 @@ class Supersedable:
             async with asyncio.timeout(None) as self._limit:
                 yield
         except TimeoutError:
-            raise SupersededError(f"{sender} has begun this upload anew on another stream") from None
+            raise SupersededError(f"{sender} has begun this upload again on another stream") from None
         finally:
             self._limit = None
 

@@ -28,7 +28,7 @@ from gps.plans.places import Places
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
 MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
 MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
-MOST_EXCLUSIONS = 4  # of a device in an LPS round, whose rounds may have been gone through anew
+MOST_EXCLUSIONS = 4  # of a device in an LPS round, whose rounds may have been gone through again
 STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's exclusions
 
 

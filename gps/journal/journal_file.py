@@ -69,7 +69,7 @@ class JournalFile:
         except sqlite3.OperationalError as error:  # the disk is full, say, or the file locked: it may be whole
             raise StateError(f"cannot open {path}: {error}; free space and start again") from None
         except sqlite3.DatabaseError as error:
-            raise StateError(f"{path}: {error}; move it away to begin the run anew") from None
+            raise StateError(f"{path}: {error}; move it away to begin the run again") from None
         self.is_resumed = known is not None
         if known is None:
             self.write("INSERT INTO run VALUES (?, ?, 0, NULL)", run_id, experiment)
@@ -167,12 +167,12 @@ def connect(path: Path) -> sqlite3.Connection:
 def verify(database: sqlite3.Connection, path: Path) -> None:
     """Check structure and checksums. Raises StateError, which names the file, if they are wrong."""
     if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise StateError(f"{path}: damaged; move it away to begin the run anew")
+        raise StateError(f"{path}: damaged; move it away to begin the run again")
     for table in TABLES:
         query = f"SELECT COUNT(*) FROM {table} WHERE seal IS NOT seal_of({_columns(table)})"  # noqa: S608  # our own
         (altered,) = database.execute(query).fetchone()
         if altered:
-            raise StateError(f"{path}: {altered} rows of {table} were altered; move it away to begin the run anew")
+            raise StateError(f"{path}: {altered} rows of {table} were altered; move it away to begin the run again")
 
 
 def _creation(table: str) -> str:

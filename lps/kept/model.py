@@ -158,5 +158,5 @@ class KeptModel(Holding):
         if self._parts.lps.experiment.deadlines.gps.deadline_s is None:
             raise StateError(
                 f"{self._state.folder}: the newest whole state of {self._parts.cluster.home_id} is of global round "
-                f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run anew"
+                f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run again"
             )

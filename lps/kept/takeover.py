@@ -102,7 +102,7 @@ class Takeover:
     def _lost(self, why: str) -> StateError:
         return StateError(
             f"{self._state.folder}: no whole state of {self._parts.cluster.home_id} is here, and {why}; put the "
-            "files back, or begin the run anew"
+            "files back, or begin the run again"
         )
 
 
@@ -130,7 +130,7 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
         raise StateError(
             f"no whole state of {home_id} is here, and the newest model that its devices hold is of LPS round "
             f"{held_round}, while the GPS is at global round {global_round + 1}; put the files back, or begin the run "
-            "anew"
+            "again"
         )
 
 

@@ -87,7 +87,7 @@ class ReceivedStreams(Holding):
         elif parts.clock.kept_here and received.round:
             raise StateError(
                 f"no report of {parts.cluster.home_id} at the start of global round {received.round + 1} is here, and "
-                f"nobody else has {parts.clock.kept_here}; put the files back, or begin the run anew"
+                f"nobody else has {parts.clock.kept_here}; put the files back, or begin the run again"
             )
         report = report or parts.empty_report()
         parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)

@@ -253,7 +253,7 @@ def test_a_run_that_has_not_failed_is_not_begun_again(
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
     same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
-    with pytest.raises(ExperimentError, match=f"--again begins a failed run anew, and digits-.* {says}"):
+    with pytest.raises(ExperimentError, match=f"--again begins a failed run again, and digits-.* {says}"):
         remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
     assert noted.upgraded == {}
     remote.up(LAB, UpRequest(experiment=other, begins_again=True, replaces_run=True), console)

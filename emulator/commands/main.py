@@ -64,7 +64,8 @@ def run(
     ] = None,
     changes: Changes,
     device_processes: Annotated[
-        int | None, typer.Option(min=1, help="Share the devices among this many processes.", show_default="one per core")
+        int | None,
+        typer.Option(min=1, help="Share the devices among this many processes.", show_default="one per core"),
     ] = None,
     shows_page: Annotated[
         bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")

@@ -96,8 +96,9 @@ def _convolution(name: str, norm: str, into: int, out: int, kernel: int) -> list
 
 
 def _normalised(weights: "Weights", name: str, norm: str, maps: "torch.Tensor", stride: int = 1) -> "torch.Tensor":
-    """Return the outputs of a convolution and its group normalisation. The convolution keeps the size; with stride 2 it
-    halves it.
+    """Return the outputs of a convolution and its group normalisation. The convolution keeps the size of images; with
+    stride 2 it halves the size.
+
     """
     from torch.nn.functional import conv2d, group_norm
 

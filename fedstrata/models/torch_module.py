@@ -162,7 +162,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """Return, for each buffer, the submodule that has it and its name there."""
+        """Return, for each buffer, the submodule that holds the buffer, and the buffer's name in this submodule."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")

@@ -15,8 +15,9 @@ COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second n
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
     """Return the indexes, ascending, of the devices of an LPS that take part in a round.
 
-    Each device draws one random number. The devices with the smallest numbers take part: `participation` is how many,
-    or which share, rounded up; None means all. The cohort depends only on this LPS's devices, not on other LPSs.
+    Each device draws one random number. The devices with the smallest numbers take part: `participation` is their
+    number, or their share, rounded up; None means all devices. The cohort depends only on this LPS's devices, not on
+    other LPSs.
     """
     count = cohort_size(len(members), participation)
     if count == len(members):

@@ -1,4 +1,4 @@
-"""Memory and bytes of adapters of 1 MB on a frozen backbone of 100 MB, beside the same adapters alone.
+"""Memory and bytes of adapters of 1 MB on a frozen backbone of 100 MB, compared with the same adapters alone.
 
     python -m benchmarks.backbone
 

@@ -1,4 +1,4 @@
-"""Echo rounds: devices return what they got, so that a round is nothing but Fedstrata's own cost, beside the floor.
+"""Echo rounds: devices return the received model, so a round has only Fedstrata's own cost, compared with the floor.
 
     python -m benchmarks.echo --devices 20 --mb 0.1 1 10
 

@@ -3,10 +3,11 @@
     python -m benchmarks.enrolment --devices 10000
     python -m benchmarks.enrolment --devices 2000 --core-share 0.05
 
-Runs FedAvg on ten LPSs for three rounds, with 60 examples a device as far as 60,000 go: 6 each for 10,000 devices. With
-`--core-share` each process of the run is held to that share of a core: signals stop and continue it ten times
-a second. Prints the seconds of each phase, and for each tier its processes, the peak resident size of its largest and
-the processor time of all. Fails if the run does not complete, or if a device made one call more than twice.
+Runs FedAvg on ten LPSs for three rounds, with 60 examples per device, but at most 60,000 in all: 6 examples for each of
+10,000 devices. With `--core-share` each process of the run gets only this share of a core: signals stop and continue it
+ten times a second. Prints the seconds of each phase, and for each tier the number of processes, the peak resident size
+of the largest process, and the processor time of all. Fails if the run does not complete, or if a device made one call
+more than twice.
 """
 
 import argparse
@@ -75,7 +76,7 @@ def tell(numbers: dict[int, str], what: signal.Signals) -> None:
 
 
 class Watch:
-    """Hold the processes of a run to a share of a core, and note how much time each has used."""
+    """Limit the processes of a run to a share of a core, and note how much time each has used."""
 
     def __init__(self, run: "subprocess.Popen[str]", core_share: float) -> None:
         self._run, self._core_share = run, core_share

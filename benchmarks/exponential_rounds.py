@@ -2,7 +2,7 @@
 
     python -m benchmarks.exponential_rounds --devices 20 --rounds 200
 
-Ends with exit code 1 where they are more than `--most-apart` percent apart.
+Ends with exit code 1 if the two differ by more than `--most-apart` percent.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The floor of an echo round: plain grpcio, one stream both ways a client, protobuf chunks of 1 MiB folded on arrival.
+"""The floor of an echo round: plain grpcio, one stream per client, and protobuf chunks of 1 MiB.
 
-No checks, no rounds that can be resumed, no state: what any program in Python on gRPC has to pay. `benchmarks/echo.py`
-starts it beside Fedstrata's own rounds.
+The floor adds each chunk when it arrives. It has no checks, no rounds that can be resumed, and no state, so it is the
+least cost of any Python program on gRPC. `benchmarks/echo.py` starts it in turn with Fedstrata's own rounds.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""One large update: sent, checked and folded exactly, beside a raw client stream that is folded and not checked.
+"""One large update that is sent, checked and added exactly, compared with a raw client stream without checks.
 
     python -m benchmarks.fold --mb 100
 
-The raw stream sends protobuf chunks of 1 MiB and adds them as float32, to a server in a process of its own with
-gRPC's own options: nothing that Fedstrata sets reaches it. Both are measured in turn in one run.
+The raw stream sends protobuf chunks of 1 MiB and adds them as float32, to a server in a process of its own with gRPC's
+default options, without any option of Fedstrata. Both are measured in turn in one run.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """The groups that each run of a sweep finds before training, from the questions and plans of its methods alone.
 
 `python -m benchmarks.grouping experiments/sweeps/grouping.yaml` prints adjusted Rand indexes, mean ± deviation over
-seeds. `fedstrata sweep` on the same file has the three tiers carry them. With `--runs FOLDER` of such a sweep, it
-prints instead how many of its runs have the same clusters and the same affinity, to the bit.
+seeds. `fedstrata sweep` on the same file sends the same questions and answers over the three tiers. With `--runs
+FOLDER` of such a sweep, it prints instead how many of its runs have the same clusters and the same affinity, to the
+bit.
 """
 
 import argparse

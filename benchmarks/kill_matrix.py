@@ -1,12 +1,12 @@
-"""Kills processes of real runs at seeded draws of tier and moment, and compares every model with the undisturbed one.
+"""Kill processes of runs at random tiers and moments, and compare every model with an undisturbed run.
 
     python -m benchmarks.kill_matrix --draws 50 --seed 0 --out /tmp/kill-matrix
 
-One row a draw: what was killed where, whether it came about, whether the run completed, whether every `model_sha256`
-and `personal_sha256` is the same as in the undisturbed run. Ends with exit code 1 if any draw differs. With `--hidden
-16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as in `fedstrata
-run`, for instance to another method or a topology. On the virtual clock timeline.csv is compared, too, and who was left
-out of what:
+One row per draw: the killed process and the moment, whether the kill happened, whether the run completed, whether every
+`model_sha256` and `personal_sha256` is the same as in the undisturbed run. Ends with exit code 1 if any draw differs.
+With `--hidden 16` the model is small: its rounds are open before they are on disk. `--set` changes the experiment as in
+`fedstrata run`, for instance to another method or a topology. On the virtual clock timeline.csv is compared, too, and
+who was left out of what:
 
     python -m benchmarks.kill_matrix --set 'method={name: ifca, clusters: 2}' --set topology.lps=2 --draws 20 --out DIR
     python -m benchmarks.kill_matrix --set 'method={name: ditto}' --set topology.lps=2 --draws 20 --out DIR

@@ -1,8 +1,8 @@
 """Measure how much label means, and eigenvectors, reveal about single examples and label counts.
 
-`python -m benchmarks.label_attack --figure attack.svg` tells members of a device's data from other examples of the same
-classes, and prints the area under the ROC curve: 0.5 is guessing, 1 is knowing. The attacker knows the projection, and
-the mean and covariance of each label from other examples. Its guess is the likelihood ratio of the answer with and
+`python -m benchmarks.label_attack --figure attack.svg` distinguishes examples of a device from other examples of the
+same classes, and prints the area under the ROC curve: 0.5 is guessing, 1 is knowing. The attacker knows the projection,
+and the mean and covariance of each label from other examples. Its guess is the likelihood ratio of the answer with and
 without the example, for normal features. Eigenvectors are attacked as in `benchmarks.privacy`. The last row has the
 mean error of a label's count.
 """

@@ -2,11 +2,11 @@
 
     python -m benchmarks.loops --work DIR --devices 100 --loop stacked
 
-One epoch of the 784-32-10 network for each client, batch 32, plain SGD, then the mean over clients; no network, no
-measurement. `one-by-one` is one client after another on one core, `stacked` all clients in batched matrix products on
-all cores, `parts` as many of them at once as a cache holds, in a process a core. `DIR` is what `benchmarks.suite`
-writes: inputs.npy (clients, examples, 784) and labels.npy. Needs torch and NumPy only: what a peer's client trains
-with is `train_one`, so that all do the same work.
+Each client trains the 784-32-10 network for one epoch, in batches of 32 with plain SGD. Then the mean over clients is
+computed. Nothing is sent or measured. `one-by-one` is one client after another on one core, `stacked` all clients in
+batched matrix products on all cores, `parts` as many clients at once as fit into a cache, in one process per core.
+`DIR` is what `benchmarks.suite` writes: inputs.npy (clients, examples, 784) and labels.npy. Needs torch and NumPy only.
+The clients of peers also train with `train_one`, so that all programs do the same work.
 """
 
 import argparse

@@ -3,11 +3,11 @@
     python -m benchmarks.memory --model-mb 100 --children 2 8 32 128
     python -m benchmarks.memory --model-mb 20 --children 32 --streams 2 4 8
 
-Starts `python -m lps` for each number, under a GPS that runs here, and children that run here too: each fetches the
-model and sends a float32 update made up chunk by chunk, `--at-once` of them at a time, for one global round of two LPS
-rounds. Prints the peak resident size of the LPS (VmHWM), and its size before the first child came. The growth has to
-stay within 2.5 models, as `fedstrata check` says. With `--streams` the children are of so many clusters, and the limit
-is 5.5 times the streams. Fails if the growth is over the limit by more than 30 MB, and 0.3 MB per child.
+Starts `python -m lps` for each number, under a GPS that runs here, and children that also run here. Each child fetches
+the model and sends a float32 update that is made chunk by chunk, `--at-once` of them at a time, for one global round of
+two LPS rounds. Prints the peak resident size of the LPS (VmHWM), and its size before the first child came. The growth
+has to stay within 2.5 models, as `fedstrata check` says. With `--streams` the children belong to this many clusters,
+and the limit is 5.5 times the streams. Fails if the growth is over the limit by more than 30 MB, and 0.3 MB per child.
 """
 
 import argparse

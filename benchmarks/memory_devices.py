@@ -1,4 +1,4 @@
-"""Memory of a process of devices, by their number and the model: what a pod of so many devices has to be given.
+"""Memory of a process with devices, by their number and the model: a pod with this many devices needs as much.
 
     python -m benchmarks.memory_devices --model cnn --shape 1 28 28 --devices 1 10 25
 

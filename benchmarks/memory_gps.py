@@ -3,8 +3,9 @@
     python -m benchmarks.memory_gps --model-mb 100 --clusters 2 8 32 128
 
 Starts `python -m gps` for each number, and LPSs that run here: each fetches the shared layers and sends an aggregate
-made up chunk by chunk, all at once, for two global rounds. Prints the peak resident size of the GPS (VmHWM), what it
-was before the first device came, and the growth in models; fails when that is over 2.5 models and 30 MB.
+that is made chunk by chunk, all at once, for two global rounds. Prints the peak resident size of the GPS (VmHWM), its
+size before the first device came, and the growth as a number of models. Fails if the growth is above 2.5 models and 30
+MB.
 """
 
 import argparse

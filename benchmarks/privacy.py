@@ -1,8 +1,8 @@
 """Measure how much eigenvectors reveal about single examples; draw the figures of docs/results/privacy.md.
 
-`python -m benchmarks.privacy attack --figure attack.svg` tells members of a device's data from other examples of the
-same classes. It looks at how much of each lies in the span of the device's eigenvectors. It prints the area under the
-ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
+`python -m benchmarks.privacy attack --figure attack.svg` distinguishes examples of a device from other examples of the
+same classes, by the part of each example that lies in the span of the device's eigenvectors. It prints the area under
+the ROC curve: 0.5 is guessing, 1 is knowing. `python -m benchmarks.privacy draw TABLE --figure profiles.svg` draws what
 `python -m benchmarks.grouping experiments/sweeps/privacy_profiles.yaml` has printed, and `python -m benchmarks.privacy
 updates table.csv --figure updates.svg` what `fedstrata sweep experiments/sweeps/privacy_updates.yaml` has left.
 """
@@ -40,7 +40,7 @@ def spectrum(rows: Matrix, epsilon: float | None, seed: int) -> Spectrum:
 
 
 def advantage(members: Matrix, others: Matrix, shared: Matrix) -> float:
-    """Return the area under the ROC curve of telling members by the share of them in the span of `shared`."""
+    """Return the area under the ROC curve of recognising members by their share in the span of `shared`."""
     rows = np.concatenate([members, others])
     inside = np.sum((rows @ shared.T) ** 2, axis=1) / np.sum(rows**2, axis=1)
     return float(roc_auc_score([1] * len(members) + [0] * len(others), inside))

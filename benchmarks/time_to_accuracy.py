@@ -2,10 +2,10 @@
 
     python -m benchmarks.time_to_accuracy DIR --link LTE= --link NB-IoT=links.device-lps.preset=nb-iot --out FIGURE.svg
 
-Nothing is trained again. Prints for each link and cell the virtual seconds until devices are in their groups, until
-the accuracy over the examples of all devices first is each of `--levels`, and in all: mean ± sample standard deviation
-over the seeds, or in how many seeds it ever is so high. The figure has the mean over the seeds, and where a device's
-time went.
+Nothing is trained again. Prints for each link and cell the virtual seconds until devices are in their groups, until the
+accuracy over the examples of all devices first reaches each of `--levels`, and of the whole run. These are mean ±
+sample standard deviation over the seeds, or the number of seeds that reach the level. The figure has the mean over the
+seeds, and where a device's time went.
 """
 
 import argparse

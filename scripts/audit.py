@@ -1,7 +1,7 @@
-"""Looks among published findings for those in the packages of constraints.txt, by pip-audit and osv.dev: `make check`.
+"""Look up published findings in the packages of constraints.txt, by pip-audit and osv.dev: `make check`.
 
-Findings are an error, unless scripts/audit_allowed.txt has them with a reason. Where the service cannot be asked, as
-without a network, one line says that nothing was looked for, and that is none.
+Findings are an error, unless scripts/audit_allowed.txt has them with a reason. If the service cannot be asked, as
+without a network, one line says so, and this is no error.
 """
 
 import argparse

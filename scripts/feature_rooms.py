@@ -2,7 +2,7 @@
 
 The home of a feature is its room, its section of the experiment file, its table of the record, and its estimates.
 A file names a feature if `git grep -iE PATTERN` finds the pattern in code, docstrings or comments. Words of general
-use, such as "schedule a pod", are not told apart.
+use, such as "schedule a pod", are not distinguished.
 """
 
 import re

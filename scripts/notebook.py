@@ -1,4 +1,4 @@
-"""Makes a notebook of a page for new users: its prose, its files, its commands and its Python, in order.
+"""Make a notebook of a page for new users: its prose, its files, its commands and its Python, in order.
 
 python scripts/notebook.py docs/tutorial/own-data.md docs/tutorial/own-data.ipynb
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Say which Python packages a folder holds, as a CycloneDX bill of materials on standard output.
+"""Print the Python packages in a folder as a CycloneDX bill of materials.
 
     sbom.py FOLDER NAME
 
-NAME is what the packages are for: an image's. The same folder gives the same bytes.
+NAME is the name of the image. The same folder gives the same bytes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Take the documents' screenshots anew: `make screenshots`.
+"""Take the documents' screenshots again: `make screenshots`.
 
 Run the example `digits` and draw its live page into docs/page.png and its report into docs/report.png. Chromium and
 chromedriver must be installed.

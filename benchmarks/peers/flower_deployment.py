@@ -2,7 +2,7 @@
 
     .venv-peers/bin/python benchmarks/peers/flower_deployment.py --devices 10 --bytes 100000 --rounds 4 --out FILE
 
-FILE gets the seconds of each round. Ports are free ones; every process is of this program's own process group.
+FILE gets the seconds of each round. Ports are free ports, and every process belongs to this program's process group.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Flower's simulation (Ray) on the work of `benchmarks/loops.py`: each client one epoch, the mean over clients.
+"""Flower's simulation (Ray) on the work of `benchmarks/loops.py`: one epoch per client, then the mean over clients.
 
 With `--module`, on the work of `benchmarks/modules.py`.
 
     .venv-peers/bin/python benchmarks/peers/flower_train.py --work DIR --devices 100 --rounds 8 --out FILE
 
-One client a core at a time, each on one thread; no evaluation. FILE gets the seconds from round to round.
+One client per core trains at a time, on one thread. Nothing is evaluated. FILE gets the seconds from round to round.
 """
 
 import argparse
@@ -30,9 +30,7 @@ _options = argparse.Namespace()
 
 
 def work_of(name: str):
-    """Return the module and the training with this name. An empty name stands for the network and training
-    of `benchmarks/loops.py`.
-    """
+    """Return the module and the training with this name; without a name, those of `benchmarks/loops.py`."""
     return (modules.network(name), modules.train_one) if name else (network(), train_one)
 
 

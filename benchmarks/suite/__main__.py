@@ -2,8 +2,8 @@
 
     python -m benchmarks.suite --only hundred start --peers .venv-peers/bin/python --json runs/bench.json
 
-Every part measures ours and others in turn in one run, so that ratios mean something; --draw makes the figure of an
-earlier run. Without peers the parts go on without them.
+Every part measures Fedstrata and its peers in turn in one run, so that ratios can be compared. --draw makes the figure
+of an earlier run. Without peers, the parts measure only Fedstrata.
 """
 
 import argparse

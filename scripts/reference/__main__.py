@@ -1,4 +1,4 @@
-"""Write docs/reference/ and the descriptions in the chart's schema, from what the code declares: `make reference`."""
+"""Write docs/reference/ and the descriptions in the chart's schema, from the code: `make reference`."""
 
 from collections.abc import Mapping
 from pathlib import Path

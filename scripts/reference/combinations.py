@@ -70,12 +70,12 @@ def sample(method: str) -> Experiment:
 
 
 def methods() -> str:
-    """Return what each built-in method does and refuses."""
+    """Return the table of built-in methods, with their features and refusals."""
     return table(["method", "does", "reasons", "and refuses"], map(method_row, NAMES))
 
 
 def method_row(name: str) -> Sequence[str]:
-    """Return a method's row, of a file that says nothing else."""
+    """Return a method's row, for a file that sets no other option."""
     experiment = sample(name)
     method = make_method(experiment)
     does = {feature for feature, each in FEATURES.items() if f"method {name}" in each.said(experiment, method)}

@@ -1,4 +1,4 @@
-"""docs/reference/methods/NAME.md: each method with its options, what travels, what it asks and what it refuses."""
+"""docs/reference/methods/NAME.md: each method with its options, tensors, questions and refusals."""
 
 import inspect
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def page(name: str) -> str:
 
 
 def questions(method: Method) -> str:
-    """Return the table of what devices are asked."""
+    """Return the table of the questions to devices."""
     rows = []
     for question in method.questions():
         arrays = [f"{array} {dtype} {list(shape)}" for array, (dtype, shape) in question.arrays.items()]
@@ -87,7 +87,7 @@ def travels(method: Method, model: object) -> str:
 
 
 def refuses(method: Method) -> str:
-    """Return what the method refuses for reasons of its own."""
+    """Return the table of features that the method itself refuses."""
     rows = [[code(feature), cell(reason)] for feature, reason in method.refuses().items()]
     own = table(["feature", "reason"], rows) if rows else ""
     return f"{own}\n[What does not go together](../combinations.md#methods) has all refusals.\n"

@@ -117,7 +117,7 @@ KINDS: Mapping[object, str] = {int: "integer", float: "number", str: "text", boo
 
 
 def page() -> str:
-    """Return the page: the summary and its parts, then each table, then what is no table."""
+    """Return the page: the summary and its parts, then each table, then the other files."""
     text = TOP + "\n## summary.json\n" + METRIC + keys(Summary, "key", "null")
     paths: dict[type, list[str]] = {}
     for name, kind in parts(Summary):

@@ -30,7 +30,10 @@ class Observed:
 def seconds_of_a_round(
     experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int, timeout_s: float
 ) -> float:
-    """Return the median time from the close of a global round to the next close, without the first rounds."""
+    """Return the median time from the close of a global round to the next close, without the first `warm_up` rounds.
+
+    The first round has no close before it, so `warm_up` is at least 1.
+    """
     output_of(_run(experiment, folder, settings), timeout_s=timeout_s, folder=folder)
     return _median_of_rounds(folder, warm_up)
 
@@ -50,7 +53,7 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
                 peaks = peaks_mb(process.pid) or peaks
         process.wait()
         whole = time.perf_counter() - began
-    round_s = _median_of_rounds(folder, warm_up=0)
+    round_s = _median_of_rounds(folder, warm_up=1)
     return Observed(whole_s=whole, round_s=round_s, cpu_s=_cpu_of_a_round(snapshots), peak_mb=peaks)
 
 
@@ -62,7 +65,7 @@ def _run(experiment: Path, folder: Path, settings: Iterable[str]) -> list[str]:
 
 def _median_of_rounds(folder: Path, warm_up: int) -> float:
     closed = _closed(folder / "run" / "logs" / "gps.log")
-    return statistics.median([after - before for before, after in pairwise(closed)][warm_up:])
+    return statistics.median([after - before for before, after in pairwise(closed[warm_up - 1 :])])
 
 
 def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""The report of noise, for the record and `fedstrata check`:
-
-ε and δ, and the values that they cover or do not cover.
-"""
+"""The report of noise, for the record and `fedstrata check`: ε, δ, and the values that they cover or do not cover."""
 
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of

@@ -46,10 +46,6 @@ def upgraded(lab: Lab, *arguments: str, release: str) -> None:
     lab.here("up", "experiments/digits.yaml", *sets, *arguments, release=release)
 
 
-def with_a_label(lab: Lab, release: str) -> None:
-    upgraded(lab, "--set-value", "commonLabels.team=blue", release=release)
-
-
 def with_another_image(lab: Lab, release: str) -> None:
     upgraded(lab, "--set-value", f"image.tag={OTHER_TAG}", release=release)
 
@@ -90,7 +86,6 @@ def uids(lab: Lab, release: str) -> set[str]:
 @pytest.mark.parametrize(
     "change",
     [
-        with_a_label,
         pytest.param(
             with_another_image, marks=pytest.mark.skipif(not OTHER_TAG, reason="needs FEDSTRATA_OTHER_TAG (see head)")
         ),

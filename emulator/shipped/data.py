@@ -8,7 +8,7 @@ from fedstrata.datasets.loading import PUBLISHED
 from fedstrata.datasets.published import Published, fetch_all, find_folder
 from fedstrata.errors import DataError
 
-SCIKIT_LEARN, DRAWN = "digits", "fcube"
+SCIKIT_LEARN, DRAWN = "digits", ("fcube", "synthetic")
 
 
 def fetch(name: str, folder: Path | None = None) -> str:
@@ -19,10 +19,10 @@ def fetch(name: str, folder: Path | None = None) -> str:
     """
     if name == SCIKIT_LEARN:
         return _digits()
-    if name == DRAWN:
-        return _drawn()
+    if name in DRAWN:
+        return _drawn(name)
     if name not in PUBLISHED:
-        known = [SCIKIT_LEARN, DRAWN, *PUBLISHED]
+        known = [SCIKIT_LEARN, *DRAWN, *PUBLISHED]
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise DataError(f"no published data set is called {name!r}; {hint}")
@@ -33,7 +33,7 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 def listing() -> list[str]:
     """Return one line per data set, which says whether it is on this machine."""
-    return [_digits(), _drawn(), *(_line(published()) for published in PUBLISHED.values())]
+    return [_digits(), *map(_drawn, DRAWN), *(_line(published()) for published in PUBLISHED.values())]
 
 
 def _line(published: Published) -> str:
@@ -42,8 +42,8 @@ def _line(published: Published) -> str:
     return f"{name} is in {place}" if place else f"{name} is not here: fedstrata data {name}"
 
 
-def _drawn() -> str:
-    return f"{DRAWN} is drawn by Fedstrata, and needs no files"
+def _drawn(name: str) -> str:
+    return f"{name} is drawn by Fedstrata, and needs no files"
 
 
 def _digits() -> str:

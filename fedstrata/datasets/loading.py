@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, fcube, folder, svhn
+from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, fcube, folder, svhn, synthetic
 from fedstrata.datasets.examples import Dataset, DatasetInfo
 from fedstrata.datasets.published import Published
 from fedstrata.datasets.turning import in_orientations, oriented_info
@@ -13,6 +13,7 @@ from fedstrata.plugins import describe, load_plugin
 BUILT_IN = {
     "digits": digits.INFO,
     "fcube": fcube.INFO,
+    "synthetic": synthetic.INFO,
     "fashion-mnist": fashion_mnist.INFO,
     "emnist": emnist.INFO,
     "cifar-10": cifar.CIFAR_10.info,
@@ -23,6 +24,7 @@ MOST_SAID = 8  # names of columns in a message
 LOADERS = {
     "digits": digits.load,
     "fcube": fcube.load,
+    "synthetic": synthetic.load,
     "fashion-mnist": fashion_mnist.load,
     "emnist": emnist.load,
     "cifar-10": cifar.load_cifar_10,

@@ -19,7 +19,7 @@ from fedstrata.experiment.quantities import DeviceList
 
 Encoding = Literal["float32", "float16", "bfloat16", "int8"]
 PLUGIN = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-DATASETS = ("digits", "fcube", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
+DATASETS = ("digits", "fcube", "synthetic", "fashion-mnist", "emnist", "cifar-10", "cifar-100", "svhn", "folder")
 MODELS = ("mlp", "cnn", "lenet5", "convnet", "dropout_cnn", "resnet18")
 MAX_DEVICES = 100_000
 Channels = Annotated[int, Field(ge=1, le=4096)]
@@ -54,12 +54,27 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
     raise ValueError(f"no {what} is called {value!r}; {nearest(value, known)}{choose}")
 
 
+class SyntheticSettings(Settings):
+    """The law of the data set `synthetic`, which is drawn device by device."""
+
+    alpha: float = Field(default=1.0, ge=0, le=100)
+    """α, the standard deviation of the mean weight of a device's true model."""
+    beta: float = Field(default=1.0, ge=0, le=100)
+    """β, the standard deviation of the centre of a device's mean inputs."""
+    num_devices: int = Field(default=30, ge=1, le=10_000)
+    """Number of devices; `partition` needs the same number."""
+    alike: bool = False
+    """Whether all devices have one true model and mean inputs of 0; α and β then change nothing."""
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Seed of the draw; without it the experiment's seed."""
+
+
 class DataSettings(Settings):
     """The data set, and the folder of its files."""
 
     name: str = "digits"
-    """`digits`, `fcube`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own files, or own
-    code as `module:function`.
+    """`digits`, `fcube`, `synthetic`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own
+    files, or own code as `module:function`.
     """
     folder: Path | None = None
     """Folder with the files, or the place for downloads, relative to the command's folder; without it the data set's
@@ -92,6 +107,9 @@ class DataSettings(Settings):
     has labels of its own.
     """
 
+    synthetic: SyntheticSettings | None = None
+    """The law of `synthetic`; without it α and β are 1, with 30 devices."""
+
     @field_validator("name")
     @classmethod
     def _known(cls, value: str) -> str:
@@ -116,6 +134,8 @@ class DataSettings(Settings):
             raise ValueError(f"{self.name}: say input_shape, which the servers need without the data")
         if not own and (self.input_shape is not None or self.num_classes is not None or self.target_shape):
             raise ValueError(f"{self.name} has an input_shape and num_classes of its own; leave them out")
+        if self.synthetic is not None and self.name != "synthetic":
+            raise ValueError(f"synthetic is the law of data.name synthetic, not of {self.name}; leave it out")
         if self.classes is not None and self.num_classes is not None:
             raise ValueError("classes takes the place of num_classes; leave one out")
         roles = [*(self.inputs or ()), *(self.target or ()), *self.more, *self.columns]

@@ -128,7 +128,7 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
         ("seed=9223372036854775808", "seed: "),
         (
             "data.name=mnist",
-            "no data set is called 'mnist'; did you mean emnist? choose digits, fcube, fashion-mnist, emnist,",
+            "no data set is called 'mnist'; did you mean emnist? choose digits, fcube, synthetic, fashion-mnist,",
         ),
         ("data.name=own:load", "own:load: say input_shape, which"),
         ("data.num_classes=10", "digits has an input_shape and num_classes of its own"),

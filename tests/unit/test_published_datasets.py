@@ -258,7 +258,7 @@ def test_the_data_command_finds_what_the_user_unpacked(tmp_path: Path, capsys: p
 
 
 def test_the_data_command_has_every_published_data_set() -> None:
-    assert set(PUBLISHED) == set(BUILT_IN) - {"digits", "fcube"}
+    assert set(PUBLISHED) == set(BUILT_IN) - {"digits", "fcube", "synthetic"}
     assert [published().name for published in PUBLISHED.values()] == list(PUBLISHED)
 
 

@@ -27,7 +27,7 @@ def reproduce(
         str | None, typer.Argument(metavar="NAME", autocompletion=_complete_table, help="A published table.")
     ] = None,
     is_list: Annotated[
-        bool, typer.Option("--list", help="List the tables with their values and an estimated time, and end.")
+        bool, typer.Option("--list", help="List the tables with the size of their runs, and end.")
     ] = False,
     cells: Annotated[
         list[str] | None,
@@ -107,16 +107,16 @@ def _numbers(given: str | None) -> tuple[int, ...]:
 
 
 def _list(console: "Console") -> None:
-    from emulator.console.units import counted, human_seconds
-    from emulator.local.local import usable_cores
+    from emulator.console.units import counted
     from emulator.reproduce.table import tables
 
-    cores = usable_cores()
     for each in tables():
-        time = human_seconds(each.core_seconds / cores)
-        runs = f"{counted(len(each.values), 'value')}, {counted(len(each.sweep.runs), 'run')}, about {time}"
-        console.print(f"{each.name}: {runs}\n  {each.about.paper}. {each.about.source}", soft_wrap=True, markup=False)
-    console.print(f"Times are of {counted(cores, 'core')}, reckoned from examples and one core's time for each.")
+        runs = [run.experiment for run in each.sweep.runs]
+        rounds, devices = max(run.training.lps_rounds for run in runs), max(run.device_count for run in runs)
+        sizes = f"of up to {counted(rounds, 'round')} and {counted(devices, 'device')}"
+        models = ", ".join(sorted({run.model.name for run in runs}))
+        said = f"{counted(len(each.values), 'value')}, {counted(len(runs), 'run')} {sizes}, {models}"
+        console.print(f"{each.name}: {said}\n  {each.about.paper}. {each.about.source}", soft_wrap=True, markup=False)
 
 
 def _tell(outcome: "SweepOutcome", folder: Path, console: "Console", *, is_json: bool) -> None:

@@ -11,9 +11,8 @@ import yaml
 from pydantic import Field, ValidationError
 
 from emulator.shipped.share import EXPERIMENTS
-from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
+from emulator.sweeps.file import Place, Sweep, sweep_of
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import LocalPartition
 from fedstrata.experiment.messages import one_line
 from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import read_yaml
@@ -22,7 +21,6 @@ TABLES = EXPERIMENTS / "published"
 SECTION = "published"  # a key in addition to the keys of a sweep
 TABLE = "published.yaml"  # the file in the folder of a reproduced table
 LARGEST = 1e12  # published number
-NO_EXAMPLES = 1000  # of a device, if only its data say how many it has
 
 
 class Published(Settings):
@@ -40,8 +38,6 @@ class Published(Settings):
     """Column of a sweep's tables that the paper reports."""
     decimals: int = Field(default=2, ge=0, le=6)
     """Decimals of the published values."""
-    per_example_us: dict[str, float]
-    """Microseconds in which one core trains one example, by model; used for the estimated time."""
     differs: tuple[str, ...] = ()
     """Differences from the paper in data or setting."""
     remarks: tuple[str, ...] = ()
@@ -67,12 +63,6 @@ class PublishedTable:
     sweep: Sweep
     values: Mapping[Place, Value]
     document: Mapping[str, Any]  # the file's content
-
-    @property
-    def core_seconds(self) -> float:
-        """The estimated seconds of all runs on one core."""
-        costs = self.about.per_example_us
-        return sum(_trained_examples(run) * costs[run.experiment.model.name] for run in self.sweep.runs) * 1e-6
 
     def with_seeds(self, seeds: Sequence[int]) -> "PublishedTable":
         """Return the same table with other seeds."""
@@ -119,9 +109,6 @@ def _table(document: Any, name: str, where: str) -> PublishedTable:
         said = one_line(error, lambda _: f"unknown key; there are {', '.join(Published.model_fields)}")
         raise ExperimentError(f"{where}: {SECTION}: {said}") from None
     sweep = sweep_of({k: v for k, v in document.items() if k != SECTION}, name=name, where=where, beside=TABLES)
-    missing = sorted({run.experiment.model.name for run in sweep.runs} - set(about.per_example_us))
-    if missing:
-        raise ExperimentError(f"{where}: per_example_us has no time of model {missing[0]}; add one")
     values = dict(_values(about.values, sweep, where))
     own = {**yaml.safe_load(sweep.text), SECTION: document[SECTION]}
     return PublishedTable(name=name, about=about, sweep=sweep, values=values, document=own)
@@ -178,14 +165,3 @@ def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ())
 
 def _fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")
-
-
-def _trained_examples(run: SweepRun) -> float:
-    """Return how many examples all devices of a run train on."""
-    experiment = run.experiment
-    partition, training = experiment.partition, experiment.training
-    most = NO_EXAMPLES if isinstance(partition, LocalPartition) else partition.most_examples or NO_EXAMPLES
-    share = training.participation
-    devices = experiment.device_count
-    asked = devices if share is None else min(devices, share if isinstance(share, int) else share * devices)
-    return asked * training.lps_rounds * training.trained_examples(most)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts the proc
 DOCUMENT: dict[str, Any] = {
     "published": {
         "title": "Tiny", "paper": "A. Author, Paper", "source": "Table 1", "read": ["page 2: left"],
-        "per_example_us": {"mlp": 10}, "differs": ["Everything."], "values": {"fedavg": [10, 200], "fedprox": 0},
+        "differs": ["Everything."], "values": {"fedavg": [10, 200], "fedprox": 0},
     },
     "base": {
         "name": "tiny", "data": {"name": "digits"}, "method": "fedavg",

@@ -12,7 +12,7 @@ from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.files import CA, CERT, REVOKED, Revoked, write_private
-from fedstrata.trust.names import NAMED, ROLES, Name, device_names
+from fedstrata.trust.names import NAMED, ROLES, SERVERS, Name, check_server_domain, device_names
 
 if TYPE_CHECKING:
     from emulator.cluster.certificates import ReleaseCertificates
@@ -59,16 +59,27 @@ def init(folder: Path, run: str) -> Path:
     return place
 
 
-def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Release | None = None) -> Path:
+def issue(
+    folder: Path,
+    role: str,
+    ids: Sequence[str],
+    days: int,
+    release: Release | None = None,
+    *,
+    server_domain: str = "",
+) -> Path:
     """Issue a certificate for ids in a role. Return the folder of the certificate. The user copies it to the machine of
     the process.
 
-    The authority is in the folder, or belongs to a release on Kubernetes.
+    The authority is in the folder, or belongs to a release on Kubernetes. With `server_domain`, a server's certificate
+    also has its name in this domain.
 
     Raises:
-        CertificateError: there is no authority, the name is not allowed, or it has a certificate already.
+        CertificateError: there is no authority, a name is not allowed, or it has a certificate already.
     """
     names = names_of(role, ids)
+    if check_server_domain(server_domain) and role not in SERVERS:
+        raise CertificateError(f"--server-domain is for certificates of gps and lps, not of {role}; leave it out")
     authority = _places_of(folder, release)[0].existing_authority()
     place = folder / (names[0].id or role)
     if role == "device":
@@ -76,7 +87,7 @@ def issue(folder: Path, role: str, ids: Sequence[str], days: int, release: Relea
     if (place / CERT).exists():
         raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
     write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
-    authority.issue(names, place, days=days)
+    authority.issue(names, place, days=days, server_domain=server_domain)
     return place
 
 
@@ -132,7 +143,7 @@ def renew(folder: Path, days: int, release: Release | None = None, *, of_pods: b
     keeper, *_ = _places_of(folder, release)
     authority = keeper.existing_authority()
     for place, old in _holders([keeper if of_pods else Folder(folder)], authority):
-        files = authority.issued(old.peer.names, days=days)
+        files = authority.issued(old.peer.names, days=days, server_domain=old.server_domain)
         place.give(old.place, files)
         yield Issued.parse(files[CERT], old.place)
 

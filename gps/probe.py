@@ -24,7 +24,7 @@ def parse() -> argparse.Namespace:
         "--tls", help="Show the operator's certificate of this folder; a GPS that speaks TLS needs one."
     )
     arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most this many seconds.")
-    arguments.set_defaults(revoked=None)  # no list but the one in that folder
+    arguments.set_defaults(revoked=None, server_domain=None)  # no list but the one in that folder
     return arguments.parse_args()
 
 

@@ -12,7 +12,8 @@ from emulator.cluster.secrets import KubernetesSecrets
 from fedstrata.errors import CertificateError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
-from fedstrata.trust.authority import Authority, Issued
+from fedstrata.trust.authority import Authority, Issued, server_names
+from fedstrata.trust.certificates import dns_names
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, REVOKED, Revoked, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
 
@@ -38,20 +39,22 @@ class ReleaseCertificates:
     def __str__(self) -> str:
         return f"release {self._release.name}"
 
-    def make(self, holders: Mapping[str, list[Name]]) -> list[str]:
+    def make(self, holders: Mapping[str, list[Name]], server_domain: str = "") -> list[str]:
         """Make sure that each holder has a valid certificate, without deleting any. Return the holders that got a new
-        certificate.
+        certificate. With `server_domain`, certificates of servers also have their names in this domain.
 
         Raises:
             CertificateError: another program has made a Secret with a required name. Nothing is written.
         """
         authority = self._found_authority()
-        lacking = [who for who, names in holders.items() if authority is None or not self._fits(who, names, authority)]
+        lacking = list(holders)
+        if authority is not None:
+            lacking = [who for who in holders if not self._fits(who, holders[who], authority, server_domain)]
         for who in lacking:
             self._secrets.check_replaceable(self.secret(who))
         authority = authority or self._new_authority()
         for who in lacking:
-            self._write(self.secret(who), _as_secret(authority.issued(holders[who])))
+            self._write(self.secret(who), _as_secret(authority.issued(holders[who], server_domain=server_domain)))
         return lacking
 
     def keep(self, authority: Authority) -> None:
@@ -174,7 +177,7 @@ class ReleaseCertificates:
             self._new.append(name)
         return self.existing_authority()
 
-    def _fits(self, who: str, names: list[Name], authority: Authority) -> bool:
+    def _fits(self, who: str, names: list[Name], authority: Authority, server_domain: str) -> bool:
         """Return whether a Secret has the right certificate of its holder, signed by this authority and valid for long
         enough.
         """
@@ -187,7 +190,9 @@ class ReleaseCertificates:
                 issued = Issued.read(folder)
         except CertificateError:
             return False
-        return set(issued.peer.names) == set(names) and issued.days_left >= RENEW_DAYS
+        has_names = set(issued.peer.names) == set(names)
+        is_known = {*server_names(names, server_domain)} <= {*dns_names(issued.certificate)}
+        return has_names and is_known and issued.days_left >= RENEW_DAYS
 
 
 def holders_of(

@@ -54,13 +54,17 @@ def issue(
     ] = None,
     folder: Folder = CERTS,
     days: Days = CERTIFICATE_DAYS,
+    server_domain: Annotated[
+        str,
+        typer.Option(metavar="DOMAIN", help="Let a server be known as gps.DOMAIN or lps-0.DOMAIN, too."),
+    ] = "",
     release: OfRelease = None,
     place: Place,
 ) -> None:
     """Issue a certificate: a folder to copy to the machine of the process, for its option --tls."""
     from emulator.certs import issue as make
 
-    print(make(folder, role, names or [], days, _release(release, place)))
+    print(make(folder, role, names or [], days, _release(release, place), server_domain=server_domain))
 
 
 @certs.command()

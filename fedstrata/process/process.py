@@ -50,6 +50,9 @@ def service_arguments(tier: str, description: str) -> Arguments:
     arguments.option(
         "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."
     )
+    arguments.option(
+        "server-domain", "Call servers gps.DOMAIN and lps-0.DOMAIN: names by which a proxy tells them apart."
+    )
     arguments.option("log-level", "Log from this level on: DEBUG, INFO, WARNING or ERROR.", default="INFO")
     arguments.add_argument(
         "--exit-with-parent",

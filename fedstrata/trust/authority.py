@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedstrata.errors import CertificateError
-from fedstrata.trust.certificates import is_issued_by, uris
+from fedstrata.trust.certificates import dns_names, is_issued_by, uris
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
-from fedstrata.trust.names import CERTIFICATE_DAYS, Name, Peer, check_domain, server_name
+from fedstrata.trust.names import CERTIFICATE_DAYS, SERVERS, Name, Peer, check_domain, server_name
 
 AUTHORITY_DAYS = 3650
 CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be behind the one of who issues
@@ -104,12 +104,18 @@ class Authority:
         """Write key and certificate, in this order, to a folder that only its owner may open."""
         write_private(folder, self.files())
 
-    def issue(self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS) -> None:
+    def issue(
+        self, names: Collection[Name], folder: Path, *, days: int = CERTIFICATE_DAYS, server_domain: str = ""
+    ) -> None:
         """Write a new key and a certificate with these names to a folder. Raises CertificateError like `issued`."""
-        write_private(folder, self.issued(names, days=days))
+        write_private(folder, self.issued(names, days=days, server_domain=server_domain))
 
-    def issued(self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS) -> dict[str, bytes]:
+    def issued(
+        self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS, server_domain: str = ""
+    ) -> dict[str, bytes]:
         """Return a new key, a certificate with these names, and this authority's certificates, by file name.
+
+        A server's certificate has its name alone and, with `server_domain`, its name in this domain, too.
 
         Raises:
             CertificateError: there are more names than a peer would accept.
@@ -123,7 +129,7 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         uris = [x509.UniformResourceIdentifier(name.uri(self.domain)) for name in sorted(names, key=str)]
-        servers = [x509.DNSName(server_name(name)) for name in sorted(names, key=str) if name.role in ("gps", "lps")]
+        servers = [x509.DNSName(name) for name in server_names(names, server_domain)]
         builder = builder.add_extension(x509.SubjectAlternativeName([*uris, *servers]), critical=False)
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if servers else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -164,9 +170,20 @@ class Issued:
         return cls(place=place, peer=peer, until=until, certificate=certificate)
 
     @property
+    def server_domain(self) -> str:
+        """The domain in which the certificate names its server; empty without one."""
+        return max(dns_names(self.certificate), key=len, default="").partition(".")[2]
+
+    @property
     def days_left(self) -> int:
         """The number of whole days for which the certificate is still valid; negative after its end."""
         return (self.until - datetime.now(UTC)).days
+
+
+def server_names(names: Collection[Name], server_domain: str = "") -> list[str]:
+    """Return the names by which callers check the servers among these holders."""
+    servers = sorted((name for name in names if name.role in SERVERS), key=str)
+    return [server_name(name, domain) for name in servers for domain in dict.fromkeys(("", server_domain))]
 
 
 def _subject(common_name: str) -> x509.Name:

@@ -37,11 +37,22 @@ def is_key_of(key: bytes, certificate: x509.Certificate) -> bool:
 
 def uris(certificate: x509.Certificate) -> list[str]:
     """Return the URIs that a certificate names."""
+    return _alternative_names(certificate, x509.UniformResourceIdentifier)
+
+
+def dns_names(certificate: x509.Certificate) -> list[str]:
+    """Return the names of a server in its certificate. A caller's certificate has none."""
+    return _alternative_names(certificate, x509.DNSName)
+
+
+def _alternative_names(
+    certificate: x509.Certificate, kind: type[x509.UniformResourceIdentifier] | type[x509.DNSName]
+) -> list[str]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+    return names.get_values_for_type(kind)
 
 
 def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509.Certificate]) -> str | None:

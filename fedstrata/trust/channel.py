@@ -12,7 +12,7 @@ import grpc
 
 from fedstrata.errors import NotServedError
 from fedstrata.process.logs import EventLog
-from fedstrata.trust.files import TlsFiles, checked_as
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
 log = EventLog("rpc")
@@ -80,7 +80,7 @@ class SecureChannel(grpc.aio.Channel):
     def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
         self._address = address
         self._parent = parent
-        self._options = (*options, *checked_as(parent))
+        self._options = (*options, *tls.channel_options(parent))
         self._connection = _Connection(address, tls, self._options)
         self._moved = asyncio.Event()  # set once there is another connection
         self._left: list[_Connection] = []

@@ -14,7 +14,7 @@ from functools import partial
 from fedstrata.process.address import split_address
 from fedstrata.process.sleeping import Backoff
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.names import Name, server_name
+from fedstrata.trust.names import Name
 
 GREETING_S = 5.0  # for each step of a greeting: to connect, to shake hands, to be spoken to
 HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
@@ -74,7 +74,7 @@ def _greet_in_the_clear(host: str, port: int) -> str:
 def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | None:
     context = tls.client_context()
     try:
-        with _greeted(host, port, context, server_name(parent)) as greeted:
+        with _greeted(host, port, context, tls.name_of_server(parent)) as greeted:
             if not greeted.recv(1):
                 raise _HungUpError
             return None

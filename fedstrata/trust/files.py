@@ -20,7 +20,7 @@ from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.private_files import make_private
 from fedstrata.store import write_aside
-from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
+from fedstrata.trust.names import Name, NameSet, Peer, Role, check_server_domain, name_of, server_name
 
 CA, CERT, KEY, CA_KEY, REVOKED = "ca.pem", "cert.pem", "key.pem", "ca-key.pem", "revoked.txt"
 LOOK_S = 1.0
@@ -204,12 +204,14 @@ class TlsFiles:
     cert: bytes
     key: bytes
     me: Peer
+    server_domain: str = ""  # in which callers name servers, so that a proxy can tell them apart; empty: no domain
     on_disk: "_Watched[TlsFiles] | None" = field(default=None, compare=False, repr=False)
     listed: _Watched[Revoked] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def load(cls, folder: Path, revoked: Path | None = None) -> "TlsFiles":
-        """Read the files in a folder. `revoked` names a list that replaces the list in the folder.
+    def load(cls, folder: Path, revoked: Path | None = None, server_domain: str = "") -> "TlsFiles":
+        """Read the files in a folder. `revoked` names a list that replaces the list in the folder. Servers that this
+        process calls are known as `gps.SERVER_DOMAIN` and `lps-0.SERVER_DOMAIN`.
 
         Raises:
             CertificateError: a file is missing or damaged, or the files do not match, or are not valid now.
@@ -217,11 +219,16 @@ class TlsFiles:
         at = revoked or folder / REVOKED
         listed = _Watched("revoked", [at], lambda _, had: Revoked.load(at, had))
         paths = [folder / name for name in (CA, CERT, KEY)]
-        return _Watched[TlsFiles]("certificate", paths, partial(cls._read, folder, listed)).newest()
+        return _Watched[TlsFiles]("certificate", paths, partial(cls._read, folder, listed, server_domain)).newest()
 
     @classmethod
     def _read(
-        cls, folder: Path, listed: _Watched[Revoked], on_disk: "_Watched[TlsFiles]", had: "TlsFiles | None"
+        cls,
+        folder: Path,
+        listed: _Watched[Revoked],
+        server_domain: str,
+        on_disk: "_Watched[TlsFiles]",
+        had: "TlsFiles | None",
     ) -> "TlsFiles":
         from fedstrata.trust import certificates
 
@@ -237,7 +244,9 @@ class TlsFiles:
                 f"{folder / CERT} cannot be used: {why}; issue it again, by the authority of {CA} in that folder"
             )
         me = Peer.of_uris(certificates.uris(chain[0]))
-        files = cls(folder=folder, ca=ca, cert=cert, key=key, me=me, on_disk=on_disk, listed=listed)
+        files = cls(
+            folder=folder, ca=ca, cert=cert, key=key, me=me, server_domain=server_domain, on_disk=on_disk, listed=listed
+        )
         if had is not None:
             if me.domain != had.me.domain:
                 raise CertificateError(f"{folder / CERT} is now of run {me.domain!r}, not {had.me.domain!r}")
@@ -316,6 +325,16 @@ class TlsFiles:
         """Return a caller's credentials. They accept only a server with a certificate from the caller's authorities."""
         return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
 
+    def name_of_server(self, parent: Name) -> str:
+        """Return the name that a server's certificate must have. Proxies see it, too. The server's address, which can
+        change, is not checked.
+        """
+        return server_name(parent, self.server_domain)
+
+    def channel_options(self, parent: Name) -> tuple[tuple[str, str], ...]:
+        """Return the options with which gRPC checks the server's name."""
+        return (("grpc.ssl_target_name_override", self.name_of_server(parent)),)
+
     def client_context(self) -> ssl.SSLContext:
         """Return the context for Python's own TLS to connect to a server. Raises OSError, of which the errors of ssl
         are subclasses.
@@ -331,23 +350,22 @@ def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
     """Return the TLS files of a process with the names `me`; None if no folder is given, so that the process does not
     encrypt.
 
-    `options` come from the command line: the folder, and a list of revoked names that replaces the folder's list.
+    `options` come from the command line: the folder, a list of revoked names that replaces the folder's list, and the
+    domain of the names of servers.
 
     Raises:
-        CertificateError: the files in the folder are unusable, or name another holder.
+        CertificateError: the files in the folder are unusable, or name another holder. Or the domain is wrong.
     """
     if not options.tls:
+        if options.server_domain:
+            raise CertificateError(
+                f"--server-domain {options.server_domain} names servers by their certificates; give --tls, too"
+            )
         return None
-    tls = TlsFiles.load(Path(options.tls), Path(options.revoked) if options.revoked else None)
+    revoked = Path(options.revoked) if options.revoked else None
+    tls = TlsFiles.load(Path(options.tls), revoked, check_server_domain(options.server_domain or ""))
     tls.require(*me)
     return tls
-
-
-def checked_as(parent: Name) -> tuple[tuple[str, str], ...]:
-    """Return the channel option with the name that the server's certificate must have. The server's address, which can
-    change, is not checked.
-    """
-    return (("grpc.ssl_target_name_override", server_name(parent)),)
 
 
 def private_folder(folder: Path) -> None:

@@ -16,10 +16,13 @@ from fedstrata.process.quoting import quoted
 
 Role = Literal["gps", "operator", "lps", "device"]
 ROLES: tuple[Role, ...] = get_args(Role)
+SERVERS: frozenset[Role] = frozenset({"gps", "lps"})  # that others call
 NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are several, each with an id
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 LONGEST_ID = 63
+SERVER_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+LONGEST_SERVER_DOMAIN = 200  # of at most 253 characters in the name of a server
 CERTIFICATE_DAYS = 365  # that a certificate is valid, unless a command says another number
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
@@ -139,9 +142,21 @@ def name_of(text: str) -> Name:
     return Name(found["role"], found["id"] or "", found["last"] or "")  # type: ignore[arg-type]
 
 
-def server_name(name: Name) -> str:
-    """Return the name that a server's certificate must have, independent of its address: `gps`, `lps-0`."""
-    return name.id or name.role
+def server_name(name: Name, server_domain: str = "") -> str:
+    """Return the name that a server's certificate must have, independent of its address: `gps`, `lps-0`. In a server
+    domain it is `gps.DOMAIN`, `lps-0.DOMAIN`.
+    """
+    return f"{name.id or name.role}.{server_domain}".removesuffix(".")
+
+
+def check_server_domain(domain: str) -> str:
+    """Return the domain of servers' names, which may be empty. Raises CertificateError."""
+    if domain and not (SERVER_DOMAIN.fullmatch(domain) and len(domain) <= LONGEST_SERVER_DOMAIN):
+        raise CertificateError(
+            f"{quoted(domain)} is no domain for the names of servers; write one such as fl.example.org, in small "
+            f"letters, with at most {LONGEST_SERVER_DOMAIN} characters"
+        )
+    return domain
 
 
 def check_domain(domain: str) -> str:

@@ -23,7 +23,7 @@ def parse() -> argparse.Namespace:
     arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")
-    arguments.set_defaults(revoked=None)
+    arguments.set_defaults(revoked=None, server_domain=None)
     return arguments.parse_args()
 
 

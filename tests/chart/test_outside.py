@@ -1,14 +1,21 @@
 """The way in for devices that are no pods."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
-from helm_python import HelmRenderError
+from helm_python import HelmRenderError, HelmValuesError
 
-from tests.support.charts import CHART, Object, notes, one, render, values_of
+from tests.support.charts import CHART, Object, notes, one, pods, render, values_of
 
 OUTSIDE = values_of(CHART / "ci" / "outside.yaml")
 GATEWAY = values_of(CHART / "ci" / "gateway.yaml")
+PASSTHROUGH = values_of(CHART / "ci" / "passthrough.yaml")
+PROXY = {**PASSTHROUGH, "outside": {**PASSTHROUGH["outside"], "type": "ClusterIP"}}
+# What the Gateway API's definitions say of the fields that the chart uses, in all versions of both kinds.
+ROUTES = json.loads((Path(__file__).parent / "schemas" / "gateway-api.json").read_text())
 FROM = [{"ipBlock": {"cidr": "10.1.0.0/16"}}]
 TWO = "name: lab\npartition: {kind: iid, devices: 4, examples_per_device: 5}\ntopology: {lps: 2}\n"
 
@@ -71,8 +78,66 @@ def test_through_a_gateway_each_pod_has_a_name() -> None:
     assert annotated == {"example.org/name": "demo-fedstrata-lps-1.fl.example.org"}
 
 
+def routes(values: dict[str, Any], *apis: str) -> dict[str, Object]:
+    """The routes at the Gateway, by name."""
+    found = [item for item in render(values, apis=apis) if item["apiVersion"].startswith("gateway.networking.k8s.io/")]
+    return {item["metadata"]["name"]: item for item in found}
+
+
+def test_through_a_gateway_that_ends_no_tls_all_servers_have_one_address_and_a_name_each() -> None:
+    found = routes(PASSTHROUGH)
+    assert {name: (item["kind"], item["spec"]["hostnames"]) for name, item in found.items()} == {
+        "demo-fedstrata-gps-0": ("TLSRoute", ["gps.demo.fl.example.org"]),
+        "demo-fedstrata-lps-0": ("TLSRoute", ["lps-0.demo.fl.example.org"]),
+        "demo-fedstrata-lps-1": ("TLSRoute", ["lps-1.demo.fl.example.org"]),
+    }
+    for name, item in found.items():
+        assert item["spec"]["parentRefs"] == [{"name": "public", "namespace": "gateways", "sectionName": "passthrough"}]
+        assert item["spec"]["rules"] == [{"backendRefs": [{"name": f"{name}-outside", "port": 443}]}]
+    assert advertised(PASSTHROUGH) == "fl.example.org:443"
+    for service in services(PASSTHROUGH).values():
+        assert service["spec"]["ports"] == [{"name": "grpc", "port": 443, "targetPort": "grpc", "protocol": "TCP"}]
+        assert service["spec"]["type"] == "ClusterIP"
+
+
+@pytest.mark.parametrize("values", [GATEWAY, PASSTHROUGH], ids=["grpc", "tls"])
+def test_routes_are_as_the_gateway_api_defines_them(values: dict[str, Any]) -> None:
+    found = routes(values)
+    assert len(found) == 3
+    for item in found.values():
+        jsonschema.Draft202012Validator(ROUTES).validate(item["spec"])
+
+
+@pytest.mark.parametrize(
+    ("served", "used"),
+    [([], "v1"), (["v1alpha2"], "v1alpha2"), (["v1alpha2", "v1alpha3"], "v1alpha3"), (["v1alpha2", "v1"], "v1")],
+)
+def test_tls_routes_are_of_the_newest_version_that_kubernetes_serves(served: list[str], used: str) -> None:
+    apis = [f"gateway.networking.k8s.io/{version}/TLSRoute" for version in served]
+    found = routes(PASSTHROUGH, *apis)
+    assert {item["apiVersion"] for item in found.values()} == {f"gateway.networking.k8s.io/{used}"}
+
+
+def test_a_proxy_of_ones_own_gets_the_same_services_and_no_routes() -> None:
+    assert services(PROXY) == services(PASSTHROUGH)
+    assert routes(PROXY) == {}
+
+
+def test_pods_and_boards_call_servers_by_the_names_in_their_certificates() -> None:
+    values = {**PROXY, "experiment": TWO, "device": {"external": 2}}
+    said = {}
+    for tier, spec, _ in pods(render(values)):
+        said[tier] = {variable["name"]: variable.get("value") for variable in spec["containers"][0].get("env", [])}
+    domains = {tier: environment.get("FEDSTRATA_SERVER_DOMAIN") for tier, environment in said.items()}
+    assert domains == {**dict.fromkeys(("gps", "lps", "device"), "demo.fl.example.org"), "run": None, "test": None}
+    board = "--gps fl.example.org:443 --device-name NAME --server-domain demo.fl.example.org --tls FOLDER"
+    assert board in notes(values)
+
+
 @pytest.mark.parametrize("tier", ["gps", "lps"])
-@pytest.mark.parametrize("values", [OUTSIDE, GATEWAY], ids=["addresses", "gateway"])
+@pytest.mark.parametrize(
+    "values", [OUTSIDE, GATEWAY, PASSTHROUGH, PROXY], ids=["addresses", "gateway", "passthrough", "proxy"]
+)
 def test_only_those_who_are_named_may_dial_in(tier: str, values: dict[str, Any]) -> None:
     def peers(values: dict[str, Any]) -> list[Object]:
         rules = one(render(values), "NetworkPolicy", f"demo-fedstrata-{tier}")["spec"]["ingress"]
@@ -88,6 +153,7 @@ def test_devices_in_pods_may_take_the_way_in_too() -> None:
 
     assert opened(OUTSIDE) == [[50061, 50062]]
     assert opened(GATEWAY) == [[80]]
+    assert opened(PASSTHROUGH) == [[443]]
     assert opened({}) == []
 
 
@@ -122,6 +188,39 @@ def test_a_way_in_that_leads_nowhere_is_refused(outside: dict[str, Any], message
     with pytest.raises(HelmRenderError) as refused:
         render({"experiment": TWO, "outside": {"from": FROM, **outside}, "tls": {"mode": "off"}})
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "outside", "message"),
+    [
+        (
+            "off",
+            {"type": "Gateway"},
+            "outside.serverDomain is a.org, but with tls.mode off callers send no server name",
+        ),
+        ("secret", {"type": "NodePort"}, "but outside.type NodePort tells servers apart by addresses"),
+        ("secret", {"type": "Gateway", "lps": "a:2"}, "outside.lps is a:2, but with outside.serverDomain all servers"),
+        (
+            "secret",
+            {"type": "Gateway", "serverDomain": ""},
+            "Gateway tells servers apart by their names in TLS: set out",
+        ),
+        ("secret", {"type": "ClusterIP", "serverDomain": ""}, "set outside.serverDomain, such as demo.fl.example.org"),
+        ("off", {"type": "ClusterIP", "serverDomain": ""}, "fl.example.org, and tls.mode to another than off"),
+        ("secret", {"type": "Gateway", "gateway": {}}, "needs outside.gateway.name"),
+    ],
+)
+def test_server_names_that_nobody_sends_or_reads_are_refused(mode: str, outside: dict[str, Any], message: str) -> None:
+    whole = {"gps": "a:443", "serverDomain": "a.org", "gateway": {"name": "g"}, "from": FROM, **outside}
+    with pytest.raises(HelmRenderError) as refused:
+        render({"experiment": TWO, "outside": whole, "tls": {"mode": mode}})
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("domain", ["A.org", "*.a.org", "a.org.", "a_b.org", "-a.org", "a" * 201])
+def test_a_domain_that_is_none_is_refused(domain: str) -> None:
+    with pytest.raises(HelmValuesError, match="at '/outside/serverDomain'"):
+        render({"experiment": TWO, "outside": {"serverDomain": domain}})
 
 
 def test_the_number_of_addresses_has_to_be_known() -> None:

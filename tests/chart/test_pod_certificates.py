@@ -11,6 +11,7 @@ from helm_python import HelmRenderError, HelmValuesError
 from emulator.cluster.certificates import holders_of
 from emulator.cluster.chart_values import load_values, merge_values
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.trust.authority import server_names
 from tests.support.charts import CHART, VARIANTS, Object, notes, one, pods, render, rendered_files, values_of
 
 SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "cert-manager.json").read_text())
@@ -122,12 +123,12 @@ def test_cert_manager_is_asked_for_the_names_that_up_would_issue(path: Path) -> 
     whole = merge_values([load_values(CHART / "values.yaml"), values])
     known = experiment.topology.lps if experiment.topology else whole["lps"]["replicas"] or 0
     asked = {item["spec"]["secretName"]: item["spec"] for item in certificates(render(values))}
-    holders = holders_of(whole, experiment, known)
+    holders, domain = holders_of(whole, experiment, known), whole["outside"]["serverDomain"]
     assert set(asked) == {f"demo-tls-{who}" for who in holders}
     for who, names in holders.items():
         spec = asked[f"demo-tls-{who}"]
         assert spec["uris"] == [name.uri("demo.lab") for name in names]
-        assert spec.get("dnsNames") == ([who] if names[0].role in {"gps", "lps"} else None)
+        assert spec.get("dnsNames", []) == server_names(names, domain)
         assert ("server auth" in spec["usages"]) == (names[0].role in {"gps", "lps"})
 
 
@@ -148,9 +149,9 @@ def certificates(objects: list[Object]) -> list[Object]:
     return [item for item in objects if item["kind"] == "Certificate" and not item["spec"].get("isCA")]
 
 
-@pytest.mark.parametrize("name", ["production", "spanning"])
+@pytest.mark.parametrize("name", ["production", "spanning", "passthrough"])
 def test_what_cert_manager_is_asked_for_is_valid(name: str) -> None:
-    objects = render(values_of(CHART / "ci" / f"{name}.yaml"))
+    objects = render({**values_of(CHART / "ci" / f"{name}.yaml"), "tls": {"mode": "cert-manager"}})
     asked = [item for item in objects if item["apiVersion"] == "cert-manager.io/v1"]
     assert asked
     for item in asked:
@@ -179,12 +180,6 @@ def test_no_key_can_be_read_by_all_users_of_a_pod() -> None:
     for _, spec, _ in pods(render({"experiment": FIVE})):
         found = volume(spec)
         assert (found.get("secret") or found["projected"])["defaultMode"] == 0o440
-
-
-def test_a_gateway_in_which_tls_would_end_is_refused() -> None:
-    values = {**values_of(CHART / "ci" / "gateway.yaml"), "tls": {"mode": "secret"}}
-    with pytest.raises(HelmRenderError, match="ends a connection at the Gateway"):
-        render(values)
 
 
 @pytest.mark.parametrize("tls", [{"mode": "on"}, {"mode": True}, {"lps": 0}, {"certManager": {"duration": "90d"}}])

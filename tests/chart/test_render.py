@@ -35,6 +35,7 @@ OWN_RESOURCES = (
     "PodMonitor",
     "PrometheusRule",
     "GRPCRoute",
+    "TLSRoute",
     "Certificate",
     "Issuer",
 )  # of others, which Kubernetes has no schema of

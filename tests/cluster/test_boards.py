@@ -25,6 +25,24 @@ def address_of(lab: Lab, tier: str) -> tuple[str, str]:
     return node.metadata.name, next(found.address for found in node.status.addresses if found.type == "InternalIP")
 
 
+def assert_boards_train_the_same(lab: Lab, file: Path, folder: Path, *way: str) -> None:
+    """Train by a process outside of the cluster that reaches the release by these options, and by one machine alone."""
+    assert lab.pods("device", "boards") == []
+    names, certs = [f"device-{index:03d}" for index in range(4)], folder / "certs"
+    whose = ("--release", "boards", "--namespace", lab.namespace)
+    lab.fedstrata("certs", "issue", "device", *names, "--folder", str(certs), *whose)
+    (own,) = (certs / "devices").iterdir()
+    command = [sys.executable, "-m", "device", "--experiment", str(file), *way, "--devices", "0-3"]
+    command += ["--state", str(folder / "state"), "--tls", str(own)]
+    with subprocess.Popen(command, cwd=ROOT) as board:
+        try:
+            lab.here("collect", "--out", str(folder / "boards"), "--quiet", release="boards")
+        finally:
+            board.terminate()
+    run_here(folder / "local", experiment=file)
+    assert_same_result(folder / "boards", folder / "local")
+
+
 def test_devices_outside_of_the_cluster_train_by_its_nodes_ports_to_the_same_bits(lab: Lab, tmp_path: Path) -> None:
     file = tmp_path / "boards.yaml"
     file.write_text(EXPERIMENT)
@@ -42,18 +60,5 @@ def test_devices_outside_of_the_cluster_train_by_its_nodes_ports_to_the_same_bit
         },
     }  # fmt: skip
     lab.up(file, values, release="boards")
-    assert lab.pods("device", "boards") == []
-    names, certs = [f"device-{index:03d}" for index in range(4)], tmp_path / "certs"
-    whose = ("--release", "boards", "--namespace", lab.namespace)
-    lab.fedstrata("certs", "issue", "device", *names, "--folder", str(certs), *whose)
-    (own,) = (certs / "devices").iterdir()
-    command = [sys.executable, "-m", "device", "--experiment", str(file), "--gps", f"{gps}:30051", "--devices", "0-3"]
-    command += ["--state", str(tmp_path / "state"), "--tls", str(own)]
-    with subprocess.Popen(command, cwd=ROOT) as board:
-        try:
-            lab.here("collect", "--out", str(tmp_path / "boards"), "--quiet", release="boards")
-        finally:
-            board.terminate()
-    run_here(tmp_path / "local", experiment=file)
-    assert_same_result(tmp_path / "boards", tmp_path / "local")
+    assert_boards_train_the_same(lab, file, tmp_path, "--gps", f"{gps}:30051")
     lab.here("down", "--delete-records", "--yes", release="boards")

@@ -12,7 +12,7 @@ import pytest
 from emulator.runs.client import RunClient
 from fedstrata.errors import HandshakeError
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles, checked_as
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
@@ -78,7 +78,8 @@ class Secured:
             yield from RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
 
     def channel(self, tls: Path) -> grpc.Channel:
-        return grpc.secure_channel(self.gps, TlsFiles.load(tls).channel_credentials(), options=checked_as(GPS))
+        files = TlsFiles.load(tls)
+        return grpc.secure_channel(self.gps, files.channel_credentials(), options=files.channel_options(GPS))
 
 
 @pytest.fixture

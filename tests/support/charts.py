@@ -1,7 +1,7 @@
 """Rendering the chart with Helm's own engine, and reading what came out. No cluster, no helm binary."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,13 @@ def chart() -> Chart:
     return Chart.load(CHART)
 
 
-def rendered_files(values: Mapping[str, Any], *, version: str, release: str, namespace: str) -> dict[str, str]:
-    """Each template's text, for a Kubernetes version: the package's own `render` cannot be told one."""
+def rendered_files(
+    values: Mapping[str, Any], *, version: str, release: str, namespace: str, apis: Sequence[str] = ()
+) -> dict[str, str]:
+    """Each template's text, for a Kubernetes version with further APIs: the package's own `render` cannot be told."""
     values = {**MADE_BY_UP, **values}
     options = {"name": release, "namespace": namespace, "kube_version": version, "is_install": True}
+    options |= {"api_versions": [*apis]} if apis else {}
     text = _rendered(json.dumps(dict(values)), json.dumps(options))
     files: dict[str, str] = json.loads(text)
     return {name.removeprefix("fedstrata/templates/"): text for name, text in files.items()}
@@ -43,10 +46,15 @@ def _rendered(values: str, options: str) -> str:
 
 
 def render(
-    values: Mapping[str, Any] | None = None, *, version: str = NEWEST, release: str = "demo", namespace: str = "lab"
+    values: Mapping[str, Any] | None = None,
+    *,
+    version: str = NEWEST,
+    release: str = "demo",
+    namespace: str = "lab",
+    apis: Sequence[str] = (),
 ) -> list[Object]:
     """The objects of a release, in the order of the templates' names."""
-    files = rendered_files(values or {}, version=version, release=release, namespace=namespace)
+    files = rendered_files(values or {}, version=version, release=release, namespace=namespace, apis=apis)
     documents: list[Object] = []
     for name, text in sorted(files.items()):
         if name != "NOTES.txt":

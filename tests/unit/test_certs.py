@@ -1,4 +1,5 @@
 import hashlib
+from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from emulator.cluster.certificates import ReleaseCertificates
 from emulator.cluster.release import Release
 from emulator.commands import certs as commands
 from emulator.commands.main import execute
-from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import TlsFiles
+from fedstrata.errors import CertificateError
+from fedstrata.trust.authority import Authority, Issued
+from fedstrata.trust.certificates import dns_names
+from fedstrata.trust.files import TlsFiles, load_tls
 from fedstrata.trust.names import CERTIFICATE_DAYS, Name
 from tests.support.kept_secrets import Kept
 
@@ -56,6 +59,15 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
         (["lps", "x"], "'x' is no LPS; they are lps-0, lps-1, …"),
         (["lps", "lps-0", "lps-1"], "a certificate of lps has one name, not 2"),
         (["device"], "the device has no name; fedstrata certs issue device NAME"),
+        (
+            ["device", "a", "--server-domain", "fl.example.org"],
+            "--server-domain is for certificates of gps and lps, not of device; leave it out",
+        ),
+        (
+            ["gps", "--server-domain", "FL.example.org"],
+            "'FL.example.org' is no domain for the names of servers; write one such as fl.example.org, in small "
+            "letters, with at most 200 characters",
+        ),
         (["device", "../x"], "'../x' is no id of device: small letters, digits, dots and hyphens, at most 63"),
     ],
 )
@@ -87,6 +99,23 @@ def test_renewed_are_all_by_the_same_authority_with_new_keys(folder: Path) -> No
         new = TlsFiles.load(place)
         assert (new.me, new.ca) == (old.me, old.ca)
         assert new.key != old.key
+
+
+def test_a_server_keeps_its_names_in_a_domain_when_its_certificate_is_renewed(folder: Path) -> None:
+    assert certs(folder, "issue", "lps", "lps-0", "--server-domain", "fl.example.org") == 0
+    assert certs(folder, "issue", "device", "pi-1") == 0
+    for _ in range(2):
+        assert dns_names(Issued.read(folder / "lps-0").certificate) == ["lps-0", "lps-0.fl.example.org"]
+        assert dns_names(Issued.read(folder / "devices" / "pi-1").certificate) == []
+        assert certs(folder, "renew") == 0
+
+
+@pytest.mark.parametrize(("domain", "fault"), [("a..b", "'a..b' is no domain"), ("a.org", "give --tls, too")])
+def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Path, domain: str, fault: str) -> None:
+    assert certs(folder, "issue", "device", "pi-1") == 0
+    tls = folder / "devices" / "pi-1" if domain == "a..b" else None
+    with pytest.raises(CertificateError, match=fault):
+        load_tls(Namespace(tls=tls, revoked=None, server_domain=domain))
 
 
 def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

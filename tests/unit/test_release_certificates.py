@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from emulator import certs
 from emulator.cluster.certificates import AUTHORITY, ReleaseCertificates, holders_of, tls_of_secret
@@ -11,6 +12,7 @@ from emulator.cluster.release import Release
 from fedstrata.errors import CertificateError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.certificates import dns_names
 from fedstrata.trust.files import CA
 from fedstrata.trust.names import Name
 from tests.support.kept_secrets import Kept
@@ -61,6 +63,15 @@ def test_what_fits_is_kept_and_what_does_not_is_made_anew(kept: Kept, certificat
     del kept["lab-tls-operator"]
     assert certificates.make(renamed) == ["operator"]
     assert kept["lab-tls-authority"] == before["lab-tls-authority"]
+
+
+def test_servers_alone_get_new_certificates_for_another_domain(kept: Kept, certificates: ReleaseCertificates) -> None:
+    assert certificates.make(GPS, "fl.example.org") == ["gps"]
+    assert certificates.make(GPS, "fl.example.org") == []
+    assert certificates.make(GPS) == []  # its name without a domain is in that certificate, too
+    assert certificates.make(GPS, "b.example.org") == ["gps"]
+    with tls_of_secret(kept["lab-tls-gps"], "lab-tls-gps") as tls:
+        assert dns_names(x509.load_pem_x509_certificate(tls.cert)) == ["gps", "gps.b.example.org"]
 
 
 def test_a_certificate_near_its_end_or_of_an_authority_before_is_made_anew(

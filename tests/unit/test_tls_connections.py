@@ -41,9 +41,9 @@ class Certificates:
     authority: Authority
     folder: Path
 
-    def of(self, name: Name) -> TlsFiles:
-        self.authority.issue([name], self.folder / str(name))
-        return TlsFiles.load(self.folder / str(name))
+    def of(self, name: Name, server_domain: str = "") -> TlsFiles:
+        self.authority.issue([name], self.folder / str(name), server_domain=server_domain)
+        return TlsFiles.load(self.folder / str(name), server_domain=server_domain)
 
     def by_another(self, name: Name) -> TlsFiles:
         return Certificates(Authority.new("run-1"), self.folder / "another").of(name)
@@ -98,6 +98,14 @@ PAIRS: dict[str, tuple[Side, Side, Name, str | None]] = {
     ),
     "parent not yet": (
         lambda our: our.on_days(GPS, 9, 10), lambda our: our.of(DEVICE), GPS, "certificate is not yet valid"
+    ),
+    "of one domain": (lambda our: our.of(LPS_0, "a.org"), lambda our: our.of(DEVICE, "a.org"), LPS_0, None),
+    "parent in a domain": (lambda our: our.of(LPS_0, "a.org"), lambda our: our.of(DEVICE), LPS_0, None),
+    "another LPS of the domain": (
+        lambda our: our.of(LPS_1, "a.org"), lambda our: our.of(DEVICE, "a.org"), LPS_0, "not valid for 'lps-0.a.org'"
+    ),
+    "caller in a domain": (
+        lambda our: our.of(GPS), lambda our: our.of(DEVICE, "a.org"), GPS, "not valid for 'gps.a.org'"
     ),
     "another LPS": (lambda our: our.of(LPS_1), lambda our: our.of(DEVICE), LPS_0, "not valid for 'lps-0'"),
     "a device as the GPS": (

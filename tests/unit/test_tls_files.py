@@ -253,7 +253,7 @@ def test_a_process_starts_with_a_certificate_of_all_that_it_is(
     authority: Authority, tmp_path: Path, issued_for: list[Name], is_for: list[Name], lacks: str | None
 ) -> None:
     authority.issue(issued_for, tmp_path)
-    options = Namespace(tls=str(tmp_path), revoked=None)
+    options = Namespace(tls=str(tmp_path), revoked=None, server_domain=None)
     if lacks is None:
         assert load_tls(options, *is_for) is not None
     else:

@@ -11,10 +11,15 @@
 {{- regexReplaceAll ":[0-9]+\\+?$" .address "" | replace "$(FEDSTRATA_POD_NAME)" .pod -}}
 {{- end }}
 
+{{/* The address of LPSs: one for all servers where these have names in a domain. */}}
+{{- define "fedstrata.outsideLps" -}}
+{{ ternary .Values.outside.gps .Values.outside.lps (ne .Values.outside.serverDomain "") }}
+{{- end }}
+
 {{/* What devices are told of an LPS: where the way in is for all of them, or its pod's name in the headless service. */}}
 {{- define "fedstrata.lpsAddress" -}}
 {{- if .Values.outside.type -}}
-{{ .Values.outside.lps }}
+{{ include "fedstrata.outsideLps" . }}
 {{- else -}}
 $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
 {{- end -}}
@@ -24,22 +29,35 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- define "fedstrata.checkOutside" -}}
 {{- $outside := .Values.outside -}}
 {{- $lps := (fromJson (include "fedstrata.plan" .)).lps -}}
-{{- if not (and $outside.gps $outside.lps) }}{{ fail "outside.type needs outside.gps and outside.lps: host:port under which devices elsewhere find them" }}{{ end -}}
+{{- include "fedstrata.checkServerDomain" . -}}
+{{- $address := include "fedstrata.outsideLps" . -}}
+{{- if not (and $outside.gps $address) }}{{ fail "outside.type needs outside.gps and outside.lps: host:port under which devices elsewhere find them" }}{{ end -}}
 {{- if not $outside.from }}{{ fail "outside.from says who may dial in: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
 {{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the most there may be, or say topology.lps in the experiment" }}{{ end -}}
 {{- $counts := hasSuffix "+" $outside.lps -}}
-{{- if and (gt (int $lps) 1) (not $counts) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
-{{- if and (eq $outside.type "Gateway") (or $counts (not $outside.gateway.name)) }}{{ fail "outside.type Gateway needs outside.gateway.name, and names rather than ports to tell LPSs apart: $(FEDSTRATA_POD_NAME).fl.example.org:443" }}{{ end -}}
+{{- if and (gt (int $lps) 1) (not $counts) (not $outside.serverDomain) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
+{{- if and (eq $outside.type "Gateway") (or $counts (not $outside.gateway.name)) }}{{ fail "outside.type Gateway needs outside.gateway.name, and names rather than ports to tell LPSs apart: outside.serverDomain or, with tls.mode off, outside.lps $(FEDSTRATA_POD_NAME).fl.example.org:80" }}{{ end -}}
 {{- $gpsPort := include "fedstrata.portOf" (dict "address" $outside.gps "number" 0) | int -}}
 {{- if and (eq $outside.type "NodePort") (or (lt $gpsPort 30000) (gt $gpsPort 32767) (not $counts)) }}{{ fail "outside.type NodePort: ports are from 30000 to 32767, and those of LPSs count up: outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
 {{- $lps -}}
+{{- end }}
+
+{{/* Refuses a domain of servers' names where nobody reads them, and a way in that needs them and has none. */}}
+{{- define "fedstrata.checkServerDomain" -}}
+{{- $outside := .Values.outside -}}
+{{- $domain := $outside.serverDomain -}}
+{{- $reads := has $outside.type (list "ClusterIP" "Gateway") -}}
+{{- if and $domain (not (include "fedstrata.tls" .)) }}{{ fail (printf "outside.serverDomain is %s, but with tls.mode off callers send no server name: choose another tls.mode, or leave outside.serverDomain out and take outside.type LoadBalancer, NodePort or Gateway" $domain) }}{{ end -}}
+{{- if and $domain (not $reads) }}{{ fail (printf "outside.serverDomain is %s, but outside.type %s tells servers apart by addresses: leave outside.serverDomain out, or take outside.type Gateway or ClusterIP" $domain $outside.type) }}{{ end -}}
+{{- if and $domain $outside.lps }}{{ fail (printf "outside.lps is %s, but with outside.serverDomain all servers are at outside.gps: leave outside.lps out" $outside.lps) }}{{ end -}}
+{{- if and $reads (not $domain) (or (include "fedstrata.tls" .) (eq $outside.type "ClusterIP")) }}{{ fail (printf "outside.type %s tells servers apart by their names in TLS: set outside.serverDomain, such as %s.fl.example.org%s" $outside.type .Release.Name (ternary "" ", and tls.mode to another than off" (ne (include "fedstrata.tls" .) ""))) }}{{ end -}}
 {{- end }}
 
 {{/* The ports of all LPSs' addresses, as JSON. */}}
 {{- define "fedstrata.outsidePorts" -}}
 {{- $ports := list -}}
 {{- range $number := until (include "fedstrata.checkOutside" . | int) -}}
-{{- $ports = append $ports (include "fedstrata.portOf" (dict "address" $.Values.outside.lps "number" $number) | int) -}}
+{{- $ports = append $ports (include "fedstrata.portOf" (dict "address" (include "fedstrata.outsideLps" $) "number" $number) | int) -}}
 {{- end -}}
 {{ $ports | uniq | toJson }}
 {{- end }}
@@ -60,11 +78,12 @@ metadata:
     {{- toYaml . | replace "$(FEDSTRATA_POD_NAME)" $.pod | nindent 4 }}
   {{- end }}
 spec:
-  type: {{ ternary "ClusterIP" $outside.type (eq $outside.type "Gateway") }}
+  {{- $inside := has $outside.type (list "ClusterIP" "Gateway") }}
+  type: {{ ternary "ClusterIP" $outside.type $inside }}
   selector:
     {{- include "fedstrata.selectorLabels" . | nindent 4 }}
     statefulset.kubernetes.io/pod-name: {{ .pod }}
-  {{- if ne $outside.type "Gateway" }}
+  {{- if not $inside }}
   externalTrafficPolicy: {{ $outside.externalTrafficPolicy }}
   {{- end }}
   {{- if eq $outside.type "LoadBalancer" }}
@@ -98,12 +117,23 @@ spec:
 {{- end }}
 {{- end }}
 
+{{/* The newest version of a kind of route that this Kubernetes serves; v1 where that is not known. TLSRoutes are v1 since version 1.5 of
+     the Gateway API, and experimental before: (dict "root" $ "kind" "TLSRoute"). */}}
+{{- define "fedstrata.routeVersion" -}}
+{{- $version := "v1" -}}
+{{- range list "v1alpha2" "v1alpha3" "v1" -}}
+{{- if $.root.Capabilities.APIVersions.Has (printf "gateway.networking.k8s.io/%s/%s" . $.kind) }}{{ $version = . }}{{ end -}}
+{{- end -}}
+{{- $version -}}
+{{- end }}
+
 {{/* The route of one pod through a Gateway: (dict "root" $ "component" "lps" "pod" "…" "port" 443 "host" "…"). */}}
 {{- define "fedstrata.outsideRoute" -}}
 {{- $gateway := .root.Values.outside.gateway }}
 ---
-apiVersion: gateway.networking.k8s.io/v1
-kind: GRPCRoute
+{{- $kind := ternary "TLSRoute" "GRPCRoute" (ne (include "fedstrata.tls" .root) "") }}
+apiVersion: gateway.networking.k8s.io/{{ include "fedstrata.routeVersion" (dict "root" .root "kind" $kind) }}
+kind: {{ $kind }}
 metadata:
   name: {{ .pod }}
   namespace: {{ .root.Release.Namespace }}

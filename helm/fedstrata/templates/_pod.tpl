@@ -81,6 +81,10 @@ env:
     value: {{ include "fedstrata.tlsPath" . }}
   - name: FEDSTRATA_REVOKED
     value: /revoked/revoked.txt
+  {{- with $root.Values.outside.serverDomain }}
+  - name: FEDSTRATA_SERVER_DOMAIN
+    value: {{ . }}
+  {{- end }}
   {{- end }}
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}

@@ -9,9 +9,6 @@
 {{- fail "tls.mode says how pods prove who they are, and is not given. `fedstrata up` makes their certificates (generated); with helm alone set it to cert-manager, to secret for certificates that you make, or to off, where whoever is in the network may read and alter everything" -}}
 {{- end -}}
 {{- if and (ne $mode "cert-manager") .Values.tls.certManager.issuer.name }}{{ fail (printf "tls.certManager.issuer is given, and tls.mode is %s: set tls.mode to cert-manager, or leave the issuer out" $mode) }}{{ end -}}
-{{- if and (ne $mode "off") (eq .Values.outside.type "Gateway") -}}
-{{- fail "outside.type Gateway ends a connection at the Gateway, which is none of the run's processes: take LoadBalancer or NodePort, or set tls.mode to off where what is between is trusted" -}}
-{{- end -}}
 {{- $mode -}}
 {{- end }}
 

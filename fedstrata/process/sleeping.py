@@ -7,7 +7,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Coroutine
-from heapq import heappop, heappush
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -126,13 +127,38 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
     return True
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """Hold a caller that waits: until when, for what, and the future that ends its wait."""
+
+    ends_at: float
+    is_true: Callable[[], bool]
+    over: "asyncio.Future[bool]"  # its result says whether its time is over
+
+    def __lt__(self, other: "_Waiting") -> bool:
+        return self.ends_at < other.ends_at
+
+    def end(self, *, is_over: bool) -> None:
+        if not self.over.done():  # as it is where who waited was cancelled
+            self.over.set_result(is_over)
+
+    def has_come(self) -> bool:
+        try:
+            return self.over.done() or self.is_true()
+        except Exception:  # it belongs to who waits, and meets it there
+            return True
+
+
 class Changes:
-    """Wake all waiting callers when their condition may have become true. Their time-outs share one timer."""
+    """Wake each waiting caller when its condition has become true. The time-outs of all callers share one timer.
+
+    Conditions are checked here, because waking each caller so that it checks its own condition takes longer.
+    """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, asyncio.Future[bool]]] = []  # a heap, by when their time is over
-        self._number = 0
+        self._waiting: list[_Waiting] = []  # a heap, by when their time is over
         self._next: asyncio.Event | None = None
+        self._is_told = False
         self._alarm = Alarm(self._let_go)
 
     @property
@@ -143,10 +169,10 @@ class Changes:
         return self._next
 
     def tell(self) -> None:
-        """Wake all waiting callers."""
-        told, self._waiting = self._waiting, []
-        for _, _, waiting in told:
-            _wake(waiting, is_over=False)
+        """Check the conditions in the next turn of the event loop, and wake the callers for which they hold."""
+        if self._waiting and not self._is_told:
+            self._is_told = True
+            asyncio.get_running_loop().call_soon(self._look)
         if self._next is not None:
             self._next.set()
             self._next = None
@@ -158,24 +184,28 @@ class Changes:
         while not is_true():
             if is_over or loop.time() >= ends_at:
                 return False
-            waiting = loop.create_future()
-            self._number += 1
-            heappush(self._waiting, (ends_at, self._number, waiting))
+            waiting = _Waiting(ends_at, is_true, loop.create_future())
+            heappush(self._waiting, waiting)
             if timeout_s is not None:
                 self._alarm.ring_by(ends_at)
-            is_over = await waiting
+            is_over = await waiting.over
         return True
 
+    def _look(self) -> None:
+        self._is_told = False
+        looked_at, self._waiting = self._waiting, []
+        for waiting in looked_at:
+            if waiting.has_come():
+                waiting.end(is_over=False)
+            else:
+                self._waiting.append(waiting)
+        heapify(self._waiting)
+
     def _let_go(self, now: float) -> None:
-        while self._waiting and self._waiting[0][0] <= now:
-            _wake(heappop(self._waiting)[2], is_over=True)
-        if self._waiting and self._waiting[0][0] < math.inf:
-            self._alarm.ring_by(self._waiting[0][0])
-
-
-def _wake(waiting: "asyncio.Future[bool]", *, is_over: bool) -> None:
-    if not waiting.done():  # as it is where who waited was cancelled
-        waiting.set_result(is_over)
+        while self._waiting and self._waiting[0].ends_at <= now:
+            heappop(self._waiting).end(is_over=True)
+        if self._waiting and self._waiting[0].ends_at < math.inf:
+            self._alarm.ring_by(self._waiting[0].ends_at)
 
 
 class Alarm:

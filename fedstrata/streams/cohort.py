@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from heapq import nsmallest
 
-import numpy as np
+from fedstrata.streams.first_draws import first_draws
 
 COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second number is its index
 
@@ -22,8 +23,8 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
     count = cohort_size(len(members), participation)
     if count == len(members):
         return sorted(members)
-    draws = {device: float(np.random.default_rng([seed, COHORT, lps_round, device]).random()) for device in members}
-    return sorted(sorted(members, key=lambda device: (draws[device], device))[:count])
+    draws = first_draws([seed, COHORT, lps_round], members)
+    return sorted(device for _, device in nsmallest(count, zip(draws, members, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The streams that the GPS keeps between global rounds, and how they change."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -126,16 +127,19 @@ class Keeper:
 
     def _most(self, home: str, clusters: int) -> list[int]:
         """Return the largest possible weights of an LPS in every stream, over all its LPS rounds."""
-        total = [0] * len(self._streams.streams(clusters))
-        for device in self._places.members(home):
-            weights = self._streams.weights(
-                device.cluster or 0,
-                clusters,
-                self._places.weight(device),
-                shares_of(self._plans.now, device.device_index),
-            )
-            total = [before + self._rounds * weight for before, weight in zip(total, weights, strict=True)]
-        return total
+        devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
+        plan, weight = self._plans.now, self._places.weight
+        members = [(device, device.cluster or 0) for device in self._places.members(home)]
+        if plan.weights:
+            devices = [(cluster, weight(each), shares_of(plan, each.device_index)) for each, cluster in members]
+        else:  # the weights of a cluster's devices add up
+            examples: Counter[int] = Counter()
+            for device, cluster in members:
+                examples[cluster] += weight(device)
+            devices = [(cluster, count, {}) for cluster, count in examples.items()]
+        weights = [self._streams.weights(cluster, clusters, count, shares) for cluster, count, shares in devices]
+        streams = range(len(self._streams.streams(clusters)))
+        return [self._rounds * sum(each[number] for each in weights) for number in streams]
 
     def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
         """Yield how the vector changes in this global round, in pieces of the next vector.

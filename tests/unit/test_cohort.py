@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.streams.cohort import COHORT, cohort
+from fedstrata.streams.first_draws import first_draws
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,10 @@ def test_who_is_asked_does_not_depend_on_order_nor_on_how_devices_are_split_but_
 
 def test_the_address_is_no_devices() -> None:
     assert COHORT > MAX_DEVICES
+
+
+@given(
+    st.lists(st.integers(0, 2**70), min_size=1, max_size=6), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5)
+)
+def test_numbers_drawn_together_have_the_bits_of_a_generator_each(address: list[int], last: list[int]) -> None:
+    assert first_draws(address, last) == [np.random.default_rng([*address, number]).random() for number in last]

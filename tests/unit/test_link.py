@@ -31,6 +31,33 @@ async def test_who_waits_looks_again_at_each_change() -> None:
     assert await waiting["b"]
 
 
+async def test_who_waits_for_something_else_is_not_woken_at_a_change() -> None:
+    changes, state, woken = Changes(), {"a": False}, []
+
+    async def wait(name: str) -> None:
+        await changes.wait_until(lambda: woken.append(name) or state.get(name, False), None)  # type: ignore[func-returns-value]
+
+    waiting = [asyncio.ensure_future(wait(name)) for name in ("a", "b")]
+    await turns()
+    state["a"] = True
+    for _ in range(3):
+        changes.tell()  # three in a turn are one
+    await turns()
+    assert (waiting[0].done(), waiting[1].done()) == (True, False)
+    assert woken == ["a", "b", "a", "b", "a"]  # at first, at the change, and the one that is woken
+    waiting[1].cancel()
+
+
+async def test_a_condition_that_fails_fails_who_waits_for_it() -> None:
+    changes, state = Changes(), {"done": 1}
+    waiting = asyncio.ensure_future(changes.wait_until(lambda: 1 / state["done"] > 1, None))
+    await turns()
+    state["done"] = 0
+    changes.tell()
+    with pytest.raises(ZeroDivisionError):
+        await waiting
+
+
 async def test_each_is_let_go_when_its_own_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, changes = LoopTime(monkeypatch), Changes()
     waiting = {s: asyncio.ensure_future(changes.wait_until(lambda: False, s)) for s in (20.0, 5.0, 30.0)}

@@ -21,6 +21,7 @@ from fedstrata.process.process import (
     service_arguments,
     spare_what_is_loaded,
 )
+from fedstrata.rpc.execution import telling
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
 from fedstrata.trust.files import GPS, load_tls
@@ -88,6 +89,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
         uploads=uploads,
         refused=metrics.refused,
+        more=telling(state),
     )
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run, uploads), "fedstrata.v1.GpsService")
     server.add(add_RunServiceServicer_to_server, RunServicer(run), "fedstrata.v1.RunService")

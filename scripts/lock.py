@@ -38,7 +38,7 @@ def report(*options: str) -> list[dict[str, object]]:
 
 def pinned() -> list[str]:
     """Return the packages of all images, each with its version."""
-    found = report("--constraint", "constraints.txt", ".[emulator]")
+    found = report("--constraint", "constraints.txt", ".[emulator,traces]")
     said = (item["metadata"] for item in found)
     return [f"{one['name']}=={one['version'].partition('+')[0]}" for one in said if one["name"] != "fedstrata"]
 

@@ -1,11 +1,14 @@
 """The clock of an experiment: none, virtual or real. A clock makes one object for each tier."""
 
+from typing import cast
+
 from fedstrata.clock.device_side import DeviceClock, RealDeviceClock, VirtualDeviceClock
 from fedstrata.clock.gps_side import GpsClock, Journal, RealGpsClock, VirtualGpsClock
 from fedstrata.clock.links import lps_links
 from fedstrata.clock.lps_side import LpsClock, RealLpsClock, VirtualLpsClock
 from fedstrata.clock.round_side import ChildClock, CountingChild, PacedChild
 from fedstrata.experiment import Experiment
+from fedstrata.process.spans import process_spans
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
@@ -77,5 +80,10 @@ CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
 
 
 def clock_of(experiment: Experiment) -> Clock:
-    """Return the clock that an experiment names."""
-    return CLOCKS[experiment.clock](experiment)
+    """Return the clock that an experiment names. If this process sends spans, the clock also makes them."""
+    clock = CLOCKS[experiment.clock](experiment)
+    if (spans := process_spans()) is None:
+        return clock
+    from fedstrata.clock.spanned import Spanned
+
+    return cast(Clock, Spanned(clock, spans, experiment))

@@ -18,6 +18,7 @@ from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.logs import EventLog, configure_logs, print_whatever_comes
 from fedstrata.process.private_files import make_private
 from fedstrata.process.quoting import printable
+from fedstrata.process.spans import process_spans
 
 log = EventLog("process")
 YOUNG_OBJECTS = 10_000  # how many new objects have the garbage collector look at them; Python's default is 700
@@ -99,6 +100,8 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
         log.exception("process_failed")
         print(f"error: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr, flush=True)
         code = EXIT_RUN_FAILED
+    if (spans := process_spans()) is not None:
+        spans.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for

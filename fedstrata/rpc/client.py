@@ -28,6 +28,7 @@ from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.quoting import brief
 from fedstrata.process.sleeping import PATIENCE_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
+from fedstrata.rpc.execution import hearing
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 from fedstrata.trust.channel import SecureChannel
 from fedstrata.trust.diagnosis import why_refused
@@ -75,7 +76,7 @@ def open_channel(
     """Return a channel to a parent, and a wrapper of the channel that counts bytes, for generated stubs."""
     split_address(address)
     channel = plain_or_secure(address, tls, parent)
-    return channel, CountingChannel(channel, meter)
+    return channel, hearing(CountingChannel(channel, meter))
 
 
 def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:

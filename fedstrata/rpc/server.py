@@ -1,6 +1,6 @@
 """Start a gRPC server with limits on messages, health checks, reflection, and one table of errors."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from inspect import isasyncgenfunction
 from typing import Any
 
@@ -228,12 +228,13 @@ class RpcServer:
         guard: Guard | None = None,
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
+        more: Sequence[Any] = (),
     ) -> None:
         """Make a server. `payload_bytes` is the size of the largest payload that a child sends; 0 if it is unknown.
 
         `children` is the largest number of children. `tls` is this server's certificate. `guard`, which is required
         with `tls`, knows which calls a certificate allows. `uploads` limits the wait for an upload. `refused` receives
-        the reason for each upload that the server ended.
+        the reason for each upload that the server ended. `more` are further interceptors.
         """
         keep_for_chunks()
         self._tls = tls
@@ -242,6 +243,7 @@ class RpcServer:
         interceptors = [
             ErrorTable(is_guarded=guard is not None, uploads=uploads, refused=refused),
             *([guard] if guard else []),
+            *more,
         ]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)

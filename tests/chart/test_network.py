@@ -95,5 +95,27 @@ def test_metrics_are_read_from_the_namespaces_that_the_values_select() -> None:
     assert sources({"networkPolicy": {"metricsFrom": []}}) == []
 
 
+def test_spans_leave_all_tiers_by_the_collectors_port_alone_and_only_if_it_is_named() -> None:
+    def leaving(values: dict[str, Any]) -> dict[str, tuple[list[str], bool, bool]]:
+        objects = render(values)
+        policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+        return {
+            tier: (
+                [each["value"] for each in pod["containers"][0]["env"] if each["name"].startswith("OTEL_")],
+                allows(policies, "egress", labels, {}, 4318),
+                allows(policies, "egress", labels, {}, 4317),
+            )
+            for tier, pod, labels in pods(objects)
+            if tier in {"gps", "lps", "device"}
+        }
+
+    endpoint = "http://jaeger.monitoring:4318/base"
+    assert set(leaving({"traces": {"endpoint": endpoint}})) == {"gps", "lps", "device"}
+    assert all(found == ([endpoint], True, False) for found in leaving({"traces": {"endpoint": endpoint}}).values())
+    assert all(found == ([], False, False) for found in leaving({}).values())
+    other = {"endpoint": endpoint, "to": [{"podSelector": {"matchLabels": {"app": "jaeger"}}}]}
+    assert not any(may_leave for _, may_leave, _ in leaving({"traces": other}).values())
+
+
 def test_policies_can_be_left_out() -> None:
     assert not [item for item in render({"networkPolicy": {"enabled": False}}) if item["kind"] == "NetworkPolicy"]

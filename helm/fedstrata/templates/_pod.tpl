@@ -86,6 +86,10 @@ env:
     value: {{ . }}
   {{- end }}
   {{- end }}
+  {{- with $root.Values.traces.endpoint }}
+  - name: OTEL_EXPORTER_OTLP_ENDPOINT
+    value: {{ . | quote }}
+  {{- end }}
   {{- with $tier.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

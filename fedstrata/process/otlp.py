@@ -1,0 +1,70 @@
+"""Send spans by the SDK of OpenTelemetry, over HTTP. The variables `OTEL_*` configure the SDK."""
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import brief
+
+LAST_SPANS_S = 2.0  # how long a process that ends still sends
+SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+log = EventLog("spans")
+
+
+class _GivenIds(IdGenerator):
+    """Give the next span the ids that are set here."""
+
+    trace_id = span_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+    def generate_span_id(self) -> int:
+        return self.span_id
+
+
+class _FirstWarning(logging.Handler):
+    """Log the first warning of the SDK, for instance that there is no collector, and no other."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.warning("spans_lost", reason=brief(record.getMessage()))
+        self.setLevel(logging.CRITICAL + 1)
+
+
+class Collector:
+    """Send spans in batches, from a thread. If the collector is absent, spans are lost, and nothing waits."""
+
+    def __init__(self, service: str) -> None:
+        sdk = logging.getLogger("opentelemetry")
+        sdk.handlers, sdk.propagate = [_FirstWarning(logging.WARNING)], False
+        self._ids = _GivenIds()
+        resource = Resource({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("fedstrata")
+
+    def send(
+        self, name: str, ids: tuple[int, int, int | None], times: tuple[int, int], attributes: Mapping[str, str | int]
+    ) -> None:
+        """Put a span into the queue."""
+        self._ids.trace_id, self._ids.span_id, parent_id = ids
+        context = Context()
+        if parent_id is not None:
+            parent = trace.SpanContext(self._ids.trace_id, parent_id, is_remote=True, trace_flags=SAMPLED)
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent), context)
+        self._tracer.start_span(name, context, start_time=times[0], attributes=attributes).end(times[1])
+
+    def close(self) -> None:
+        """Send the queue, for a limited time."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(LAST_SPANS_S)

@@ -1,0 +1,100 @@
+"""Spans: how long each part of a global round took, for a collector of traces.
+
+A global round is one trace. All ids are digests, so processes send each other none in a round
+(docs/decisions/spans.md).
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from typing import Protocol
+
+from fedstrata.process.logs import EventLog
+
+VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"  # the collector's address; without it there are no spans
+log = EventLog("spans")
+Ids = tuple[int, int, int | None]  # of a trace, of a span in it, and of the span's parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Describe one finished part of a global round. Times are in nanoseconds since 1970."""
+
+    name: str
+    trace: tuple[str, int]  # the run's id, and the global round, counted from 0
+    place: str  # of the part in its global round
+    parent: str | None
+    began_ns: int
+    ended_ns: int
+    attributes: Mapping[str, str | int]
+
+    def ids(self, execution: str) -> Ids:
+        """Return the ids in an execution of the run."""
+        trace = f"{execution} {self.trace}"
+        parent = None if self.parent is None else _digest(trace + self.parent, 8)
+        return _digest(trace, 16), _digest(trace + self.place, 8), parent
+
+
+def _digest(text: str, size: int) -> int:
+    return int.from_bytes(sha256(text.encode()).digest()[:size], "big")
+
+
+class Sender(Protocol):
+    """Define how the spans of one tier leave a process."""
+
+    def send(self, name: str, ids: Ids, times: tuple[int, int], attributes: Mapping[str, str | int]) -> None:
+        """Send a span soon, from another thread. `times` are its begin and its end."""
+
+    def close(self) -> None:
+        """Send the last spans, for a limited time."""
+
+
+class Spans:
+    """Send the spans of one process. OpenTelemetry is loaded for the first span."""
+
+    def __init__(self, sender_of: Callable[[str], Sender]) -> None:
+        """Set `sender_of`, which makes the sender of a tier."""
+        self._sender_of = sender_of
+        self._sender: Sender | None = None
+        self._execution = ""
+
+    def belong_to(self, execution: str) -> None:
+        """Make ids for this execution, which the GPS has drawn. Ignore a text of another form."""
+        if re.fullmatch("[0-9a-f]{32}", execution):
+            self._execution = execution
+
+    def add(self, tier: str, span: Span) -> None:
+        """Send a span."""
+        self._sender = self._sender or self._sender_of(tier)
+        self._sender.send(span.name, span.ids(self._execution), (span.began_ns, span.ended_ns), span.attributes)
+
+    def close(self) -> None:
+        """Send the last spans, for a limited time."""
+        if self._sender is not None:
+            self._sender.close()
+
+
+class _Nowhere:
+    def send(self, *span: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _collector(tier: str) -> Sender:
+    try:
+        from fedstrata.process.otlp import Collector
+    except ImportError as error:
+        log.warning("spans_off", reason=f"{VARIABLE} is set, but {error}; pip install 'fedstrata[traces]'")
+        return _Nowhere()
+    return Collector(f"fedstrata-{tier}")
+
+
+@cache
+def process_spans() -> Spans | None:
+    """Return the object that sends the spans of this process; None if there are no spans."""
+    return Spans(_collector) if os.environ.get(VARIABLE) else None

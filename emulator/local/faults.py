@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from emulator.local.processes import OwnedProcess
 from emulator.local.proxy import LinkProxy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.faults import CutFault, Fault, KillFault, Moment, PauseFault
 from fedstrata.experiment.links import Link
 from fedstrata.process.fault_points import VARIABLE
+from fedstrata.process.owned import OwnedProcess
 from fedstrata.v1 import gps_service_pb2 as pb
 
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed")

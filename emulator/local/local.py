@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from emulator.local.faults import FaultDriver
-from emulator.local.processes import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
+from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor
 from fedstrata.trust.files import TlsFiles
 from fedstrata.v1 import gps_service_pb2 as pb
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, measured
-from emulator.local.processes import Restart
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
+from fedstrata.process.owned import Restart
 from fedstrata.process.quoting import printable
 from fedstrata.record.summary import LinkBytes
 from fedstrata.tasks import CLASSIFICATION, Metric

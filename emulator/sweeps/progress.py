@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from emulator.console.units import NO_VALUE, human_seconds, measured
-from emulator.local.processes import Restart
 from emulator.results.comparison import headlines_of
 from emulator.results.record import RunRecord
 from emulator.runs.progress import can_draw_over, print_json, progress_line, restart_line
 from emulator.sweeps.file import Place, SweepRun
 from fedstrata.errors import FedstrataError
+from fedstrata.process.owned import Restart
 from fedstrata.process.quoting import printable
 from fedstrata.v1 import gps_service_pb2 as pb
 

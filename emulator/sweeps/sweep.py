@@ -12,7 +12,6 @@ from pathlib import Path
 
 from emulator.console.interrupts import run_interruptibly
 from emulator.local.local import usable_cores
-from emulator.local.processes import Restart
 from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
@@ -24,6 +23,7 @@ from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.process.descriptors import raise_limit
+from fedstrata.process.owned import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0  # between two looks at runs of other processes

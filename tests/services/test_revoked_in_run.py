@@ -9,8 +9,8 @@ import pytest
 from test_renewed_certificates import SLOWED, WHO, has_begun, wait_for
 
 from emulator.commands.main import execute
-from emulator.local.processes import Restart
 from emulator.runs.progress import restart_line
+from fedstrata.process.owned import Restart
 from tests.support.programs import Program
 from tests.support.tiers import SMALL, run_in_process, small
 

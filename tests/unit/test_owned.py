@@ -16,11 +16,12 @@ from textwrap import dedent
 
 import pytest
 
-from emulator.local import local, processes
+from emulator.local import local
 from emulator.local.local import LocalBackend, device_ranges
-from emulator.local.processes import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 from fedstrata.errors import AddressError, DataError, FedstrataError, HandshakeError, RunStoppedError
 from fedstrata.experiment_file import parse_experiment
+from fedstrata.process import owned as module
+from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor, last_error, shorten
 
 REPOSITORY = Path(__file__).parents[2]
 ENDPOINTS = {"grpc": "--listen"}
@@ -121,7 +122,7 @@ async def test_words_of_an_earlier_life_are_not_its_last(folder: Path) -> None:
 
 
 async def test_a_process_that_keeps_dying_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "RESTARTS_MAX", 2)
+    monkeypatch.setattr(module, "RESTARTS_MAX", 2)
     write_module("dies", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     restarts: list[Restart] = []
     with pytest.raises(RunStoppedError, match="dies died 3 times, last by SIGKILL"):
@@ -133,7 +134,7 @@ async def test_a_process_that_keeps_dying_is_given_up(folder: Path, monkeypatch:
 async def test_a_server_that_was_told_to_end_from_outside_is_started_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    monkeypatch.setattr(processes, "RESTARTS_MAX", 1)
+    monkeypatch.setattr(module, "RESTARTS_MAX", 1)
     write_module("ends", f"raise SystemExit({code})\n")
     restarts: list[Restart] = []
     with pytest.raises(RunStoppedError, match=f"ends died 2 times, last by exit code {code}"):
@@ -172,7 +173,7 @@ async def test_what_is_no_announcement_is_passed_over(folder: Path) -> None:
 async def test_stop_leaves_nothing_not_even_what_ignores_it(
     folder: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "STOP_DEADLINE_S", 0.2)
+    monkeypatch.setattr(module, "STOP_DEADLINE_S", 0.2)
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     grandchild = """
         import pathlib, subprocess
@@ -223,7 +224,7 @@ def test_children_do_not_outlive_an_emulator_that_is_killed(folder: Path) -> Non
     write_module("waits", LISTENS, "sys.stdin.read()\n")
     emulator = """
         import asyncio, pathlib
-        from emulator.local.processes import ProcessSpec, Supervisor
+        from fedstrata.process.owned import ProcessSpec, Supervisor
 
         async def main() -> None:
             supervisor = Supervisor(pathlib.Path("logs"), print)
@@ -338,7 +339,7 @@ async def test_a_process_that_cannot_be_started_is_named(folder: Path) -> None:
 def test_a_log_that_has_grown_long_begins_anew_and_its_process_writes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "LONGEST_LOG_BYTES", 10)
+    monkeypatch.setattr(module, "LONGEST_LOG_BYTES", 10)
     log = folder / "logs" / "a.log"
     with log.open("ab", buffering=0) as own:  # as the process has it
         own.write(b"short")

@@ -1,7 +1,7 @@
-"""The processes of a run on this machine. A process is restarted after a fatal signal, and ends when the emulator ends.
+"""Child processes of one owner. A child is restarted after a fatal signal, and ends when its owner ends.
 
-Each child holds the read end of a pipe to which only the emulator can write. So the kernel informs the child when the
-emulator dies. Children run in separate sessions, so Ctrl-C reaches only the emulator, which stops them.
+Each child holds the read end of a pipe to which only its owner can write. So the kernel informs the child when the
+owner dies. Children run in separate sessions, so Ctrl-C reaches only the owner, which stops them.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class ProcessSpec:
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
     endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside the emulator's own
+    listens_at: Mapping[str, str] = field(default_factory=dict)  # where it first does so, if not at any of loopback
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside its owner's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
     may_move: bool = False  # whether it may listen somewhere else after a restart
     may_go: Callable[[], bool] = _never  # whether the run goes on without it once it ended with an exit code of its own
@@ -160,7 +161,7 @@ class OwnedProcess:
             raise RunStoppedError(f"{self.spec.name} cannot be started: {error}") from None
 
     def _command(self) -> tuple[str, ...]:
-        known = self._addresses.result() if self._addresses.done() else {}
+        known = self._addresses.result() if self._addresses.done() else self.spec.listens_at
         anywhere = any_port()
         options = ((option, known.get(what, anywhere)) for what, option in self.spec.endpoints.items())
         return (*self.spec.command, *(word for pair in options for word in pair))

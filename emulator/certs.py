@@ -79,8 +79,8 @@ def issue(
     """
     names = names_of(role, ids)
     if check_server_domain(server_domain) and role not in SERVERS:
-        raise CertificateError(f"--server-domain is for certificates of gps and lps, not of {role}; leave it out")
-    authority = _places_of(folder, release)[0].existing_authority()
+        raise CertificateError(f"--server-domain is for certificates of servers, not of {role}; leave it out")
+    authority = authority_of(folder, release)
     place = folder / (names[0].id or role)
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
@@ -110,6 +110,11 @@ def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
     pods read.
     """
     return _certificates_of(release).revoke(names_of(role, ids))
+
+
+def authority_of(folder: Path, release: Release | None) -> Authority:
+    """Return the authority in a folder, or of a release on Kubernetes. Raises CertificateError if there is none."""
+    return _places_of(folder, release)[0].existing_authority()
 
 
 def _certificates_of(release: Release) -> "ReleaseCertificates":

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-PRODUCT = ("fedstrata", "gps", "lps", "device", "emulator")
+PRODUCT = ("fedstrata", "gps", "lps", "device", "fleet", "emulator")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def init(
 @with_groups
 def issue(
     *,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, fleet, lps or device.")],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", help="The name of an LPS, or of all devices of a process.")
     ] = None,
@@ -103,7 +103,7 @@ def renew(
 @with_groups
 def revoke(
     *,
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, lps or device.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="The role: gps, operator, fleet, lps or device.")],
     names: Annotated[
         list[str] | None,
         typer.Argument(

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from emulator.commands import bench_device, certs, export, kubernetes, package, reproduce, retime, sweep
-from emulator.commands.options import Changes, Output, with_groups
+from emulator.commands import bench_device, certs, export, fleet, kubernetes, package, reproduce, retime, sweep
+from emulator.commands.options import Changes, Devices, Output, with_groups
 from emulator.commands.package import EXPERIMENT
 from fedstrata.errors import EXIT_INTERRUPTED, EXIT_USAGE, FedstrataError
 from fedstrata.plugins import look_also_in
@@ -63,10 +63,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Continue the interrupted or failed run in this folder.")
     ] = None,
     changes: Changes,
-    device_processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Share the devices among this many processes.", show_default="one per core"),
-    ] = None,
+    devices: Devices,
     shows_page: Annotated[
         bool, typer.Option("--page", help="Print the live page's address, and open it if this machine has a screen.")
     ] = False,
@@ -82,7 +79,12 @@ def run(
     folder = _folder_of(experiment, out, resume, is_changed=bool(changes.overrides) or changes.seed is not None)
     loaded = None if experiment is None else changes.load(experiment)
     request = RunRequest(
-        experiment=loaded, out=folder, device_processes=device_processes, shows_page=shows_page, has_tls=has_tls
+        experiment=loaded,
+        out=folder,
+        device_processes=devices.device_processes,
+        shows_page=shows_page,
+        has_tls=has_tls,
+        backend=devices.backend(),
     )
     run_request(request, is_json=output.is_json, is_quiet=output.is_quiet)
 
@@ -180,6 +182,7 @@ for _command in (
 
 
 app.add_typer(certs.certs, name="certs")
+app.add_typer(fleet.fleet, name="fleet")
 
 
 def version() -> str:

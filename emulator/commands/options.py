@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from emulator.cluster.release import Release
+    from emulator.local.local import LocalBackend
     from fedstrata.experiment import Experiment
 
 
@@ -64,6 +65,38 @@ class Changes:
         from fedstrata.experiment_file import load_experiment
 
         return load_experiment(find_experiment(experiment), self.overrides or (), self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Hold the options that say where the devices of a run are."""
+
+    device_processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Share the devices among this many processes.", show_default="one per core"),
+    ] = None
+    fleet: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Run the devices on the boards of the fleet at this address."),
+    ] = None
+    fleet_tls: Annotated[
+        Path, typer.Option(metavar="DIR", help="Show the fleet the operator's certificate in this folder.")
+    ] = Path("certs/operator")
+    boards: Annotated[
+        int | None, typer.Option(min=1, help="Take at most this many boards of the fleet.", show_default="all")
+    ] = None
+
+    def backend(self) -> "Callable[..., LocalBackend]":
+        """Return what starts the processes of a run: on this machine, or also on the boards of a fleet."""
+        if self.fleet is None:
+            from emulator.local.local import LocalBackend
+
+            return LocalBackend
+        from emulator.boards.backend import FleetBackend
+        from emulator.boards.client import FleetPlace
+
+        place = FleetPlace(address=self.fleet, tls=self.fleet_tls)
+        return partial(FleetBackend, fleet=place, most_boards=self.boards)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,12 +36,16 @@ class RunCertificates:
         """Return the folder with a new certificate of a process that hosts these devices."""
         return self._issued(process, device_names(self._ids[index] for index in indexes))
 
+    def authority(self) -> Authority:
+        """Return the run's authority."""
+        return Authority.load(self._folder / AUTHORITY)
+
     def of_operator(self) -> TlsFiles:
         """Return the certificate with which the emulator calls the GPS."""
         return TlsFiles.load(self._issued("operator", [Name("operator")]))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
-        authority = Authority.load(self._folder / AUTHORITY)  # which may have been renewed since
+        authority = self.authority()  # which may have been renewed since
         write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
         authority.issue(names, self._folder / name)
         return self._folder / name

@@ -40,7 +40,10 @@ class LocalBackend:
         device_processes: int | None,
         on_restart: Callable[[Restart], None],
         has_tls: bool = False,
+        servers_at: Mapping[str, str] | None = None,
     ) -> None:
+        """Set `servers_at` if GPS and LPSs first listen elsewhere than at any port of the loopback interface."""
+        self._servers_at = servers_at or {}
         self._folder = folder
         self._device_processes = device_processes
         self._supervisor = Supervisor(folder / "logs", on_restart)
@@ -67,22 +70,22 @@ class LocalBackend:
         """Start the GPS, and then the devices. Return the GPS's address."""
         self._faults.take(experiment.faults)
         if self._has_tls:
-            self._make_certificates(experiment)
+            from emulator.local.certificates import RunCertificates
+
+            self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
+            self.tls = self._certificates.of_operator()
         gps = self._start(self._server("gps", "gps"), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())
         self._gps_address, self.http_address = addresses["grpc"], addresses.get("http", "")
-        gps_of_devices = await self._faults.by_way_of("device-gps", self._gps_address)
-        ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
-        ids = experiment.device_ids()
-        self._watch([self._start(self._devices(part, gps_of_devices), [ids[i] for i in part]) for part in ranges])
+        await self._start_devices(experiment, await self._faults.by_way_of("device-gps", self._gps_address))
         return self._gps_address
 
-    def _make_certificates(self, experiment: Experiment) -> None:
-        from emulator.local.certificates import RunCertificates
-
-        self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
-        self.tls = self._certificates.of_operator()
+    async def _start_devices(self, experiment: Experiment, gps: str) -> None:
+        """Start all devices of the run. `gps` is the address by which they reach the GPS."""
+        ranges = device_ranges(experiment.device_count, self._device_processes or usable_cores())
+        ids = experiment.device_ids()
+        self._watch([self._start(self._devices(part, gps), [ids[i] for i in part]) for part in ranges])
 
     def observe(self, status: pb.RunStatus) -> None:
         """Cause the experiment's faults that are due in this state."""
@@ -191,7 +194,13 @@ class LocalBackend:
         state = str(self._folder / "state" / name)
         tls = self._certificates.of_server(name) if self._certificates else None
         command = (module, *self._common(tls), "--state", state, *arguments)
-        return ProcessSpec(name=name, command=command, endpoints=SERVER_ENDPOINTS, may_move=module != "gps")
+        return ProcessSpec(
+            name=name,
+            command=command,
+            endpoints=SERVER_ENDPOINTS,
+            listens_at=self._servers_at,
+            may_move=module != "gps",
+        )
 
     def _devices(self, part: range, gps: str) -> ProcessSpec:
         indices = f"{part.start}-{part.stop - 1}"

@@ -1,7 +1,7 @@
 """One run from an experiment file to a finished record, on this machine."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ class RunRequest:
     device_processes: int | None = None  # None: one a core
     shows_page: bool = False  # in a browser, while it runs
     has_tls: bool = True  # whether its processes speak TLS to each other
+    backend: Callable[..., LocalBackend] = LocalBackend  # by which its processes are started
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
@@ -84,7 +85,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
     """Run the experiment in its prepared folder, and return how it ended. If this is cancelled, all processes are ended
     first.
     """
-    backend = LocalBackend(
+    backend = request.backend(
         request.out,
         device_processes=request.device_processes,
         on_restart=display.restarted,

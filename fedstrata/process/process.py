@@ -38,7 +38,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def service_arguments(tier: str, description: str) -> Arguments:
-    """Return the options that all services have."""
+    """Return the options that all services of a run have."""
     arguments = Arguments(prog=f"python -m {tier}", description=description)
     arguments.option("experiment", "Use this experiment file.", required=True)
     arguments.option("http", "Serve /metrics, /healthz and /readyz at this host:port.", default="127.0.0.1:0")
@@ -47,6 +47,15 @@ def service_arguments(tier: str, description: str) -> Arguments:
         "Answer HTTP requests to these names, with commas, and to addresses and this machine's names.",
         default="",
     )
+    return _with_common(arguments)
+
+
+def program_arguments(module: str, description: str) -> Arguments:
+    """Return the options that all programs have."""
+    return _with_common(Arguments(prog=f"python -m {module}", description=description))
+
+
+def _with_common(arguments: Arguments) -> Arguments:
     arguments.option("tls", "Speak TLS with ca.pem, cert.pem and key.pem of this folder.")
     arguments.option(
         "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."

@@ -120,12 +120,24 @@ class Authority:
         Raises:
             CertificateError: there are more names than a peer would accept.
         """
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self.certified(names, key.public_key(), days=days, server_domain=server_domain)
+        return {KEY: _key_pem(key), CERT: certificate, CA: self.trusted()}
+
+    def certified(
+        self,
+        names: Collection[Name],
+        key: ec.EllipticCurvePublicKey,
+        *,
+        days: int = CERTIFICATE_DAYS,
+        server_domain: str = "",
+    ) -> bytes:
+        """Return a certificate with these names for a key, in PEM. Raises CertificateError like `issued`."""
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
                 f"a certificate has 1 to {MOST_NAMES} names, not {len(names)}; give one process devices in a row"
             )
-        key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_subject(_common_name(names)), self.certificate.subject, key.public_key(), days)
+        builder = _builder(_subject(_common_name(names)), self.certificate.subject, key, days)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         uris = [x509.UniformResourceIdentifier(name.uri(self.domain)) for name in sorted(names, key=str)]
@@ -134,8 +146,7 @@ class Authority:
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if servers else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         issuer = _key_identifier(self.certificate)
-        certificate = builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256())
-        return {KEY: _key_pem(key), CERT: _pem(certificate), CA: self.trusted()}
+        return _pem(builder.add_extension(issuer, critical=False).sign(self.key, hashes.SHA256()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from typing import Literal, Self, get_args
 from fedstrata.errors import CertificateError
 from fedstrata.process.quoting import quoted
 
-Role = Literal["gps", "operator", "lps", "device"]
+Role = Literal["gps", "operator", "lps", "device", "fleet"]
 ROLES: tuple[Role, ...] = get_args(Role)
-SERVERS: frozenset[Role] = frozenset({"gps", "lps"})  # that others call
+SERVERS: frozenset[Role] = frozenset({"gps", "lps", "fleet"})  # that others call
 NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are several, each with an id
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -33,8 +33,8 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """Name the holder of a certificate: the GPS, an operator, an LPS, a device, or a range of devices with consecutive
-    numbers.
+    """Name the holder of a certificate: the GPS, an operator, an LPS, the service of a fleet, a device, or a range of
+    devices with consecutive numbers.
     """
 
     role: Role

@@ -9,6 +9,7 @@ from typing import Any
 from fedstrata.trust.names import ROLES, Role
 
 GPS, LPS, RUN = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/", "/fedstrata.v1.RunService/"
+FLEET = "/fedstrata.v1.FleetService/"
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -38,6 +39,10 @@ class Rule:
 
 def _device(message: Any) -> Iterator[Claim]:
     yield Claim(message.device_id)
+
+
+def _board(message: Any) -> Iterator[Claim]:
+    yield Claim(message.board.name)
 
 
 def _lps(message: Any) -> Iterator[Claim]:
@@ -115,6 +120,10 @@ TABLE: Mapping[str, Rule] = {
     RUN + "WatchRun": OPERATOR,
     RUN + "FetchRecord": OPERATOR,
     RUN + "StopRun": OPERATOR,
+    FLEET + "FetchOffers": Rule(("device",), _board),
+    FLEET + "FetchFleet": OPERATOR,
+    FLEET + "OfferRun": OPERATOR,
+    FLEET + "WithdrawRun": OPERATOR,
     REFLECTION: OPERATOR,
     HEALTH + "Check": ANYBODY,
     HEALTH + "Watch": ANYBODY,

@@ -1,4 +1,4 @@
-"""docs/reference/command-line.md: commands with their options, and the options of the three services."""
+"""docs/reference/command-line.md: commands with their options, and the options of the services."""
 
 import argparse
 from collections.abc import Iterator
@@ -9,6 +9,8 @@ import typer
 
 from device.__main__ import options_of_process as device_options
 from emulator.commands.main import app
+from fleet.__main__ import options_of_process as fleet_options
+from fleet.board.__main__ import options_of_process as board_options
 from gps.__main__ import options_of_process as gps_options
 from lps.__main__ import options_of_process as lps_options
 from scripts.reference.markdown import cell, code, table
@@ -31,6 +33,7 @@ def page() -> str:
     group = typer.main.get_command(app)
     text = TOP + "".join(_of_command(("fedstrata", *path), command) for path, command in commands(group))
     services = {"gps": gps_options(), "lps": lps_options(), "device": device_options()}
+    services |= {"fleet": fleet_options(), "fleet.board": board_options()}
     return text + SERVICES + "".join(_of_service(name, parser) for name, parser in services.items())
 
 

@@ -15,7 +15,7 @@ from tests.support.programs import REPOSITORY
 
 SOURCES = (
     "pyproject.toml", "setup.py", "README.md", "LICENSE",
-    "fedstrata", "gps", "lps", "device", "emulator", "experiments", "helm", "protos",
+    "fedstrata", "gps", "lps", "device", "fleet", "emulator", "experiments", "helm", "protos",
 )  # fmt: skip
 # Port 1 of this machine: nobody listens there.
 NO_CLUSTER = """

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("fedstrata", "gps", "lps", "device", "emulator")
+PACKAGES = ("fedstrata", "gps", "lps", "device", "fleet", "emulator")
 GENERATED = ROOT / "fedstrata" / "v1"
 
 MOST_LINES = 200

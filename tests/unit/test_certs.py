@@ -53,7 +53,7 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["boss"], "'boss' is no role; they are gps, operator, lps, device"),
+        (["boss"], "'boss' is no role; they are gps, operator, lps, device, fleet"),
         (["gps", "x"], "a name of gps has no id"),
         (["lps"], "the lps has no name; fedstrata certs issue lps NAME"),
         (["lps", "x"], "'x' is no LPS; they are lps-0, lps-1, …"),
@@ -61,7 +61,7 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
         (["device"], "the device has no name; fedstrata certs issue device NAME"),
         (
             ["device", "a", "--server-domain", "fl.example.org"],
-            "--server-domain is for certificates of gps and lps, not of device; leave it out",
+            "--server-domain is for certificates of servers, not of device; leave it out",
         ),
         (
             ["gps", "--server-domain", "FL.example.org"],

@@ -310,7 +310,7 @@ def test_the_values_of_the_quickstart_are_allowed_by_the_charts_schema() -> None
 
 
 def test_every_message_of_the_troubleshooting_page_is_one_of_the_code() -> None:
-    folders = ("emulator", "fedstrata", "gps", "lps", "device")
+    folders = ("emulator", "fedstrata", "gps", "lps", "device", "fleet")
     code = "".join(path.read_text("utf-8") for folder in folders for path in ROOT.glob(f"{folder}/**/*.py"))
     messages = re.findall(r"^\| `(.+?)` \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
     assert len(messages) > 15

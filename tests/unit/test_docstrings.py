@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("fedstrata", "gps", "lps", "device", "emulator", "benchmarks", "scripts", "docs")
+PACKAGES = ("fedstrata", "gps", "lps", "device", "fleet", "emulator", "benchmarks", "scripts", "docs")
 GENERATED = ROOT / "fedstrata" / "v1"
 
 MOST_WORDS = 35

@@ -25,7 +25,7 @@ from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout
 from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import TABLE, Claim
-from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
+from fedstrata.v1 import fleet_service_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "calls.md"
 OWN, OTHERS = "lps-0", "lps-1"
@@ -50,7 +50,7 @@ CALLERS: dict[str, tuple[Name, str]] = {
 }
 SERVICES = [
     service
-    for module in (gps_service_pb2, lps_service_pb2, health_pb2, reflection_pb2)
+    for module in (gps_service_pb2, lps_service_pb2, fleet_service_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
 ALL = {
@@ -81,7 +81,7 @@ class Served:
         told = self.metrics.refused
         self.guard = Guard(self.tls, Clusters(), told, look_every_s=0.05, clock=self._now)
         self.server = RpcServer(self.metrics.links, tls=self.tls, guard=self.guard)
-        for service in SERVICES[:3]:  # health and reflection are there
+        for service in SERVICES[:4]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
         await self.server.start("127.0.0.1:0")
         return self
@@ -183,6 +183,8 @@ def said_by(path: str, who: str) -> Any:
         ):
             if key in fields and fields[key].containing_type.name != "UpdatePart":
                 setattr(part, key, value)
+    if "board" in message.DESCRIPTOR.fields_by_name:
+        message.board.name = who
     return message
 
 

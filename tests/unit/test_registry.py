@@ -217,7 +217,7 @@ SOMETHING_ELSE = {
 
 def sources() -> Iterator[Path]:
     """What must not know a method: the tiers, the emulator's pages, and the shared library but for the methods."""
-    for folder in ("gps", "lps", "device", "emulator", "fedstrata"):
+    for folder in ("gps", "lps", "device", "fleet", "emulator", "fedstrata"):
         for path in sorted((ROOT / folder).rglob("*")):
             if (
                 path.suffix in {".py", ".html", ".js", ".css", ".yaml"}

@@ -241,7 +241,7 @@ def test_the_worst_and_the_nearly_final_value_follow_the_direction() -> None:
 
 def test_no_tier_and_no_page_knows_a_task_by_name() -> None:
     root = Path(__file__).parents[2]
-    files = [path for folder in ("gps", "lps", "device", "emulator") for path in (root / folder).rglob("*.py")]
+    files = [path for folder in ("gps", "lps", "device", "fleet", "emulator") for path in (root / folder).rglob("*.py")]
     files += (root / "fedstrata" / "page" / "static").glob("[!.]*[!n].js")
     assert len(files) > 100
     words = {path: set(re.findall(r"""(?<=["'])\w+(?=["'])""", path.read_text(encoding="utf-8"))) for path in files}

@@ -1,0 +1,1 @@
+"""Runs with their devices on the boards of a fleet."""

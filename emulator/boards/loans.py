@@ -1,0 +1,66 @@
+"""Which boards a run takes, and which devices each of them becomes."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from emulator.local.local import device_ranges
+from fedstrata.errors import ExperimentError
+from fedstrata.experiment import Experiment
+from fedstrata.experiment.partition import LocalPartition
+from fedstrata.trust.authority import Authority
+from fedstrata.trust.board_keys import public_key_of
+from fedstrata.trust.names import device_names
+from fedstrata.v1 import fleet_service_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Share:
+    """Hold a board, and the indexes of its devices."""
+
+    board: pb.Board
+    devices: range
+
+
+def offer_of(
+    offer_id: str, experiment: Experiment, gps: str, authority: Authority, boards: Iterable[Share]
+) -> pb.OfferRunRequest:
+    """Return the offer of a run to boards, with a certificate by the run's authority for the key of each board. `gps`
+    is the address by which boards reach the GPS.
+    """
+    request = pb.OfferRunRequest(offer_id=offer_id, experiment=experiment.to_yaml(), gps=gps, ca=authority.trusted())
+    ids = experiment.device_ids()
+    for share in boards:
+        names = device_names(ids[index] for index in share.devices)
+        request.loans.add(
+            board=share.board.name,
+            devices=f"{share.devices.start}-{share.devices.stop - 1}",
+            certificate=authority.certified(names, public_key_of(share.board.public_key)),
+        )
+    return request
+
+
+def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:
+    """Return the boards of a run. If the partition is local, they are those with the names of its devices. Otherwise
+    they are the boards that are here, those with room first, and share the devices evenly.
+
+    Raises:
+        ExperimentError: a board is unknown, or no board is here.
+    """
+    known = {state.board.name: state.board for state in fleet.boards}
+    if isinstance(experiment.partition, LocalPartition):
+        ids = experiment.device_ids()
+        if missing := [name for name in ids if name not in known]:
+            raise ExperimentError(
+                f"no board of the fleet is called {', '.join(missing[:5])}; partition.names has the names in the "
+                f"boards' certificates, and the fleet has {', '.join(sorted(known)[:5]) or 'no board yet'}"
+            )
+        return [Share(known[name], range(index, index + 1)) for index, name in enumerate(ids)]
+    taken = Counter(name for offer in fleet.offers for name in offer.boards)
+    here = [state.board for state in fleet.boards if state.is_here]
+    if not here:
+        raise ExperimentError("no board of the fleet is here; start their agents (python -m fleet.board)")
+    here.sort(key=lambda board: (taken[board.name] / max(1, board.most_runs), board.name))
+    chosen = here[: most_boards or len(here)]
+    ranges = device_ranges(experiment.device_count, len(chosen))
+    return [Share(board, part) for board, part in zip(chosen, ranges, strict=False)]

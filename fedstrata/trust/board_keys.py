@@ -1,0 +1,39 @@
+"""The key of a board that takes part in many runs: each run's authority certifies it, and it never leaves the board."""
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedstrata.errors import CertificateError
+from fedstrata.trust.files import KEY, write_private
+
+
+def key_of(folder: Path) -> tuple[bytes, bytes]:
+    """Return the private and the public key in a folder, in PEM. Make them if there is none.
+
+    Raises:
+        CertificateError: the file of the key is damaged.
+    """
+    if not (folder / KEY).exists():
+        made = ec.generate_private_key(ec.SECP256R1())
+        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        write_private(folder, {KEY: made.private_bytes(serialization.Encoding.PEM, pkcs8, plain)})
+    private = (folder / KEY).read_bytes()
+    try:
+        public = serialization.load_pem_private_key(private, None).public_key()
+    except (ValueError, TypeError):
+        raise CertificateError(f"{folder / KEY} is damaged; remove it, and the board makes another key") from None
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return private, public.public_bytes(serialization.Encoding.PEM, form)
+
+
+def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
+    """Return a public key, which comes from a board. Raises CertificateError if it is not on curve P-256."""
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except ValueError:
+        raise CertificateError("the key that a board sent is damaged; look into the log of its agent") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise CertificateError("the key that a board sent is not on curve P-256; let the board make another key")
+    return key

@@ -1,0 +1,79 @@
+"""`python -m fleet.board`: the agent of a board in a fleet."""
+
+import argparse
+import asyncio
+import os
+import platform
+from pathlib import Path
+
+from fedstrata.errors import CertificateError, ExperimentError
+from fedstrata.process.arithmetic import openblas_kernel
+from fedstrata.process.logs import EventLog
+from fedstrata.process.process import Arguments, first_of, folder, program_arguments, run_process
+from fedstrata.rpc.client import plain_or_secure, until_reached
+from fedstrata.store import claim
+from fedstrata.trust.board_keys import key_of
+from fedstrata.trust.files import load_tls
+from fedstrata.trust.names import Name
+from fedstrata.v1 import fleet_service_pb2 as pb
+from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
+from fleet.board.agent import BoardAgent
+from fleet.board.runs import Owned
+
+FLEET = Name("fleet")
+log = EventLog("board")
+
+
+def options_of_process() -> Arguments:
+    """Return the options of a board's agent."""
+    arguments = program_arguments("fleet.board", "The agent of a board starts a device for each run of the fleet.")
+    arguments.option("fleet", "Connect to the service of the fleet at this host:port.", required=True)
+    arguments.option("state", "Keep the board's key, and the state of its runs, in this folder.", required=True)
+    arguments.option("data-folder", "Give runs with data.name folder the data in this folder, whatever they name.")
+    arguments.option("runs", "Take part in this many runs at a time.", default="1")
+    arguments.option("own-code", "Let experiments name this own code of the board, as module:name, with commas.")
+    return arguments
+
+
+async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
+    """Serve runs until a stop signal. Return None then."""
+    if not options.runs.isdecimal() or not int(options.runs):
+        raise ExperimentError(f"--runs takes a number of runs from 1 on, not {options.runs!r}")
+    tls = load_tls(options)
+    if tls is None:
+        raise CertificateError("a board needs a certificate; give --tls (fedstrata certs issue device NAME makes one)")
+    if [(name.role, name.last) for name in tls.me.names] != [("device", "")]:
+        raise CertificateError(f"{options.tls} names {tls.me}; the certificate of a board names one device")
+    state = folder(options.state)
+    claim(state)
+    private, public = key_of(state)
+    data = Path(options.data_folder).resolve() if options.data_folder else None
+    board = pb.Board(
+        name=tls.me.names[0].id,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        processor=f"{platform.machine()} {openblas_kernel()}".strip(),
+        data=str(data or ""),
+        public_key=public,
+        most_runs=int(options.runs),
+    )
+    owned = Owned(key=private, data=data, own_code=frozenset((options.own_code or "").split(",")))
+    channel = plain_or_secure(options.fleet, tls, FLEET)
+    agent = BoardAgent(board, owned, state, FleetServiceStub(channel), log)
+    log.info("serving", board=board.name, fleet=options.fleet, processor=board.processor, runs=board.most_runs)
+
+    async def work() -> int:
+        await agent.go_on()
+        await until_reached(channel, options.fleet, tls, FLEET, log)
+        return await agent.serve()
+
+    try:
+        return await first_of(stop, work())
+    finally:
+        await agent.stop()
+        await channel.close(None)
+
+
+if __name__ == "__main__":
+    parsed = options_of_process().parse_args()
+    run_process(parsed, lambda stop: main(parsed, stop))

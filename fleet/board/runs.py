@@ -1,0 +1,175 @@
+"""One run on a board: what is checked before, its files, and its device process."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedstrata.errors import ExperimentError, FedstrataError, StateError
+from fedstrata.experiment.sections import PLUGIN
+from fedstrata.experiment.yaml_files import read_yaml
+from fedstrata.process.address import split_address
+from fedstrata.process.logs import EventLog
+from fedstrata.process.owned import STOP_DEADLINE_S, OwnedProcess, ProcessSpec, Restart
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.store import read_sealed, write_aside, write_sealed
+from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
+from fedstrata.v1 import fleet_service_pb2 as pb
+
+DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
+FILES = ("weights", "file")  # keys of an experiment whose text is a path
+END = "end"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """Hold what a board brings into every run: its key in PEM, its data, and the own code that it allows."""
+
+    key: bytes = field(repr=False)
+    data: Path | None
+    own_code: frozenset[str]
+
+
+def experiment_here(text: str, owned: Owned) -> str:
+    """Return an offered experiment as this board runs it: with the board's own data, and without downloads. The run's
+    id stays the same.
+
+    Raises:
+        ExperimentError: the text is not an experiment, or names a file or code that the board does not allow.
+    """
+    try:
+        document = read_yaml(text)
+    except ValueError as error:
+        raise ExperimentError(f"the offered experiment {error}") from None
+    if not isinstance(document, dict) or not isinstance(document.get("data"), dict):
+        raise ExperimentError("the offered experiment is not a resolved experiment file")
+    for key, value in _entries(document):
+        if PLUGIN.match(value) and value not in owned.own_code:
+            raise ExperimentError(f"the experiment names code, {quoted(value)}, that --own-code does not allow here")
+        if key in FILES:
+            raise ExperimentError(f"the experiment names a file, {key}: {quoted(value)}, that boards do not get")
+    data = {key: value for key, value in document["data"].items() if key not in ("folder", "download")}
+    data["download"] = False
+    if data.get("name") == "folder":
+        if owned.data is None:
+            raise ExperimentError("the experiment needs the board's own data; start the agent with --data-folder")
+        data["folder"] = str(owned.data)
+    return yaml.safe_dump({**document, "data": data}, sort_keys=False)
+
+
+def _entries(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in a document, with its key."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _entries(each, str(name))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _entries(each, key)
+
+
+class HostedRun:
+    """Run the device process of one offer. An ended run stays ended until the offer changes."""
+
+    def __init__(self, offer: pb.Offer, folder: Path, log: EventLog) -> None:
+        self.offer = offer
+        self._folder = folder
+        self._log = log.bind(offer=offer.offer_id)
+        self._digest = hashlib.sha256(offer.SerializeToString(deterministic=True)).hexdigest()
+        self._process: OwnedProcess | None = None
+        self._job: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._end = self._read_end()
+
+    def _read_end(self) -> tuple[str, str] | None:
+        """Return the state and the reason with which this offer has ended; None if it has not."""
+        with suppress(StateError):
+            digest, state, reason = read_sealed(self._folder / END).decode().split("\n", 2)
+            if digest == self._digest:
+                return state, reason
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the board has no more to do for this offer."""
+        return self._end is not None
+
+    def told(self) -> pb.BoardRun:
+        """Return how the run goes."""
+        state, reason = self._end or ("running" if self._job else "waiting", "")
+        return pb.BoardRun(offer_id=self.offer.offer_id, state=state, reason=reason)
+
+    def start(self, owned: Owned, changed: Callable[[], None]) -> None:
+        """Start the device process, unless it is running or over. Call `changed` when it has ended."""
+        if self._job is None and self._end is None:
+            self._job = asyncio.create_task(self._run(owned, changed))
+
+    async def _run(self, owned: Owned, changed: Callable[[], None]) -> None:
+        end = ("ended", "")
+        try:
+            spec = self._prepared(owned)
+            if self._is_stopping:
+                return
+            self._process = OwnedProcess(spec, self._folder, self._note_restart)
+            self._log.info("started", devices=self.offer.devices)
+            await self._process.keep_alive()
+            if self._is_stopping:
+                return
+        except FedstrataError as error:
+            end = ("failed", brief(str(error)))
+        self._end = end
+        self._log.info(end[0], reason=end[1])
+        write_sealed(self._folder / END, "\n".join((self._digest, *end)).encode())
+        changed()
+
+    def _prepared(self, owned: Owned) -> ProcessSpec:
+        """Write the files of the device process, and return how it is started.
+
+        Raises:
+            FedstrataError: something in the offer is not allowed.
+        """
+        offer, tls, file = self.offer, self._folder / "tls", self._folder / "experiment.yaml"
+        split_address(offer.gps)
+        if not DEVICES.fullmatch(offer.devices):
+            raise ExperimentError(f"the offer names devices {quoted(offer.devices)}, not a row such as 0-4")
+        experiment = experiment_here(offer.experiment, owned)
+        write_private(tls, {KEY: owned.key, CERT: offer.certificate, CA: offer.ca})
+        TlsFiles.load(tls)
+        with write_aside(file) as written:
+            written.write(experiment.encode())
+        words = {"experiment": file, "gps": offer.gps, "devices": offer.devices, "tls": tls}
+        words |= {"state": self._folder / "state", "revoked": "", "server-domain": ""}  # not the agent's own
+        options = (word for name, value in words.items() for word in (f"--{name}", str(value)))
+        return ProcessSpec(
+            name="device",
+            command=("device", *options, "--exit-with-parent"),
+            endpoints={"http": "--http"},
+            may_finish=True,
+            may_move=True,
+        )
+
+    def _note_restart(self, restart: Restart) -> None:
+        self._log.warning("restarted", cause=restart.cause, count=restart.count)
+
+    async def stop(self) -> None:
+        """End the device process, and return when it has ended. Its state stays."""
+        self._is_stopping = True
+        if self._process is not None:
+            self._process.terminate()
+        if self._job is not None:
+            _, alive = await asyncio.wait({self._job}, timeout=STOP_DEADLINE_S)
+            if alive and self._process is not None:
+                self._process.kill()
+            await self._job
+
+    async def withdraw(self) -> None:
+        """End the device process, and forget that this offer had ended: the same run may be offered again."""
+        await self.stop()
+        (self._folder / END).unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""The boards of a fleet, and the runs that are offered to them. Both are files, and a restarted service goes on."""
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedstrata.errors import ExperimentError
+from fedstrata.process.quoting import brief, quoted
+from fedstrata.store import clear_asides, read_sealed, write_sealed
+from fedstrata.v1 import fleet_service_pb2 as pb
+
+OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+STATES = ("waiting", "running", "ended", "failed")
+BETWEEN_CALLS_S = 5.0  # how long a board may be between two calls and count as here
+MOST_RUNS, KEY_BYTES = 1_000, 1_000
+Message = TypeVar("Message", bound=Any)
+
+
+class Fleet:
+    """Hold boards by name, and offers in the order in which they came.
+
+    A board takes the first offers for which it has room. All boards see the same order, so two runs never wait for
+    each other.
+    """
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
+        """Go on from the files in a folder. `now` returns seconds. Raises StateError if a file is damaged."""
+        self._boards, self._offers, self._now = folder / "boards", folder / "offers", now
+        for place in (self._boards, self._offers):
+            place.mkdir(mode=0o700, exist_ok=True)
+            clear_asides(place)
+        self.boards = {path.name: _read(path, pb.Board) for path in sorted(self._boards.iterdir())}
+        read = [(path, _read(path, pb.OfferRunRequest)) for path in sorted(self._offers.iterdir())]
+        self.offers = {offer.offer_id: offer for _, offer in read}
+        self._files = {offer.offer_id: path for path, offer in read}
+        self._runs: dict[str, dict[str, pb.BoardRun]] = {}  # as each board has said
+        self._calls: Counter[str] = Counter()  # that a board has open
+        self._called_at: dict[str, float] = {}
+
+    def report(self, board: pb.Board, runs: list[pb.BoardRun]) -> bool:
+        """Note what a board has, and how its runs go. Return whether this is news."""
+        told = pb.Board(
+            name=board.name,
+            cores=board.cores,
+            memory_bytes=board.memory_bytes,
+            processor=brief(board.processor),
+            data=brief(board.data),
+            public_key=board.public_key[:KEY_BYTES],
+            most_runs=min(max(1, board.most_runs), MOST_RUNS),
+        )
+        is_news = told != self.boards.get(board.name)
+        if is_news:
+            write_sealed(self._boards / board.name, told.SerializeToString())
+            self.boards[board.name] = told
+        known = {
+            run.offer_id: pb.BoardRun(offer_id=run.offer_id, state=run.state, reason=brief(run.reason))
+            for run in runs
+            if run.offer_id in self.offers and run.state in STATES
+        }
+        is_news |= known != self._runs.get(board.name)
+        self._runs[board.name] = known
+        return is_news
+
+    @contextmanager
+    def visit(self, board: str) -> Iterator[None]:
+        """Run a block while a board has a call open."""
+        self._calls[board] += 1
+        try:
+            yield
+        finally:
+            self._calls[board] -= 1
+            self._called_at[board] = self._now()
+
+    def _is_here(self, board: str) -> bool:
+        called_at = self._called_at.get(board)
+        return self._calls[board] > 0 or (called_at is not None and self._now() - called_at < BETWEEN_CALLS_S)
+
+    def offers_of(self, board: str) -> pb.FetchOffersResponse:
+        """Return the offers to one board, with the certificates of this board only."""
+        reply = pb.FetchOffersResponse()
+        for offer in self.offers.values():
+            for loan in offer.loans:
+                if loan.board == board:
+                    reply.offers.add(
+                        offer_id=offer.offer_id,
+                        experiment=offer.experiment,
+                        gps=offer.gps,
+                        ca=offer.ca,
+                        devices=loan.devices,
+                        certificate=loan.certificate,
+                    )
+        return _with_version(reply)
+
+    def everything(self) -> pb.FetchFleetResponse:
+        """Return all boards with their runs, and all offers."""
+        reply = pb.FetchFleetResponse()
+        for name, board in sorted(self.boards.items()):
+            runs = [run for run in self._runs.get(name, {}).values() if run.offer_id in self.offers]
+            reply.boards.add(board=board, is_here=self._is_here(name), runs=runs)
+        for offer in self.offers.values():
+            reply.offers.add(offer_id=offer.offer_id, boards=[loan.board for loan in offer.loans])
+        return _with_version(reply)
+
+    def offer(self, request: pb.OfferRunRequest) -> None:
+        """Offer a run to boards. An offer with the same id is replaced, and keeps its place in the order.
+
+        Raises:
+            ExperimentError: the offer has no usable id, or names no boards, unknown ones, or one twice.
+        """
+        names = [loan.board for loan in request.loans]
+        unknown = sorted(set(names) - set(self.boards))
+        if not OFFER_ID.fullmatch(request.offer_id):
+            raise ExperimentError(f"{quoted(request.offer_id)} cannot be the id of an offer")
+        if not names or len(names) != len(set(names)):
+            raise ExperimentError("an offer names each of its boards once; it needs at least one")
+        if unknown:
+            raise ExperimentError(f"no board called {quoted(*unknown)} has ever called this fleet; start its agent")
+        path = self._files.get(request.offer_id)
+        if path is None:
+            last = max((int(path.name.partition("-")[0]) for path in self._files.values()), default=0)
+            path = self._offers / f"{last + 1:08d}-{request.offer_id}"
+        write_sealed(path, request.SerializeToString())
+        self._files[request.offer_id] = path
+        self.offers[request.offer_id] = request
+
+    def withdraw(self, offer_id: str) -> bool:
+        """Take a run back from its boards. Return whether it was offered."""
+        path = self._files.pop(offer_id, None)
+        if path is None:
+            return False
+        path.unlink(missing_ok=True)
+        del self.offers[offer_id]
+        return True
+
+
+def _read(path: Path, kind: type[Message]) -> Message:
+    message: Message = kind.FromString(read_sealed(path))
+    return message
+
+
+def _with_version(reply: Message) -> Message:
+    """Return a reply with the digest of its content, by which a caller says what it knows."""
+    reply.version = hashlib.sha256(reply.SerializeToString(deterministic=True)).digest()
+    return reply

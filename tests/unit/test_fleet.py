@@ -1,0 +1,245 @@
+"""A fleet's boards and offers, what a board allows of an offer, and which boards a run takes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from emulator.boards.loans import shares
+from fedstrata.errors import CertificateError, ExperimentError, StateError
+from fedstrata.experiment_file import parse_experiment
+from fedstrata.process.logs import EventLog
+from fedstrata.trust.authority import Authority, Issued
+from fedstrata.trust.board_keys import key_of, public_key_of
+from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
+from fedstrata.trust.names import Name
+from fedstrata.v1 import fleet_service_pb2 as pb
+from fleet.board.runs import HostedRun, Owned, experiment_here
+from fleet.offers import Fleet
+
+DIGITS = "{name: few, partition: {kind: iid, devices: 5, examples_per_device: 10}}"
+OWN = """
+name: own
+data: {name: folder, folder: /somewhere, input_shape: [1, 8, 8], num_classes: 10}
+partition: {kind: local, names: [board-1, board-2]}
+method: {name: one_shot, clusters: 1}
+"""
+NOTHING = Owned(key=b"", data=None, own_code=frozenset())
+
+
+def fleet_of(folder: Path, *boards: str, most_runs: int = 1) -> Fleet:
+    """A fleet that these boards have called."""
+    fleet = Fleet(folder, now=lambda: 0.0)
+    for name in boards:
+        with fleet.visit(name):
+            fleet.report(pb.Board(name=name, most_runs=most_runs), [])
+    return fleet
+
+
+def offer(offer_id: str, *boards: str, gps: str = "127.0.0.1:1") -> pb.OfferRunRequest:
+    loans = [pb.Loan(board=name, devices=f"{index}-{index}") for index, name in enumerate(boards)]
+    return pb.OfferRunRequest(offer_id=offer_id, experiment=DIGITS, gps=gps, loans=loans)
+
+
+def ids(reply: pb.FetchOffersResponse) -> list[str]:
+    return [each.offer_id for each in reply.offers]
+
+
+# --- the service --------------------------------------------------------------------------------------------
+
+
+def test_all_boards_see_offers_in_the_order_in_which_they_came_also_after_a_restart(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a", "b")
+    for offer_id in ("second-2", "first-1", "third-3"):
+        fleet.offer(offer(offer_id, "a", "b"))
+    assert ids(fleet.offers_of("a")) == ids(fleet.offers_of("b")) == ["second-2", "first-1", "third-3"]
+    assert fleet.withdraw("first-1")
+    assert not fleet.withdraw("first-1")
+    again = Fleet(tmp_path)
+    assert list(again.boards) == ["a", "b"]
+    assert again.offers_of("a") == fleet.offers_of("a")
+    again.offer(offer("fourth-4", "a"))
+    assert ids(again.offers_of("a")) == ["second-2", "third-3", "fourth-4"]
+    assert ids(again.offers_of("b")) == ["second-2", "third-3"]
+
+
+def test_an_offer_that_changes_keeps_its_place_and_has_another_version(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a")
+    for offer_id in ("one", "two"):
+        fleet.offer(offer(offer_id, "a"))
+    before = fleet.offers_of("a")
+    fleet.offer(offer("one", "a"))
+    assert fleet.offers_of("a").version == before.version
+    fleet.offer(offer("one", "a", gps="127.0.0.1:2"))
+    after = fleet.offers_of("a")
+    assert after.version != before.version
+    assert [(each.offer_id, each.gps) for each in after.offers] == [("one", "127.0.0.1:2"), ("two", "127.0.0.1:1")]
+
+
+def test_a_board_gets_its_own_certificate_and_devices_alone(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a", "b", "c")
+    loans = [pb.Loan(board="a", devices="0-2", certificate=b"for a"), pb.Loan(board="b", devices="3-4")]
+    fleet.offer(pb.OfferRunRequest(offer_id="run", loans=loans))
+    (of_a,), (of_b,) = fleet.offers_of("a").offers, fleet.offers_of("b").offers
+    assert (of_a.devices, of_a.certificate) == ("0-2", b"for a")
+    assert (of_b.devices, of_b.certificate) == ("3-4", b"")
+    assert not fleet.offers_of("c").offers
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (offer("../../run", "a"), "cannot be the id"),
+        (offer("run"), "at least one"),
+        (offer("run", "a", "a"), "once"),
+        (offer("run", "a", "stranger"), "'stranger' has ever called"),
+    ],
+)
+def test_an_offer_is_taken_by_all_its_boards_or_refused(tmp_path: Path, wrong: pb.OfferRunRequest, said: str) -> None:
+    fleet = fleet_of(tmp_path, "a")
+    with pytest.raises(ExperimentError, match=said):
+        fleet.offer(wrong)
+    assert not fleet.offers_of("a").offers
+    assert not Fleet(tmp_path).offers
+
+
+def test_a_board_is_here_while_it_calls_and_for_five_seconds_after(tmp_path: Path) -> None:
+    now = [0.0]
+    fleet = Fleet(tmp_path, now=lambda: now[0])
+
+    def is_here() -> bool:
+        return fleet.everything().boards[0].is_here
+
+    with fleet.visit("a"):
+        fleet.report(pb.Board(name="a", cores=4), [])
+        now[0] = 100.0
+        assert is_here()
+    now[0] = 104.0
+    assert is_here()
+    now[0] = 106.0
+    assert not is_here()
+
+
+def test_what_a_board_says_of_its_runs_is_shown_for_those_that_are_offered(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a")
+    fleet.offer(offer("run", "a"))
+    said = [
+        pb.BoardRun(offer_id="run", state="failed", reason="no\ndata " + "x" * 500),
+        pb.BoardRun(offer_id="other", state="running"),
+    ]
+    assert fleet.report(pb.Board(name="a", most_runs=1), said)
+    assert not fleet.report(pb.Board(name="a", most_runs=1), said)
+    (run,) = fleet.everything().boards[0].runs
+    assert (run.state, len(run.reason), run.reason[:7]) == ("failed", 300, "no data")
+    fleet.withdraw("run")
+    assert not fleet.everything().boards[0].runs
+
+
+def test_a_damaged_file_of_the_fleet_is_named(tmp_path: Path) -> None:
+    fleet_of(tmp_path, "a").offer(offer("run", "a"))
+    (tmp_path / "offers" / "00000001-run").write_bytes(b"cut")
+    with pytest.raises(StateError, match="00000001-run"):
+        Fleet(tmp_path)
+
+
+# --- a board ------------------------------------------------------------------------------------------------
+
+
+def test_a_board_runs_an_experiment_with_its_own_data_and_downloads_nothing(tmp_path: Path) -> None:
+    offered = parse_experiment(OWN)
+    here = experiment_here(offered.to_yaml(), Owned(key=b"", data=tmp_path, own_code=frozenset()))
+    data = yaml.safe_load(here)["data"]
+    assert (data["folder"], data["download"]) == (str(tmp_path), False)
+    assert parse_experiment(here).run_id == offered.run_id
+    digits = parse_experiment(DIGITS)
+    assert parse_experiment(experiment_here(digits.to_yaml(), NOTHING)).run_id == digits.run_id
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{data: {name: digits}, model: {name: 'os:system'}}", "'os:system', that --own-code does not allow"),
+        ("{data: {name: digits}, method: {name: fedavg, of: [{map: 'a.b:c'}]}}", "'a.b:c'"),
+        ("{data: {name: digits}, model: {name: mlp, weights: /etc/shadow}}", "a file, weights"),
+        ("{data: {name: digits}, partition: {kind: given, file: /etc/shadow}}", "a file, file"),
+        ("{data: {name: folder, folder: /home}}", "--data-folder"),
+        ("[1, 2]", "not a resolved experiment"),
+        ("{a: !!python/object:os.system {}}", "is not YAML"),
+    ],
+)
+def test_a_board_refuses_an_offer_with_code_or_files(text: str, said: str) -> None:
+    with pytest.raises(ExperimentError, match=said):
+        experiment_here(text, NOTHING)
+
+
+def test_a_board_allows_the_own_code_that_its_owner_names() -> None:
+    text = "{data: {name: digits}, model: {name: 'my_model:Net'}}"
+    assert "my_model:Net" in experiment_here(text, Owned(key=b"", data=None, own_code=frozenset({"my_model:Net"})))
+
+
+def test_a_run_certifies_the_key_of_a_board_which_does_not_leave_it(tmp_path: Path) -> None:
+    private, public = key_of(tmp_path / "board")
+    assert key_of(tmp_path / "board") == (private, public)
+    authority = Authority.new("run-1")
+    certificate = authority.certified([Name("device", "board-1")], public_key_of(public))
+    assert str(Issued.parse(certificate, "board-1").peer) == "device/board-1"
+    write_private(tmp_path / "tls", {KEY: private, CERT: certificate, CA: authority.trusted()})
+    assert TlsFiles.load(tmp_path / "tls").me.domain == "run-1"
+    with pytest.raises(CertificateError, match="damaged"):
+        public_key_of(b"no key")
+
+
+async def test_an_offer_for_another_key_fails_with_a_reason_that_a_restarted_agent_remembers(tmp_path: Path) -> None:
+    private, _ = key_of(tmp_path / "mine")
+    _, other = key_of(tmp_path / "other")
+    authority = Authority.new("run-1")
+    offered = pb.Offer(
+        offer_id="run",
+        experiment=parse_experiment(DIGITS).to_yaml(),
+        gps="127.0.0.1:1",
+        ca=authority.trusted(),
+        devices="0-1",
+        certificate=authority.certified([Name("device", "device-000", "device-001")], public_key_of(other)),
+    )
+    run = HostedRun(offered, tmp_path, EventLog("board"))
+    run.start(Owned(key=private, data=None, own_code=frozenset()), lambda: None)
+    await run.stop()
+    assert run.told().state == "failed"
+    assert "different certificates" in run.told().reason
+    again = HostedRun(offered, tmp_path, EventLog("board"))
+    assert again.told() == run.told()
+    offered.gps = "127.0.0.1:2"
+    assert HostedRun(offered, tmp_path, EventLog("board")).told().state == "waiting"
+
+
+# --- a run --------------------------------------------------------------------------------------------------
+
+
+def everything(taken: dict[str, int], away: tuple[str, ...] = (), most_runs: int = 1) -> pb.FetchFleetResponse:
+    """A fleet whose boards have so many offers each."""
+    reply = pb.FetchFleetResponse()
+    for name, offers in taken.items():
+        reply.boards.add(board=pb.Board(name=name, most_runs=most_runs), is_here=name not in away)
+        for number in range(offers):
+            reply.offers.add(offer_id=f"{name}-{number}", boards=[name])
+    return reply
+
+
+def of(text: str, fleet: pb.FetchFleetResponse, most: int | None = None) -> dict[str, range]:
+    return {share.board.name: share.devices for share in shares(parse_experiment(text), fleet, most)}
+
+
+def test_boards_share_devices_evenly_those_with_room_first() -> None:
+    fleet = everything({"a": 1, "b": 0, "c": 0, "d": 0}, away=("d",))
+    assert of(DIGITS, fleet) == {"b": range(2), "c": range(2, 4), "a": range(4, 5)}
+    assert of(DIGITS, fleet, 2) == {"b": range(3), "c": range(3, 5)}
+    assert len(of(DIGITS, everything({f"board-{number}": 0 for number in range(9)}))) == 5
+    with pytest.raises(ExperimentError, match="no board of the fleet is here"):
+        of(DIGITS, everything({"a": 0}, away=("a",)))
+
+
+def test_with_own_data_the_boards_are_those_of_its_names_here_or_not() -> None:
+    fleet = everything({"board-0": 0, "board-1": 3, "board-2": 0}, away=("board-2",))
+    assert of(OWN, fleet) == {"board-1": range(1), "board-2": range(1, 2)}
+    with pytest.raises(ExperimentError, match=r"is called board-2; .* the fleet has board-1$"):
+        of(OWN, everything({"board-1": 0}))

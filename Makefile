@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS ?= .venv-peers
+PEERS_PYTHON ?= $(PYTHON)
 DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -51,7 +52,7 @@ test-cluster: setup ## end-to-end tests on the Kubernetes cluster that KUBECONFI
 	$(BIN)/python -m pytest tests/cluster -m cluster
 
 $(PEERS)/.installed: benchmarks/peers/requirements.txt
-	$(PYTHON) -m venv $(PEERS)
+	$(PEERS_PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
 

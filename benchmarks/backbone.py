@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from benchmarks.enrolment import TIERS, Watch
+from benchmarks.suite.observed import peaks_mb
 
 LAYERS, RANK = 4, 12
 LPS_MB, ONE_BACKBONE_MB = 20.0, 150.0
@@ -70,8 +71,7 @@ def measured(width: int, *, backbone: bool) -> tuple[dict[str, Any], dict[str, f
         if run.returncode:
             raise SystemExit(run.returncode)
         summary = json.loads((out / "summary.json").read_text())
-    peaks = {tier: max(peak for of, peak, _ in watch.used.values() if of == tier) for tier in TIERS}
-    return summary["bytes"], peaks
+    return summary["bytes"], peaks_mb(watch.used.values())
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ rounds, exact sum and state. `benchmarks/floor.py` runs in turn with it.
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.floor import parse as parse_end
-from benchmarks.floor import peak_mb
+from benchmarks.suite.observed import resident_mb
 from benchmarks.suite.programs import environment, python
 from fedstrata.experiment import LinkSettings, TierDeadline
 from fedstrata.process.heap import keep_for_training
@@ -103,7 +104,7 @@ async def serve(options: argparse.Namespace) -> None:
         await writing.done()
     rounds.finish()
     await rounds.wait_all_told(set(children), 10)
-    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}), flush=True)
+    print(json.dumps({"seconds": seconds, "peak_mb": resident_mb(os.getpid())}), flush=True)
     await server.stop()
 
 

@@ -18,14 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.suite.observed import Process, peaks_mb, processes
+
 TURN_S = 0.1
 TIERS = ("gps", "lps", "device")
-TICKS = os.sysconf("SC_CLK_TCK")
 FILE = """
 name: enrolment
 data: {{name: {data}}}
@@ -38,38 +39,7 @@ training: {{global_rounds: 3, lps_rounds_per_global_round: 1}}
 CUT = {f"{call}_cut": call for call in ("fetch", "submit", "exchange", "answer", "announcement")}
 
 
-def processes(ancestor: int) -> dict[int, str]:
-    """Return the tier of each process of the run, by its number."""
-    parents, tiers = {}, {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            number = int(entry.name)
-            parents[number] = int(_stat(number)[1])
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-            tiers[number] = next((word for word in words if word in TIERS), "") if "-m" in words else ""
-    return {number: tier for number, tier in tiers.items() if tier in TIERS and ancestor in _above(number, parents)}
-
-
-def _above(number: int, parents: dict[int, int]) -> Iterator[int]:
-    while (number := parents.get(number, 0)) > 0:
-        yield number
-
-
-def _stat(number: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the process's state on."""
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-
-
-def cpu_seconds(number: int) -> float:
-    return sum(map(int, _stat(number)[11:13])) / TICKS
-
-
-def peak_mb(number: int) -> float:
-    said = Path(f"/proc/{number}/status").read_text()
-    return next(int(line.split()[1]) for line in said.splitlines() if line.startswith("VmHWM")) / 1024
-
-
-def tell(numbers: dict[int, str], what: signal.Signals) -> None:
+def tell(numbers: Iterable[int], what: signal.Signals) -> None:
     for number in numbers:
         with suppress(ProcessLookupError):
             os.kill(number, what)
@@ -80,17 +50,18 @@ class Watch:
 
     def __init__(self, run: "subprocess.Popen[str]", core_share: float) -> None:
         self._run, self._core_share = run, core_share
-        self.used: dict[int, tuple[str, float, float]] = {}  # by process: tier, peak MB, seconds of processor
+        self.used: dict[int, Process] = {}
 
     def until_ended(self) -> None:
         """Stop and continue the processes in turn until the run is over. At the end, no process is left stopped."""
-        known: dict[int, str] = {}
+        known: dict[int, Process] = {}
         looked_at = 0.0
         try:
             while self._run.poll() is None:
                 if time.monotonic() - looked_at > 1:
-                    known, looked_at = processes(self._run.pid), time.monotonic()
-                    self._note(known)
+                    there, looked_at = processes(self._run.pid), time.monotonic()
+                    known = {number: process for number, process in there.items() if process.tier in TIERS}
+                    self.used |= known
                 if self._core_share < 1:
                     tell(known, signal.SIGCONT)
                     time.sleep(TURN_S * self._core_share)
@@ -100,11 +71,6 @@ class Watch:
                     time.sleep(TURN_S)
         finally:
             tell(known, signal.SIGCONT)
-
-    def _note(self, known: dict[int, str]) -> None:
-        for number, tier in known.items():
-            with suppress(OSError, StopIteration):
-                self.used[number] = (tier, peak_mb(number), cpu_seconds(number))
 
 
 def tries(logs: Path) -> Counter[tuple[str, str]]:
@@ -146,13 +112,10 @@ def main() -> int:
     print(f"{asked.devices} devices, {asked.core_share:g} of a core a process: {took_s:.1f} s from command to end")
     print("  ".join(f"{phase} {seconds:.1f} s" for phase, seconds in summary["wall_seconds"].items()))
     print("tier    processes  peak MB  processor s")
-    by_tier = defaultdict(list)
-    for tier, peak, seconds in watch.used.values():
-        by_tier[tier].append((peak, seconds))
+    peaks = peaks_mb(watch.used.values())
     for tier in TIERS:
-        used = by_tier[tier]
-        peaks, seconds = [peak for peak, _ in used], sum(each for _, each in used)
-        print(f"{tier:6}  {len(used):9}  {max(peaks, default=0):7.0f}  {seconds:11.1f}")
+        used = [process.cpu_s for process in watch.used.values() if process.tier == tier]
+        print(f"{tier:6}  {len(used):9}  {peaks.get(tier, 0):7.0f}  {sum(used):11.1f}")
     most = max(again.values(), default=1)
     print(f"calls made more than once: {len(again)}; one call at most {most} times")
     for (device, call), times in again.most_common(3):

@@ -7,16 +7,17 @@ least cost of any Python program on gRPC. `benchmarks/echo.py` starts it in turn
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.suite.observed import resident_mb
 from fedstrata.v1 import rounds_pb2 as pb
 
 CHUNK = 1 << 20
@@ -27,12 +28,6 @@ OPTIONS = (("grpc.max_receive_message_length", 2 << 20),)
 def chunks_of(data: bytes) -> list[bytes]:
     """Return the data in pieces of at most 1 MiB."""
     return [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
-
-
-def peak_mb() -> float:
-    """Return the peak memory of this process, in MB."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
 class Floor:
@@ -93,7 +88,7 @@ async def serve(options: argparse.Namespace) -> None:
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)
     await floor.done.wait()
-    print(json.dumps({"seconds": floor.seconds, "peak_mb": peak_mb()}), flush=True)
+    print(json.dumps({"seconds": floor.seconds, "peak_mb": resident_mb(os.getpid())}), flush=True)
     await server.stop(1)
 
 

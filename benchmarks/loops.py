@@ -38,20 +38,23 @@ def read_work(folder: Path) -> Work:
     return np.load(folder / "inputs.npy", mmap_mode="r"), np.load(folder / "labels.npy", mmap_mode="r")
 
 
-def network() -> torch.nn.Sequential:
-    """Return a dense network 784-32-10, drawn from torch's generator."""
-    inputs, hidden, classes = WIDTHS
-    return torch.nn.Sequential(
-        torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes)
-    )  # fmt: skip
+class Network(torch.nn.Sequential):
+    """A dense network of these widths with ReLU between its layers, drawn from torch's generator."""
+
+    def __init__(self, widths: Sequence[int] = WIDTHS) -> None:
+        layers = [(torch.nn.Linear(inputs, outputs), torch.nn.ReLU()) for inputs, outputs in pairwise(widths)]
+        super().__init__(*[each for layer in layers for each in layer][:-1])
 
 
-def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> float:
+def train_one(
+    model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArray[np.int64], seed: int,
+    *, size: int = BATCH, rate: float = LEARNING_RATE,
+) -> float:  # fmt: skip
     """Train one epoch in place, as PyTorch's users write it. Return the mean loss."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     order, loss_sum = np.random.default_rng(seed).permutation(len(labels)), 0.0
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
         optimiser.zero_grad()
         loss = cross_entropy(model(torch.from_numpy(inputs[batch])), torch.from_numpy(labels[batch]))
         loss.backward()  # type: ignore[no-untyped-call]  # in torch
@@ -62,7 +65,7 @@ def train_one(model: torch.nn.Module, inputs: NDArray[np.float32], labels: NDArr
 
 def round_one_by_one(weights: list[torch.Tensor], work: Work, number: int) -> list[torch.Tensor]:
     """Return the mean of the weights that clients reach from the received weights, one client after another."""
-    model, sums = network(), [torch.zeros_like(weight) for weight in weights]
+    model, sums = Network(), [torch.zeros_like(weight) for weight in weights]
     for client, (inputs, labels) in enumerate(zip(*work, strict=True)):
         for parameter, weight in zip(model.parameters(), weights, strict=True):
             parameter.data.copy_(weight)
@@ -123,7 +126,7 @@ def parts_of(pool: ProcessPoolExecutor, processes: int) -> Loop:
 def rounds(loop: Loop, work: Work, count: int) -> tuple[list[float], list[torch.Tensor]]:
     """Return the seconds of each round, and the weights after the last round."""
     torch.manual_seed(0)
-    weights, seconds = [parameter.data for parameter in network().parameters()], []
+    weights, seconds = [parameter.data for parameter in Network().parameters()], []
     for number in range(count):
         started = time.perf_counter()
         weights = loop(weights, work, number)

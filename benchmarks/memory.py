@@ -25,6 +25,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from benchmarks.suite.observed import resident_mb
 from emulator.estimates.sizing import lps_memory
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
@@ -178,7 +179,7 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
         await asyncio.gather(
             *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(experiment.device_count))
         )
-        peak = resident_mb(lps.pid, "VmHWM")
+        peak = resident_mb(lps.pid)
         await conducting
         await channel.close(None)
     finally:
@@ -198,14 +199,6 @@ async def enrol(address: str, experiment: Experiment) -> None:
                     num_examples=EXAMPLES, num_held_out=1, process_id="benchmark",
                 )
             )  # fmt: skip
-
-
-def resident_mb(pid: int, field: str) -> float:
-    """Return a size from /proc/PID/status, in MB of 10⁶ bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"no {field} for process {pid}")
 
 
 def main() -> int:

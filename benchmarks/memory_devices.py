@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.suite.observed import peaks_mb
+from benchmarks.suite.observed import peaks_mb, processes
 from benchmarks.suite.programs import python, started
 from emulator.estimates.sizing import PUBLISHED, device_memory
 from fedstrata.datasets import Examples
@@ -60,7 +60,7 @@ def peak_mb(experiment: Experiment, folder: Path) -> float:
     with started(python(*words), timeout_s=600, log=folder / "errors.log") as process:
         for line in process.stdout or ():
             if json.loads(line).get("phase") in {"training", "evaluation", "completed"}:
-                peak = max(peak, peaks_mb(process.pid).get("device", 0.0))
+                peak = max(peak, peaks_mb(processes(process.pid).values()).get("device", 0.0))
     return peak
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import grpc
 
-from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, enrol, resident_mb
+from benchmarks.memory import CONSTANT_MB, EXAMPLES, LIMIT_MODELS, Child, Who, enrol
+from benchmarks.suite.observed import resident_mb
 from fedstrata.datasets import dataset_info
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
@@ -101,7 +102,7 @@ async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, 
         gate = asyncio.Semaphore(clusters)
         stub = GpsServiceStub(channel)
         await asyncio.gather(*(Cluster(stub, experiment, index, gate).run() for index in range(clusters)))
-        peak = resident_mb(gps.pid, "VmHWM")
+        peak = resident_mb(gps.pid)
         await channel.close(None)
     finally:
         gps.terminate()

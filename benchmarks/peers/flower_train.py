@@ -1,6 +1,6 @@
 """Flower's simulation (Ray) on the work of `benchmarks/loops.py`: one epoch per client, then the mean over clients.
 
-With `--module`, on the work of `benchmarks/modules.py`.
+With `--module`, on the work of `benchmarks/modules.py`; with `--cohort`, of some clients in each round.
 
     .venv-peers/bin/python benchmarks/peers/flower_train.py --work DIR --devices 100 --rounds 8 --out FILE
 
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,15 +24,17 @@ from flwr.simulation import run_simulation
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import modules
-from loops import network, read_work, train_one
+from loops import BATCH, LEARNING_RATE, WIDTHS, Network, read_work, train_one
 
 client_app, server_app = ClientApp(), ServerApp()
 _options = argparse.Namespace()
 
 
-def work_of(name: str):
-    """Return the module and the training with this name; without a name, those of `benchmarks/loops.py`."""
-    return (modules.network(name), modules.train_one) if name else (network(), train_one)
+def work_of(config: ConfigRecord):
+    """Return the module of the configuration and its training; without a name, those of `benchmarks/loops.py`."""
+    if config["module"]:
+        return modules.network(str(config["module"])), modules.train_one
+    return Network(config["widths"]), partial(train_one, size=int(config["batch"]), rate=float(config["rate"]))
 
 
 @client_app.train()
@@ -41,7 +44,7 @@ def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     client = int(context.node_config["partition-id"])
     inputs, labels = (array[client] for array in read_work(Path(str(config["work"]))))
-    model, train_client = work_of(str(config["module"]))
+    model, train_client = work_of(config)
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     loss = train_client(model, inputs, labels, client + len(labels) * int(config["server-round"]))
     metrics = MetricRecord({"num-examples": len(labels), "train_loss": loss})
@@ -52,8 +55,10 @@ def train(message: Message, context: Context) -> Message:
 class TimedFedAvg(FedAvg):
     """Average like FedAvg, and note when each round begins and when its mean is computed."""
 
-    def __init__(self, clients: int) -> None:
-        super().__init__(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
+    def __init__(self, clients: int, cohort: int) -> None:
+        super().__init__(
+            fraction_train=cohort / clients, fraction_evaluate=0.0, min_train_nodes=cohort, min_available_nodes=clients
+        )
         self.began: list[float] = []
         self.ended: list[float] = []
 
@@ -76,12 +81,13 @@ class TimedFedAvg(FedAvg):
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     """Run all rounds, and write their times to the file."""
-    strategy = TimedFedAvg(_options.devices)
+    strategy = TimedFedAvg(_options.devices, _options.cohort or _options.devices)
     torch.manual_seed(0)
-    config = ConfigRecord({"work": str(_options.work.resolve()), "module": _options.module})
+    names = ("module", "widths", "batch", "rate")
+    config = ConfigRecord({"work": str(_options.work.resolve()), **{name: vars(_options)[name] for name in names}})
     strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(work_of(_options.module)[0].state_dict()),
+        initial_arrays=ArrayRecord(work_of(config)[0].state_dict()),
         train_config=config,
         num_rounds=_options.rounds,
     )
@@ -96,6 +102,10 @@ def main() -> None:
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--module", choices=modules.MODULES, default="")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--cohort", type=int, help="clients in a round; default: all")
+    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--out", type=Path, required=True)
     parser.parse_args(namespace=_options)
     cores = len(os.sched_getaffinity(0))

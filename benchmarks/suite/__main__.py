@@ -16,12 +16,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.suite import machine
-from benchmarks.suite.document import write_document
+from benchmarks.suite.document import print_results, write_document
 from benchmarks.suite.figure import draw
 from benchmarks.suite.parts import PARTS, ROW_PARTS, Setting, growth
 from benchmarks.suite.programs import ProgramError
 from benchmarks.suite.results import Results
-from benchmarks.suite.table import print_results
 
 
 def parse() -> argparse.Namespace:
@@ -36,6 +35,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="where the results are written")
     parser.add_argument("--figure", type=Path, help="where the figure of cost by size is drawn")
     parser.add_argument("--document", type=Path, help="a Markdown file that keeps a place for the results")
+    parser.add_argument("--place", default="make bench", metavar="NAME", help="the place: `<!-- results of NAME -->`")
     parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing; print and draw an earlier run")
     return parser.parse_args()
 
@@ -80,7 +80,7 @@ def main() -> int:
     if options.figure and results.points:
         draw(results, options.figure)
     if options.document:
-        write_document(results, options.document, options.figure)
+        write_document(results, options.document, options.place, options.figure)
     return 0
 
 

@@ -1,25 +1,37 @@
-"""The results as Markdown, in the place that a document keeps for them."""
+"""The results as Markdown: in a terminal, and in the place that a document keeps for them."""
 
 from pathlib import Path
 
+from rich.console import Console
+from rich.markdown import Markdown
+
 from benchmarks.suite.results import Point, Results, number, spread
-from benchmarks.suite.table import verdict
 
-BEGIN, END = "<!-- results of make bench -->", "<!-- end of results -->"
+VERDICTS = {None: "", True: "met", False: "missed"}
+BEGIN, END = "<!-- results of {} -->", "<!-- end of results -->"
 
 
-def write_document(results: Results, path: Path, figure: Path | None) -> None:
-    """Put the results between the two marks of a document. The rest of the document stays."""
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
+def print_results(results: Results, console: Console) -> None:
+    """Print all results."""
+    console.print(Markdown("\n".join(lines_of(results, None))))
+
+
+def write_document(results: Results, path: Path, name: str, figure: Path | None) -> None:
+    """Put the results between the two marks of a document that have this name. The rest of the document stays."""
+    mark = BEGIN.format(name)
+    before, begin, rest = path.read_text(encoding="utf-8").partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"{path} has no place for the results: a line {BEGIN} and a line {END} after it")
+        raise ValueError(f"{path} has no place for the results: a line {mark} and a line {END} after it")
+    path.write_text("\n".join([before + mark, "", *lines_of(results, figure), "", END + after]), encoding="utf-8")
+
+
+def lines_of(results: Results, figure: Path | None) -> list[str]:
+    """Return the machine, a table of the rows, the cost by size, and the notes on missing measurements."""
     lines = [*described(results), "", *rows(results), "", *points(results)]
     if figure and results.points:
         lines += ["", f"![Cost and memory of a global round by devices, model size and LPSs]({figure.name})"]
-    lines += [line for note in results.notes for line in ("", f"Note: {note}")]
-    path.write_text("\n".join([before + BEGIN, "", *lines, "", END + after]), encoding="utf-8")
+    return [*lines, *(line for note in results.notes for line in ("", f"Note: {note}"))]
 
 
 def described(results: Results) -> list[str]:
@@ -43,7 +55,7 @@ def rows(results: Results) -> list[str]:
         load = " to ".join(f"{value:.1f}" for value in results.loads.get(row.part, ()))
         cells = [
             row.measured, row.unit, spread(row.ours), row.other, spread(row.theirs) if row.theirs else "",
-            spread(row.ratios) if row.ratios else "", str(row.aim or ""), verdict(row), load,
+            spread(row.ratios) if row.ratios else "", str(row.aim or ""), VERDICTS[row.is_met], load,
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ from benchmarks.suite.programs import ProgramError, output_of
 from emulator.results.machine import commit, installed, processor
 
 PACKAGES = ("fedstrata", "grpcio", "numpy", "protobuf", "torch")
-PEERS = ("flwr", "ray", "torch", "grpcio")
-ASK = "import sys; from importlib.metadata import version; print(*(version(name) for name in sys.argv[1:]))"
+PEERS = ("flwr", "ray", "nvflare", "blazefl", "torch", "grpcio")
+ASK = """import sys, platform; from importlib import metadata
+print("Python", platform.python_version())
+for each in metadata.distributions(): print(each.name, each.version)"""
 
 
 def described(peers: Path | None, folder: Path) -> dict[str, Any]:
@@ -31,18 +32,15 @@ def described(peers: Path | None, folder: Path) -> dict[str, Any]:
 
 
 def peer_versions(peers: Path, folder: Path) -> dict[str, str]:
-    """Return the versions of the packages in the peers' environment; empty if one of them is missing."""
-    printed = _printed([str(peers), "-c", ASK, *PEERS], folder).split()
-    return dict(zip(PEERS, printed, strict=True)) if len(printed) == len(PEERS) else {}
+    """Return the versions of Python and of the packages in the peers' environment; empty if it cannot be asked."""
+    try:
+        printed = output_of([str(peers), "-c", ASK], timeout_s=30, folder=folder)
+    except (ProgramError, OSError):
+        return {}
+    versions = dict(line.split(" ", 1) for line in printed.splitlines())
+    return {name: versions[name] for name in ("Python", *PEERS) if name in versions}
 
 
 def one_minute_load() -> float:
     """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2)
-
-
-def _printed(command: Sequence[str], folder: Path) -> str:
-    try:
-        return output_of(command, timeout_s=30, folder=folder).strip()
-    except (ProgramError, OSError):
-        return "unknown"

@@ -14,7 +14,15 @@ from benchmarks.suite.programs import ProgramError, output_of, python, started
 
 TIERS = ("gps", "lps", "device", "emulator")
 TICKS = os.sysconf("SC_CLK_TCK")
-Processes = dict[int, tuple[str, float]]  # process → tier and CPU seconds so far
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """Hold the tier of a process, its CPU seconds so far, and its peak memory (VmHWM)."""
+
+    tier: str
+    cpu_s: float
+    peak_mb: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +36,35 @@ class Observed:
 
 
 def seconds_of_a_round(
-    experiment: Path, folder: Path, *, settings: Iterable[str], warm_up: int, timeout_s: float
+    experiment: Path,
+    folder: Path,
+    *,
+    settings: Iterable[str],
+    warm_up: int,
+    timeout_s: float,
+    words: Sequence[str] = (),
 ) -> float:
     """Return the median time from the close of a global round to the next close, without the first `warm_up` rounds.
 
     The first round has no close before it, so `warm_up` is at least 1.
     """
-    output_of(_run(experiment, folder, settings), timeout_s=timeout_s, folder=folder)
+    output_of([*_run(experiment, folder, settings), *words], timeout_s=timeout_s, folder=folder)
     return _median_of_rounds(folder, warm_up)
 
 
 def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), timeout_s: float = 120) -> Observed:
     """Run an experiment in a new folder, and look at its processes at every round."""
     command = [*_run(experiment, folder, settings), "--json"]
-    began, snapshots, peaks = time.perf_counter(), dict[int, Processes](), dict[str, float]()
+    began, snapshots, peaks = time.perf_counter(), dict[int, dict[int, Process]](), dict[str, float]()
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
             raise ProgramError("no pipe to the program")
         for line in process.stdout:
             told = json.loads(line)
             if told.get("phase") == "training" and told["global_round"] not in snapshots:
-                snapshots[told["global_round"]] = _processes(process.pid)
+                snapshots[told["global_round"]] = processes(process.pid)
             elif told.get("phase") in {"evaluation", "completed"}:
-                peaks = peaks_mb(process.pid) or peaks
+                peaks = peaks_mb(processes(process.pid).values()) or peaks
         process.wait()
         whole = time.perf_counter() - began
     round_s = _median_of_rounds(folder, warm_up=1)
@@ -68,16 +82,16 @@ def _median_of_rounds(folder: Path, warm_up: int) -> float:
     return statistics.median([after - before for before, after in pairwise(closed[warm_up - 1 :])])
 
 
-def _cpu_of_a_round(snapshots: dict[int, Processes]) -> dict[str, float]:
+def _cpu_of_a_round(snapshots: dict[int, dict[int, Process]]) -> dict[str, float]:
     """Return the CPU seconds per round and tier, from the first observed round after the start to the last one."""
     seen = sorted(number for number in snapshots if number)
     if len(seen) < 2:
         raise ProgramError(f"the rounds went by unseen: {sorted(snapshots)}")
     first, last = snapshots[seen[0]], snapshots[seen[-1]]
     spent = dict.fromkeys(TIERS, 0.0)
-    for pid, (tier, seconds) in last.items():
+    for pid, process in last.items():
         if pid in first:
-            spent[tier] += (seconds - first[pid][1]) / (seen[-1] - seen[0])
+            spent[process.tier] += (process.cpu_s - first[pid].cpu_s) / (seen[-1] - seen[0])
     return spent
 
 
@@ -89,26 +103,33 @@ def _closed(log: Path) -> list[float]:
     ]
 
 
-def _processes(root: int) -> Processes:
-    """Return the processes of a run that belong to a tier."""
-    found: Processes = {}
+def processes(root: int) -> dict[int, Process]:
+    """Return the processes of a run that belong to a tier, by their numbers."""
+    found = {}
     for pid in _family(root):
-        tier = _tier(pid)
-        if tier:
-            fields = _read(pid, "stat").rpartition(")")[2].split()
-            found[pid] = (tier, (int(fields[11]) + int(fields[12])) / TICKS)
+        tier, stat, status = _module(_read(pid, "cmdline").split("\0")), _read(pid, "stat"), _read(pid, "status")
+        if tier and "VmHWM:" in status:
+            fields = stat.rpartition(")")[2].split()
+            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS
+            found[pid] = Process(tier=tier, cpu_s=cpu_s, peak_mb=_mb(status, "VmHWM"))
     return found
 
 
-def peaks_mb(root: int) -> dict[str, float]:
-    """Return, by tier, the largest VmHWM (peak memory) of a process of the run, in MB."""
+def peaks_mb(of: Iterable[Process]) -> dict[str, float]:
+    """Return, by tier, the peak memory of the largest process, in MB."""
     peaks: dict[str, float] = {}
-    for pid in _family(root):
-        tier, status = _tier(pid), _read(pid, "status")
-        if tier and "VmHWM:" in status:
-            peak = int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
-            peaks[tier] = max(peak, peaks.get(tier, 0.0))
+    for each in of:
+        peaks[each.tier] = max(each.peak_mb, peaks.get(each.tier, 0.0))
     return peaks
+
+
+def resident_mb(pid: int, field: str = "VmHWM") -> float:
+    """Return a size from /proc/PID/status, in MB of 10⁶ bytes: by default the peak memory."""
+    return _mb(_read(pid, "status"), field)
+
+
+def _mb(status: str, field: str) -> float:
+    return int(status.split(f"{field}:")[1].split(maxsplit=1)[0]) * 1024 / 1e6
 
 
 def _family(root: int) -> list[int]:
@@ -124,12 +145,8 @@ def _family(root: int) -> list[int]:
     return family
 
 
-def _tier(pid: int) -> str:
-    """Return the tier of a process `python -m TIER …`; an empty text for any other process."""
-    return _module(_read(pid, "cmdline").split("\0"))
-
-
 def _module(words: Sequence[str]) -> str:
+    """Return the tier of a process `python -m TIER …`; an empty text for any other process."""
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
     return module if module in TIERS else ""
 

@@ -4,8 +4,9 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.suite.observed import observe, seconds_of_a_round
@@ -16,10 +17,13 @@ from fedstrata.errors import DataError
 
 HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
+PROGRAMS = {"Flower simulation": "flower_train.py", "FLARE simulator": "flare_train.py"}
 # Devices, and rounds that do not count and that do, of us and of those beside us.
 TRAINING = {"ten": (10, 20, 40), "hundred": (100, 5, 10)}
 # Rounds that do not count and that do, by module of benchmarks/modules.py.
 MODULES = {"cnn": (2, 6), "transformer": (2, 6), "residual": (1, 1)}
+ONE = Aim(sense="at most", limit=1)
+WORKERS = (1, 2, 5)  # processes that train
 PART_S = 180.0  # once a part has taken that long, it is not repeated further
 # Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
 ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
@@ -68,20 +72,13 @@ def in_turn(setting: Setting, measures: dict[str, Measure], repeats: int) -> dic
     return results
 
 
-def beside(part: str, measured: str, results: dict[str, list[float]], aims: dict[str, Aim]) -> Iterator[Row]:
-    """Yield a row for each peer of Fedstrata, with the seconds of a round of both."""
+def beside(
+    part: str, measured: str, results: dict[str, list[float]], aims: dict[str, Aim], unit: str = "s a round"
+) -> Iterator[Row]:
+    """Yield a row for each peer of Fedstrata, with the seconds of both, or a row without a peer."""
     ours = results.pop("fedstrata", [])
-    for other, theirs in results.items():
-        if ours:
-            yield Row(
-                part=part,
-                measured=measured,
-                unit="s a round",
-                ours=ours,
-                other=other,
-                theirs=theirs,
-                aim=aims.get(other),
-            )
+    for other, theirs in (results or {"": []}).items() if ours else ():
+        yield Row(part=part, measured=measured, unit=unit, ours=ours, other=other, theirs=theirs, aim=aims.get(other))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +92,7 @@ class Training:
     warm_up: int  # rounds that do not count
     counted: int
     loops: dict[str, tuple[str, ...]]  # the words that start each loop
-    peer_words: tuple[str, ...] = ()
+    peers: dict[str, tuple[str, ...]]  # the program and its words
     aims: dict[str, Aim]
     timeout_s: float = 120
 
@@ -116,6 +113,9 @@ class Training:
         def loop(words: tuple[str, ...]) -> Measure:
             return lambda: median_of(output_of(python(*words, *common), timeout_s=limit_s, folder=work), warm_up)
 
+        def theirs(program: str, *words: str) -> Measure:
+            return lambda: median_of(peer(setting, program, (*common, *words), limit_s + 60), warm_up)
+
         def ours() -> float:
             settings = [f"training.global_rounds={rounds}"]
             return seconds_of_a_round(
@@ -124,8 +124,7 @@ class Training:
 
         measures = {"fedstrata": ours, **{name: loop(words) for name, words in self.loops.items()}}
         if setting.peers:
-            words = (*common, *self.peer_words)
-            measures["Flower simulation"] = lambda: peer(setting, "flower_train.py", words, warm_up, limit_s + 60)
+            measures |= {name: theirs(*words) for name, words in self.peers.items()}
         results = in_turn(setting, measures, setting.repeats)
         shutil.rmtree(work)
         yield from beside(self.part, self.measured, results, self.aims)
@@ -143,16 +142,17 @@ def training(setting: Setting, name: str, aims: dict[str, Aim]) -> Iterator[Row]
         warm_up=warm_up,
         counted=counted,
         loops={title: ("-m", "benchmarks.loops", "--loop", kind) for title, kind in kinds.items()},
+        peers={peer: (program,) for peer, program in PROGRAMS.items() if peer in aims},
         aims=aims,
     ).rows(setting)
 
 
-def peer(setting: Setting, program: str, words: tuple[str, ...], warm_up: int, timeout_s: float = 180) -> float:
-    """Return the median seconds of a round, from the file that a peer's program writes."""
+def peer(setting: Setting, program: str, words: Sequence[str], timeout_s: float) -> str:
+    """Return the JSON that a peer's program writes."""
     folder = setting.new_folder()
-    out = folder / "seconds.json"
+    out = folder / "out.json"
     output_of([str(setting.peers), str(PEERS / program), *words, "--out", str(out)], timeout_s=timeout_s, folder=folder)
-    return median_of(out.read_text(encoding="utf-8"), warm_up)
+    return out.read_text(encoding="utf-8")
 
 
 def median_of(printed: str, warm_up: int) -> float:
@@ -164,14 +164,13 @@ def median_of(printed: str, warm_up: int) -> float:
 def hundred(setting: Setting) -> Iterator[Row]:
     """Measure the training of a hundred devices."""
     flower, loop = Aim(sense="at least", limit=10), Aim(sense="at most", limit=2)
-    return training(
-        setting, "hundred", {"Flower simulation": flower, "stacked loop": loop, "stacked loop, cached parts": loop}
-    )
+    aims = {"Flower simulation": flower, "stacked loop": loop, "stacked loop, cached parts": loop}
+    return training(setting, "hundred", aims)
 
 
 def ten(setting: Setting) -> Iterator[Row]:
     """Measure the training of ten devices."""
-    return training(setting, "ten", {"Flower simulation": Aim(sense="at least", limit=8)})
+    return training(setting, "ten", {peer: Aim(sense="at least", limit=8) for peer in PROGRAMS})
 
 
 def modules(setting: Setting) -> Iterator[Row]:
@@ -185,7 +184,7 @@ def modules(setting: Setting) -> Iterator[Row]:
             warm_up=warm_up,
             counted=counted,
             loops={"plain loop": ("-m", "benchmarks.modules", "--module", name)},
-            peer_words=("--module", name),
+            peers={"Flower simulation": ("flower_train.py", "--module", name)},
             aims={
                 "plain loop": Aim(sense="at most", limit=1.2),
                 "Flower simulation": Aim(sense="at least", limit=1),
@@ -213,7 +212,7 @@ def deployment(setting: Setting) -> Iterator[Row]:
     words = ("--devices", "10", "--bytes", "100000", "--rounds", "3")
     measures = {
         "fedstrata": lambda: _echo(setting, 10, 0.1, 20, 1)["fedstrata"][0][0],
-        "Flower deployment": lambda: peer(setting, "flower_deployment.py", words, 1, 240),
+        "Flower deployment": lambda: median_of(peer(setting, "flower_deployment.py", words, 240), 1),
     }
     results = in_turn(setting, measures, 1)
     yield from beside(
@@ -249,18 +248,69 @@ def start(setting: Setting) -> Iterator[Row]:
     """Measure the help of the command line, and a small run as a whole."""
     helped = [_seconds(python("-m", "emulator", "--help"), setting) for _ in range(2 * setting.repeats + 1)]
     yield Row(part="start", measured="fedstrata --help", unit="s", ours=helped[1:], aim=Aim(sense="at most", limit=0.3))
-    digits = [str(ROOT / "experiments" / "digits.yaml"), "--quiet", "--out"]
-    runs = [
-        _seconds(python("-m", "emulator", "run", *digits, str(setting.new_folder() / "run")), setting)
-        for _ in range(setting.repeats)
-    ]
+    runs = [_whole_run(ROOT / "experiments" / "digits.yaml", setting) for _ in range(setting.repeats)]
     yield Row(part="start", measured="digits.yaml, whole run", unit="s", ours=runs, aim=Aim(sense="at most", limit=10))
 
 
-def _seconds(command: list[str], setting: Setting) -> float:
+def flute(setting: Setting) -> Iterator[Row]:
+    """Measure the work LR_MNIST of FLUTE: whole runs, and for comparison Flower's whole simulation."""
+    experiment, folder = HERE / "flute.yaml", setting.new_folder()
+    words = ["--devices", "1000", "--cohort", "10", "--widths", "784", "10", "--batch", "10", "--rate", "0.03"]
+    words += ["--work", str(folder / "work"), "--rounds", "100", "--out", str(folder / "out.json")]
+    flower = [str(setting.peers), str(PEERS / "flower_train.py"), *words]
+    measures: dict[str, Measure] = {"fedstrata": lambda: _whole_run(experiment, setting)}
+    if setting.peers:
+        write_work(experiment, folder / "work")
+        measures["Flower simulation"] = lambda: _seconds(flower, setting, timeout_s=600)
+    results = in_turn(setting, measures, setting.repeats)
+    work = "1,000 devices, 100 rounds of 10, whole run"
+    yield from beside(
+        "flute", work, {"fedstrata": results.get("fedstrata", [])}, {"": Aim(sense="at most", limit=5)}, "s"
+    )
+    if setting.peers:
+        yield from beside("flute", work, results, {"Flower simulation": Aim(sense="at least", limit=10)}, "s")
+
+
+def _whole_run(experiment: Path, setting: Setting) -> float:
+    words = ["run", str(experiment), "--quiet", "--out", str(setting.new_folder() / "run")]
+    return _seconds(python("-m", "emulator", *words), setting)
+
+
+def _seconds(command: list[str], setting: Setting, timeout_s: float = 120) -> float:
     folder, began = setting.new_folder(), time.perf_counter()
-    output_of(command, timeout_s=120, folder=folder)
+    output_of(command, timeout_s=timeout_s, folder=folder)
     return time.perf_counter() - began
+
+
+def workers(setting: Setting) -> Iterator[Row]:
+    """Measure BlazeFL's CNN work with several numbers of processes, and count the models that come out."""
+    experiment, folder = HERE / "workers.yaml", setting.new_folder()
+    small = ["partition.devices=4", "training.local_epochs=1"] if setting.is_quick else []
+    models: dict[str, set[str]] = {"fedstrata": set(), "BlazeFL": set()}
+
+    def ours(processes: int) -> float:
+        out = setting.new_folder()
+        words = ["--device-processes", str(processes)]
+        took = seconds_of_a_round(experiment, out, settings=small, warm_up=1, timeout_s=PART_S, words=words)
+        models["fedstrata"].add(str(json.loads((out / "run" / "summary.json").read_text("utf-8"))["model_sha256"]))
+        return took
+
+    def theirs(processes: int) -> float:
+        words = ["--work", str(folder / "work"), "--epochs", "1" if small else "5", "--workers", str(processes)]
+        told = peer(setting, "blazefl_train.py", words, PART_S)
+        models["BlazeFL"].add(json.loads(told)["sha256"])
+        return median_of(told, 1)
+
+    if setting.peers:
+        write_work(experiment, folder / "work", small)
+    for processes in WORKERS:
+        measures: dict[str, Measure] = {"fedstrata": partial(ours, processes)}
+        if setting.peers:
+            measures["BlazeFL"] = partial(theirs, processes)
+        work = f"{4 if small else 100} devices, CNN of BlazeFL, {processes} processes"
+        yield from beside("workers", work, in_turn(setting, measures, 1 if small else 2), {})
+    counted = {name: [float(len(each))] for name, each in models.items() if each}
+    yield from beside("workers", "all these runs", counted, {"BlazeFL": ONE, "": ONE}, "different models")
 
 
 GROWTH = """
@@ -313,5 +363,7 @@ ROW_PARTS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "echo": echo,
     "deployment": deployment,
     "fold": fold,
+    "flute": flute,
+    "workers": workers,
 }
 PARTS = (*ROW_PARTS, "growth")

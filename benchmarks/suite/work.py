@@ -1,5 +1,6 @@
 """The work of all programs: the examples of an experiment's devices, as files that can be read without Fedstrata."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import device_data
 
 
-def write_work(experiment_file: Path, folder: Path) -> Path:
+def write_work(experiment_file: Path, folder: Path, settings: Sequence[str] = ()) -> Path:
     """Write inputs.npy (devices, examples, width) and labels.npy, int64 (devices, examples, …), into a new folder."""
-    experiment = load_experiment(experiment_file)
+    experiment = load_experiment(experiment_file, settings)
     dataset = load_dataset(experiment.data)
     inputs, labels = [], []
     for index in range(experiment.device_count):

@@ -116,8 +116,11 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         # hundred and growth are what ten is, with more devices; modules takes minutes, and its loop is below;
         # echo is above, start a whole run once more;
         # deployment has Flower beside it, which is not here
-        "suite --quick --only ten fold --json {folder}/bench.json",
-        [".* commit .*", f"(ten|fold): {N} s", r"│ ten .*stacked loop.*", r"│ fold .*raw stream.*"],
+        "suite --quick --only ten fold flute workers --json {folder}/bench.json",
+        [
+            ".* commit .*", f"(ten|fold|flute|workers): {N} s", r" *10 devices × .*stacked loop.*",
+            " *one update .*raw stream.*", " *1,000 devices, .*", " *all these runs .*met.*",
+        ],
     ),
 }  # fmt: skip
 for kind in ("one-by-one", "stacked", "parts"):
@@ -203,9 +206,9 @@ def test_the_suites_results_are_put_into_a_document(folder: Path) -> None:
     cost = dict.fromkeys(TIERS, 1.0)
     point = Point(axis="devices", devices=1, model_mb=1, lps=1, wall_s=1, cpu_s=cost, peak_mb=cost)
     Results(machine=described(None, folder), rows=[row], points=[point]).write(folder / "bench.json")
-    (folder / "document.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n", encoding="utf-8")
-    words = "suite --draw {folder}/bench.json --figure {folder}/cost.svg --document {folder}/document.md"
-    check(printed_by(module(words, folder)), ["│ echo +│ some work .*"])
+    (folder / "document.md").write_text(f"before\n{BEGIN.format('work')}\n{END}\nafter\n", encoding="utf-8")
+    words = "suite --draw {folder}/bench.json --figure {folder}/cost.svg --document {folder}/document.md --place work"
+    check(printed_by(module(words, folder)), [" *some work .*"])
     check(
         (folder / "document.md").read_text(encoding="utf-8"),
         ["before", r"\| some work \| s \| .*", r"!\[Cost .*", "after"],

@@ -101,14 +101,15 @@ def sweep(
     from rich.console import Console
 
     from emulator.sweeps.progress import make_display
+    from emulator.sweeps.store import SharedFolder
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
-    request = SweepRequest(sweep=_sweep(sweep, Path(out).name), out=Path(out), jobs=jobs)
+    request = SweepRequest(sweep=_sweep(sweep, Path(out).name), store=SharedFolder(Path(out)), jobs=jobs)
     outcome = do_sweep(request, make_display(Console(highlight=False), is_json=False, is_quiet=quiet))
     if outcome.failure is not None:
         raise outcome.failure
-    return SweepRecord(folder=request.out, _results=outcome.results)
+    return SweepRecord(folder=Path(out), _results=outcome.results)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

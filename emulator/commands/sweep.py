@@ -110,10 +110,11 @@ def sweep(
 def _here(file: Path, out: Path, jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
     from emulator.sweeps.file import load_sweep
     from emulator.sweeps.progress import make_display
+    from emulator.sweeps.store import SharedFolder
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
-    request = SweepRequest(sweep=load_sweep(file), out=out, jobs=jobs)
+    request = SweepRequest(sweep=load_sweep(file), store=SharedFolder(out), jobs=jobs)
     return do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
 
 

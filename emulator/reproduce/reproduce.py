@@ -16,6 +16,7 @@ from emulator.sweeps.folder import records_of
 from emulator.sweeps.page import write_results
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepOutcome, SweepRequest, sweep
 from fedstrata.errors import ExperimentError, OutputError
 
@@ -57,7 +58,7 @@ def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
     own = find_table(request.name)
     table = own.with_seeds(_seeds(own.sweep.seeds, request.seeds, folder))
     wanted = selected(table.sweep, request.cells, request.seeds or own.sweep.seeds)
-    outcome = sweep(SweepRequest(sweep=wanted, out=folder, jobs=request.jobs), display)
+    outcome = sweep(SweepRequest(sweep=wanted, store=SharedFolder(folder), jobs=request.jobs), display)
     results = results_in(folder, table)
     if results.records:
         write_results(results, folder)

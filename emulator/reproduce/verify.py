@@ -19,6 +19,7 @@ from emulator.sweeps.file import NAME, Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, records_of, standing
 from emulator.sweeps.progress import SweepDisplay
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.store import SharedFolder
 from emulator.sweeps.sweep import SweepRequest, sweep
 from emulator.sweeps.tables import markdown
 from emulator.sweeps.worth import gains_csv
@@ -184,7 +185,9 @@ def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs
     if not runs:
         return
     with TemporaryDirectory(prefix="fedstrata-verify-") as place:
-        outcome = sweep(SweepRequest(sweep=_only(bundle.sweep, runs), out=Path(place), jobs=jobs), display)
+        outcome = sweep(
+            SweepRequest(sweep=_only(bundle.sweep, runs), store=SharedFolder(Path(place)), jobs=jobs), display
+        )
         if outcome.failure is not None:
             raise outcome.failure
         for run, theirs in drawn:

@@ -9,7 +9,6 @@ reaches this address. The program answers two kinds of requests:
 
 import json
 import sys
-import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,9 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from emulator.runs.archive import write_archive
 from emulator.sweeps.claims import claimed, failures
-
-OF_A_RECORD = ("*.json", "*.yaml", "*.csv", "models/*.safetensors")
 
 
 def begun_runs(folder: Path) -> dict[str, dict[str, Any]]:
@@ -53,11 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not path:
             self.wfile.write(json.dumps(runs).encode())
             return
-        run = self._folder / path
-        with tarfile.open(fileobj=self.wfile, mode="w|") as archive:
-            for pattern in OF_A_RECORD:
-                for file in sorted(run.glob(pattern)):
-                    archive.add(file, arcname=str(file.relative_to(run)), recursive=False)
+        write_archive(self._folder / path, self.wfile)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
         """Log nothing."""

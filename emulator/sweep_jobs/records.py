@@ -10,12 +10,11 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import ProxyHandler, build_opener
 
-from emulator.runs.incoming import IncomingRecord
+from emulator.runs.archive import read_archive
 from emulator.sweeps.claims import Failure
 from fedstrata.errors import AddressError, PayloadError
 
 TIMEOUT_S = 30.0
-PIECE_BYTES = 1 << 20
 MOST_BYTES = 64 << 20  # of the list of runs
 DIRECT = build_opener(ProxyHandler({}))  # a proxy of the environment does not lead to this machine
 
@@ -92,20 +91,8 @@ def fetch_record(address: str, run: Path, folder: Path) -> None:
         AddressError: the reader does not answer, or breaks off. PayloadError: this is no record.
         OutputError: the folder cannot be written.
     """
-    with _asked(address, str(run)) as reply, IncomingRecord(folder) as incoming:
+    with _asked(address, str(run)) as reply:
         try:
-            with tarfile.open(fileobj=reply, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
-                for member in archive:
-                    _add(incoming, archive, member)
+            read_archive(reply, folder)
         except tarfile.TarError as error:
             raise AddressError(f"the reader broke off: {error}") from None
-        incoming.finish()
-
-
-def _add(incoming: IncomingRecord, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    source = archive.extractfile(member) if member.isfile() else None
-    if source is None:
-        raise PayloadError(f"{member.name[:100]!r} is no file; nothing of this record was kept")
-    incoming.add(member.name, b"")
-    while data := source.read(PIECE_BYTES):
-        incoming.add("", data)

@@ -36,7 +36,7 @@ class Claim:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self.release()
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
@@ -55,6 +55,13 @@ class Claim:
         """Write a failure of the run to the claim's file, for the other processes."""
         self._file.write(json.dumps(asdict(failure)) + "\n")
         self._file.flush()
+
+    def finish(self) -> None:
+        """Do nothing: the record is in the folder."""
+
+    def release(self) -> None:
+        """End the lock."""
+        self._file.close()
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from emulator.results.output import run_folder
 from emulator.runs.progress import Display
 from emulator.runs.run import RunRequest, on_this_machine
 from emulator.sweeps.check import check_runs
-from emulator.sweeps.claims import Claim, Failure, failures, turn_at
+from emulator.sweeps.claims import Failure, turn_at
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, joined, records_of, standing
+from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_record, records_of, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
+from emulator.sweeps.store import RunClaim, SweepStore
 from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.owned import Restart
@@ -34,7 +35,7 @@ class SweepRequest:
     """Hold the arguments of `fedstrata sweep`."""
 
     sweep: Sweep
-    out: Path
+    store: SweepStore
     jobs: int | None = None  # runs at once; None: as `jobs_for` says
 
 
@@ -81,12 +82,12 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
         KeyboardInterrupt: a signal came. All processes have ended, and the same call continues.
     """
     raise_limit()
-    out = request.out
+    store, out = request.store, request.store.folder
     check_folder(out)
     standings = [(run, standing(out / run.path, run.experiment)) for run in request.sweep.runs]
     wanted = [run for run, there in standings if there is not RoundStart.DONE]
     check_runs(wanted)
-    with joined(out, request.sweep):
+    with store.joined(request.sweep):
         work = _Work(request, wanted, display)
         cost = work.do()
     results = written_results(request.sweep, out, wanted)
@@ -108,11 +109,13 @@ class _Work:
     """Do the runs of one call, as far as no other process does them."""
 
     def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
-        self._out, self._waiting, self._display = request.out, list(wanted), display
-        self._failed_before = {run.path: len(failures(request.out / run.path)) for run in wanted}
+        self._store, self._waiting, self._display = request.store, list(wanted), display
+        self._out = request.store.folder
+        self._failed_before = {run.path: len(request.store.failures(run)) for run in wanted}
         self._cores = usable_cores()
         self._jobs = max(1, min(request.jobs or jobs_for(self._cores), len(wanted)))
         self._pace = Pace(waiting=wanted, done=len(request.sweep.runs) - len(wanted), jobs=self._jobs)
+        self._claiming = asyncio.Lock()  # no two jobs of this process ask for the same run
         self._drawing = asyncio.Lock()  # matplotlib draws one figure at a time
         self._done_here = 0
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
@@ -135,23 +138,33 @@ class _Work:
     async def _one_after_the_other(self) -> None:
         """Do the runs one after another, until all have ended. Wait for other processes, and take over their rest."""
         while self._waiting:
-            for run in self._waiting:
-                if claim := Claim.of(self._out / run.path):
-                    break
-            else:
+            taken = await self._taken()
+            if taken is None:
                 await asyncio.sleep(LOOK_S)
                 continue
-            self._waiting.remove(run)
-            with claim:
-                end = self._end_elsewhere(run) or await self._end_of(run, claim)
+            run, claim = taken
+            try:
+                end = await self._end_elsewhere(run) or await self._end_of(run, claim)
+            finally:
+                await asyncio.to_thread(claim.release)
             if end.failure is not None:
                 self.failures.append((run, end.failure))
             self._display.ended(run, end)
 
-    def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
+    async def _taken(self) -> tuple[SweepRun, RunClaim] | None:
+        """Take a run out of the waiting ones, with a claim on it. Return None if other processes have them all."""
+        async with self._claiming:
+            for run in self._waiting:
+                claim = await asyncio.to_thread(self._store.claim, run)
+                if claim is not None:
+                    self._waiting.remove(run)
+                    return run, claim
+        return None
+
+    async def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
         """Return the end of a run that another process has ended since this call began, or None."""
         folder = self._out / run.path
-        record, failed = completed_record(folder), failures(folder)
+        record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
             end = RunEnd(failure=None, record=record, folder=folder, seconds=record.summary.total_seconds or 0.0)
         elif len(failed) > self._failed_before[run.path]:
@@ -162,12 +175,14 @@ class _Work:
         self._pace.ended_elsewhere(run, end.seconds)
         return end
 
-    async def _end_of(self, run: SweepRun, claim: Claim) -> RunEnd:
+    async def _end_of(self, run: SweepRun, claim: RunClaim) -> RunEnd:
         """Do a run up to its record and report. A failed run does not affect other runs."""
         folder, began = self._out / run.path, time.monotonic()
         self._pace.began(run)
         try:
             failure = await self._run(run, folder)
+            if failure is None:
+                await asyncio.to_thread(claim.finish)
         except FedstrataError as error:
             failure = error
         seconds = time.monotonic() - began
@@ -179,8 +194,6 @@ class _Work:
         return RunEnd(failure=failure, record=record, folder=folder, seconds=seconds)
 
     async def _run(self, run: SweepRun, folder: Path) -> FedstrataError | None:
-        from emulator.results.report import write_report
-
         is_new = standing(folder, run.experiment) is not RoundStart.HALF
         if is_new:
             clear(folder)
@@ -188,9 +201,14 @@ class _Work:
             request = RunRequest(experiment=experiment, out=folder, device_processes=max(1, self._cores // self._jobs))
             outcome = await on_this_machine(request, experiment, _OneOfMany(run, self._display))
         if outcome.status.has_record:
-            async with self._drawing:
-                await asyncio.to_thread(write_report, folder)
+            await self._report(folder)
         return outcome.failure
+
+    async def _report(self, folder: Path) -> None:
+        from emulator.results.report import write_report
+
+        async with self._drawing:
+            await asyncio.to_thread(write_report, folder)
 
 
 class _OneOfMany(Display):

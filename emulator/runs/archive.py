@@ -1,0 +1,52 @@
+"""A run's record as a tar archive. The same record gives the same bytes."""
+
+import tarfile
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO, Protocol
+
+from emulator.runs.incoming import IncomingRecord
+from fedstrata.errors import PayloadError
+
+OF_A_RECORD = ("*.json", "*.yaml", "*.csv", "models/*.safetensors")
+PIECE_BYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """Define a source of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`."""
+
+
+def write_archive(folder: Path, file: IO[bytes] | BufferedIOBase) -> None:
+    """Write the files of the record in a run's folder to a file, or to a connection."""
+    with tarfile.open(fileobj=file, mode="w|") as archive:
+        for pattern in OF_A_RECORD:
+            for path in sorted(folder.glob(pattern)):
+                member = tarfile.TarInfo(str(path.relative_to(folder)))
+                member.size = path.stat().st_size
+                with path.open("rb") as content:
+                    archive.addfile(member, content)
+
+
+def read_archive(source: Readable, folder: Path) -> None:
+    """Write the files of an archive to a run's folder: all of them or none.
+
+    Raises:
+        PayloadError: this is no record. TarError: the archive is damaged. OutputError: the folder cannot be written.
+    """
+    with IncomingRecord(folder) as incoming:
+        with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
+            for member in archive:
+                _add(incoming, archive, member)
+        incoming.finish()
+
+
+def _add(incoming: IncomingRecord, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    source = archive.extractfile(member) if member.isfile() else None
+    if source is None:
+        raise PayloadError(f"{member.name[:100]!r} is no file; nothing of this record was kept")
+    incoming.add(member.name, b"")
+    while data := source.read(PIECE_BYTES):
+        incoming.add("", data)

@@ -1,7 +1,8 @@
 """Make all files of a release, from the last commit and nothing else: `make release`.
 
 Source archive, wheel, packed chart and site have the same bytes each time they are made from a commit. Images are
-built if docker, podman or buildah works. SHA256SUMS lists them all.
+built if docker, podman or buildah works. SHA256SUMS lists them all, with a bill of materials and the provenance. If
+FEDSTRATA_SIGNING_KEY names a key, SHA256SUMS.sig is its signature.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import yaml
 from archives import pack, unpack, zipped
 from chart_readme import write_readme
 from oci import write_artefact
+from provenance import sign, signing_key, statement, written
+from sbom import locked_bill
 
 ROOT = Path(__file__).resolve().parents[1]
 HOOK = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
@@ -44,6 +47,8 @@ def main() -> None:
 def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) -> Path:
     """Make all files of a release, and return their folder."""
     os.umask(0o022)
+    named = os.environ.get("FEDSTRATA_SIGNING_KEY")
+    key = signing_key(Path(named)) if named else None
     time = int(_output("git", "log", "-1", "--format=%ct"))
     if _output("git", "status", "--porcelain"):
         _say("what is not committed is not in it")
@@ -58,7 +63,10 @@ def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) ->
             _site(tree, target, time)
         if has_images:
             _images(tree, target, time)
+        _origin(tree, target, home, has_images=has_images)
     _checksums(target)
+    if key is not None:
+        sign(target / "SHA256SUMS", key)
     return target
 
 
@@ -145,6 +153,16 @@ def _images(tree: Path, target: Path, time: int) -> None:
         _say("no images: scripts/images says why")
     elif done.returncode:
         raise OSError(f"scripts/images ended with {done.returncode}")
+
+
+def _origin(tree: Path, target: Path, home: str | None, *, has_images: bool) -> None:
+    """Write the bill of materials and the provenance."""
+    version = _version(tree)
+    hashes = (tree / "hashes.txt").read_text(encoding="utf-8")
+    written(locked_bill(hashes, version), target / f"fedstrata-{version}.cdx.json")
+    commit, files = _output("git", "rev-parse", "HEAD"), sorted(target.iterdir())
+    provenance = statement(files, commit=commit, home=home, has_images=has_images)
+    written(provenance, target / f"fedstrata-{version}.intoto.json")
 
 
 def _checksums(target: Path) -> None:

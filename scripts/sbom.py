@@ -16,24 +16,37 @@ LONGEST_LICENCE = 80  # characters; longer ones are a licence's text
 
 def bill(folder: str, name: str) -> dict[str, object]:
     """Return the bill of materials of a folder into which pip has installed packages."""
-    found = sorted((_component(one) for one in distributions(path=[folder])), key=lambda one: str(one["purl"]))
+    return _bill({"type": "container", "name": name}, [_component(one) for one in distributions(path=[folder])])
+
+
+def locked_bill(hashes: str, version: str) -> dict[str, object]:
+    """Return the bill of materials of the content of hashes.txt: all packages of others that any image may have."""
+    blocks = [line.split() for line in hashes.replace("\\\n", "").splitlines() if line and not line.startswith("#")]
+    components = []
+    for pinned, *wheels in blocks:
+        name, _, build = pinned.partition("==")
+        digests = [{"alg": "SHA-256", "content": wheel.removeprefix("--hash=sha256:")} for wheel in wheels]
+        components.append({**_library(name, build), "hashes": digests})
+    return _bill({"type": "application", "name": "fedstrata", "version": version}, components)
+
+
+def _bill(component: dict[str, object], components: list[dict[str, object]]) -> dict[str, object]:
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": {"type": "container", "name": name}},
-        "components": found,
+        "metadata": {"component": component},
+        "components": sorted(components, key=lambda one: str(one["purl"])),
     }
+
+
+def _library(package: str, version: str) -> dict[str, object]:
+    name = re.sub(r"[-_.]+", "-", package).lower()
+    return {"type": "library", "name": name, "version": version, "purl": f"pkg:pypi/{name}@{version}"}
 
 
 def _component(package: Distribution) -> dict[str, object]:
-    name = re.sub(r"[-_.]+", "-", package.metadata["Name"]).lower()
-    said: dict[str, object] = {
-        "type": "library",
-        "name": name,
-        "version": package.version,
-        "purl": f"pkg:pypi/{name}@{package.version}",
-    }
+    said = _library(package.metadata["Name"], package.version)
     expression, text = package.metadata.get("License-Expression"), package.metadata.get("License") or ""
     if expression:
         said["licenses"] = [{"expression": expression}]

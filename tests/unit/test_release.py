@@ -4,7 +4,9 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,18 +17,27 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from helm_python import Chart, lint
 
 from scripts.archives import unpack
+from scripts.provenance import sign, signing_key
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+RESTS = (".tar.gz", ".tgz", "-chart.oci.tar", ".cdx.json", ".intoto.json")
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made from a git repository")
 
 
-def release(out: Path, *more: str) -> Path:
+def release(out: Path, *more: str, **environment: str) -> Path:
     words = ["scripts/release.py", "--without-images", "--out", out, "--home", "https://example.org/fedstrata", *more]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
 
@@ -44,7 +55,7 @@ def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -> None:
     again = release(tmp_path, "--without-site")
-    names = {"SHA256SUMS", *(f"fedstrata-{VERSION}{rest}" for rest in (".tar.gz", ".tgz", "-chart.oci.tar"))}
+    names = {"SHA256SUMS", *(f"fedstrata-{VERSION}{rest}" for rest in RESTS)}
     assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in released.iterdir()}
     for path in released.iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
@@ -52,10 +63,68 @@ def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -
 
 def test_the_checksums_are_those_of_the_files(released: Path) -> None:
     lines = (released / "SHA256SUMS").read_text().splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     for line in lines:
         digest, _, name = line.partition("  ")
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_bill_of_materials_is_valid_and_has_the_packages_of_the_lock_file(released: Path) -> None:
+    text = (released / f"fedstrata-{VERSION}.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    found = {part["name"]: part for part in json.loads(text)["components"]}
+    locked = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "hashes.txt").read_text(), re.MULTILINE)
+    assert {name: part["version"] for name, part in found.items()} == {
+        re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked
+    }
+    assert all(re.fullmatch("[0-9a-f]{64}", each["content"]) for part in found.values() for each in part["hashes"])
+
+
+def test_the_provenance_names_the_commit_and_every_file(released: Path) -> None:
+    said = json.loads((released / f"fedstrata-{VERSION}.intoto.json").read_text())
+    assert (said["_type"], said["predicateType"]) == (
+        "https://in-toto.io/Statement/v1", "https://slsa.dev/provenance/v1",
+    )  # fmt: skip
+    for subject in said["subject"]:
+        content = (released / subject["name"]).read_bytes()
+        assert subject["digest"] == {"sha256": hashlib.sha256(content).hexdigest()}
+    others = {"SHA256SUMS", f"fedstrata-{VERSION}.intoto.json"}
+    assert {subject["name"] for subject in said["subject"]} == {path.name for path in released.iterdir()} - others
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (source,) = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert source == {"uri": "git+https://example.org/fedstrata", "digest": {"gitCommit": head.stdout.strip()}}
+
+
+def openssl(*words: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["openssl", *map(str, words)], capture_output=True, check=False, **options)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_key_signs_the_checksums_as_openssl_and_cosign_read_it(released: Path, tmp_path: Path) -> None:
+    key, public, raw = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "raw.sig"
+    assert openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key).returncode == 0
+    assert openssl("ec", "-in", key, "-pubout", "-out", public).returncode == 0
+    sums = tmp_path / "SHA256SUMS"
+    shutil.copy(released / "SHA256SUMS", sums)
+    sign(sums, signing_key(key))
+    raw.write_bytes(base64.b64decode((tmp_path / "SHA256SUMS.sig").read_bytes(), validate=True))
+    check = ("dgst", "-sha256", "-verify", public, "-signature", raw, sums)
+    assert openssl(*check).stdout == b"Verified OK\n"
+    sums.write_bytes(sums.read_bytes() + b"0" * 64 + b"  more\n")
+    assert openssl(*check).returncode == 1
+
+
+def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    for made, message in (
+        (ec.generate_private_key(ec.SECP384R1()), "is not on the curve P-256"),
+        (ed25519.Ed25519PrivateKey.generate(), "is not on the curve P-256"),
+        (None, "give a PEM file without a password"),
+    ):
+        pkcs8 = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        key.write_bytes(b"no key" if made is None else made.private_bytes(*pkcs8))
+        with pytest.raises(OSError, match=message):
+            signing_key(key)
 
 
 def test_the_artefact_is_the_packed_chart_under_its_digest(released: Path) -> None:

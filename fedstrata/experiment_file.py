@@ -79,7 +79,6 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
     document = _with_weights_named(with_traces_read(document, folder), folder)
     if seed is not None:
         document["seed"] = seed
-    document = _with_draw_named(document)
     try:
         own = {"method": method_settings(document.get("method")), "task": task_settings(document.get("task"))}
         experiment = Experiment.model_validate({**document, **own})
@@ -118,17 +117,6 @@ def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any
         document = {**document, "architectures": [named(entry) for entry in entries]}
     found: dict[str, Any] = named(document)
     return found
-
-
-def _with_draw_named(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document in which the data set `synthetic` has a seed: its own or, without one, the experiment's."""
-    data = document.get("data")
-    if not isinstance(data, dict) or data.get("name") != "synthetic":
-        return document
-    law = data.get("synthetic") or {}
-    if not isinstance(law, dict) or law.get("seed") is not None:
-        return document
-    return {**document, "data": {**data, "synthetic": {**law, "seed": document.get("seed", 0)}}}
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:

@@ -212,7 +212,7 @@ def _check_partition(experiment: Experiment) -> None:
     """
     if isinstance(experiment.partition, LocalPartition):
         return
-    here = experiment.data.model_copy(update={"download": False})
+    here = experiment.drawn_data.model_copy(update={"download": False})
     try:
         dataset = load_dataset(here)
     except (DataError, PluginError):

@@ -60,7 +60,7 @@ def label_counts(experiment: Experiment) -> Counts | None:
     Raises:
         FedstrataError: the data is not in a usual folder, or does not fit the partition.
     """
-    data = experiment.data
+    data = experiment.drawn_data
     if data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
         return None
     dataset = _loaded(data.model_copy(update={"folder": None, "download": False}))

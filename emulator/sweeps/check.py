@@ -35,9 +35,10 @@ def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -
     """Divide the data among the devices, and check that enough devices can meet the deadlines."""
     if isinstance(experiment.partition, LocalPartition):
         return
-    if experiment.data not in datasets:
-        datasets[experiment.data] = load_dataset(experiment.data)
-    dataset = datasets[experiment.data]
+    data = experiment.drawn_data
+    if data not in datasets:
+        datasets[data] = load_dataset(data)
+    dataset = datasets[data]
     check_partition(experiment, dataset)
     check_deadlines(experiment, dataset)
 

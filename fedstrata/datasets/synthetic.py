@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
+from fedstrata.errors import DataError
 from fedstrata.experiment import DataSettings, SyntheticSettings
 
 INPUTS, CLASSES = 60, 10
@@ -29,16 +30,17 @@ Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 def load(settings: DataSettings) -> Dataset:
     """Return the examples of all devices. The column `device` has the owner, for a partition that is `natural`."""
-    law = settings.synthetic or SyntheticSettings()
-    drawn = [_examples(law, device) for device in range(law.num_devices)]
+    law = settings.synthetic
+    if law is None or law.seed is None:
+        raise DataError("data.synthetic has no seed; set data.synthetic.seed, or load an experiment's drawn_data")
+    drawn = [_examples(law, law.seed, device) for device in range(law.num_devices)]
     ends = [int(TRAINED * len(labels)) for _, labels in drawn]
     train = [(inputs[:end], labels[:end]) for (inputs, labels), end in zip(drawn, ends, strict=True)]
     test = [(inputs[end:], labels[end:]) for (inputs, labels), end in zip(drawn, ends, strict=True)]
     return Dataset(train=_together(train), test=_together(test), num_classes=CLASSES)
 
 
-def _examples(law: SyntheticSettings, device: int) -> Drawn:
-    seed = law.seed or 0
+def _examples(law: SyntheticSettings, seed: int, device: int) -> Drawn:
     rng = model_rng = np.random.default_rng([OF_DEVICE, seed, device])
     size, centre = int(rng.lognormal(4, 2)) + 50, rng.normal(0, law.alpha)
     means = rng.normal(rng.normal(0, law.beta), 1, INPUTS)

@@ -110,6 +110,13 @@ class DataSettings(Settings):
     synthetic: SyntheticSettings | None = None
     """The law of `synthetic`; without it α and β are 1, with 30 devices."""
 
+    def drawn(self, seed: int) -> Self:
+        """Return the settings in which `synthetic` has a seed: its own or, without one, the given seed."""
+        law = self.synthetic or SyntheticSettings()
+        if self.name != "synthetic" or law.seed is not None:
+            return self
+        return self.model_copy(update={"synthetic": law.model_copy(update={"seed": seed})})
+
     @field_validator("name")
     @classmethod
     def _known(cls, value: str) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from emulator.results.compare import compare, show
 from emulator.results.comparison import MEAN, Comparison, Form, Spread
 from fedstrata.errors import DataError, OutputError
+from fedstrata.experiment_file import parse_experiment
 from tests.support.record_files import write_record
 
 
@@ -104,6 +106,23 @@ def test_where_data_lies_does_not_set_runs_apart(tmp_path: Path) -> None:
     ]
     (group,) = compare(folders).groups
     assert group.seeds == (0, 1)
+
+
+def test_data_drawn_by_the_seed_do_not_set_runs_apart_and_another_draw_does(tmp_path: Path) -> None:
+    text = "name: a\ndata: {name: synthetic, synthetic: {seed: %s}}\npartition: {kind: natural, devices: 30}\n"
+    folders = [
+        write_record(
+            tmp_path / f"{draw}-{seed}",
+            seed=seed,
+            settings={"data": yaml.safe_load(parse_experiment(text % draw, seed=seed).to_yaml())["data"]},
+        )
+        for draw in ("null", 4)
+        for seed in (3, 4, 5)
+    ]
+    assert [(group.seeds, group.variant) for group in compare(folders).groups] == [
+        ((3, 4, 5), "data.synthetic.seed=None"),
+        ((3, 4, 5), "data.synthetic.seed=4"),
+    ]
 
 
 def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:

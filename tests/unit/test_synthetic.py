@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedstrata.datasets import Dataset, load_dataset
-from fedstrata.errors import ExperimentError
+from fedstrata.errors import DataError, ExperimentError
 from fedstrata.experiment import DataSettings, SyntheticSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
@@ -86,15 +86,27 @@ def test_a_device_keeps_its_examples_if_more_devices_are_drawn() -> None:
 
 def test_the_seed_of_the_draw_is_the_experiments_unless_the_file_has_another() -> None:
     experiment = parse_experiment(EXPERIMENT)
-    owned = device_data(experiment, load_dataset(experiment.data), 3)
+    owned = device_data(experiment, load_dataset(experiment.drawn_data), 3)
     inputs, labels = of(drawn(num_devices=4, seed=5), 3)
     assert np.array_equal(np.concatenate([owned.train.inputs, owned.test.inputs]), inputs)
     assert [*owned.train.labels, *owned.test.labels] == labels
     fixed = EXPERIMENT.replace("devices: 4}}", "devices: 4, seed: 9}}")
-    seeds = [
-        parse_experiment(text, seed=seed).data.synthetic for text, seed in ((EXPERIMENT, 8), (fixed, 8), (fixed, None))
-    ]
+    cases = ((EXPERIMENT, 8), (fixed, 8), (fixed, None))
+    seeds = [parse_experiment(text, seed=seed).drawn_data.synthetic for text, seed in cases]
     assert [law.seed for law in seeds if law] == [8, 9, 9]
+
+
+def test_a_recorded_experiment_with_another_seed_draws_other_data() -> None:
+    recorded = parse_experiment(EXPERIMENT).to_yaml()
+    again = parse_experiment(recorded, seed=8)
+    assert again.drawn_data.synthetic == SyntheticSettings(num_devices=4, seed=8)
+    assert again.digest == parse_experiment(EXPERIMENT, seed=8).digest
+    assert parse_experiment(recorded, seed=5).digest == parse_experiment(recorded).digest != again.digest
+
+
+def test_data_without_a_seed_are_refused() -> None:
+    with pytest.raises(DataError, match="synthetic has no seed; set data"):
+        drawn(num_devices=2)
 
 
 def test_the_law_is_refused_beside_another_data_set() -> None:

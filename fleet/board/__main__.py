@@ -57,7 +57,8 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         public_key=public,
         most_runs=int(options.runs),
     )
-    owned = Owned(key=private, data=data, own_code=frozenset((options.own_code or "").split(",")))
+    own_code = frozenset(name.strip() for name in (options.own_code or "").split(","))
+    owned = Owned(key=private, data=data, own_code=own_code)
     channel = plain_or_secure(options.fleet, tls, FLEET)
     agent = BoardAgent(board, owned, state, FleetServiceStub(channel), log)
     log.info("serving", board=board.name, fleet=options.fleet, processor=board.processor, runs=board.most_runs)

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from fedstrata.errors import StateError
 from fedstrata.process.logs import EventLog
 from fedstrata.rpc.client import ask
 from fedstrata.store import read_sealed, write_sealed
@@ -35,8 +38,14 @@ class BoardAgent:
 
     async def go_on(self) -> None:
         """Take the offers that the board had when its agent ended."""
-        if (self._folder / "offers").exists():
-            await self._take(pb.FetchOffersResponse.FromString(read_sealed(self._folder / "offers")).offers)
+        if not (self._folder / "offers").exists():
+            return
+        try:
+            known = pb.FetchOffersResponse.FromString(read_sealed(self._folder / "offers"))
+        except (StateError, DecodeError) as error:  # the fleet sends them again
+            self._log.warning("offers_not_read", reason=str(error))
+            return
+        await self._take(known.offers)
 
     async def serve(self) -> int:
         """Ask for offers without end. Raises FedstrataError if the fleet refuses the board."""

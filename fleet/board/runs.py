@@ -6,19 +6,22 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedstrata.errors import ExperimentError, FedstrataError, StateError
+from fedstrata.errors import CertificateError, ExperimentError, FedstrataError, OutputError, StateError
 from fedstrata.experiment.sections import PLUGIN
 from fedstrata.experiment.yaml_files import read_yaml
 from fedstrata.process.address import split_address
 from fedstrata.process.logs import EventLog
 from fedstrata.process.owned import STOP_DEADLINE_S, OwnedProcess, ProcessSpec, Restart
 from fedstrata.process.quoting import brief, quoted
+from fedstrata.process.sleeping import Backoff
 from fedstrata.store import read_sealed, write_aside, write_sealed
+from fedstrata.trust.authority import Issued
 from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
 from fedstrata.v1 import fleet_service_pb2 as pb
 
@@ -64,15 +67,24 @@ def experiment_here(text: str, owned: Owned) -> str:
 
 
 def _entries(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each text in a document, with its key."""
+    """Yield each text in a document, with its key.
+
+    Raises:
+        ExperimentError: a value has a kind, such as bytes or a set, that experiment files do not have. The device might
+            read such a value as a text.
+    """
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):
         for name, each in value.items():
-            yield from _entries(each, str(name))
+            if not isinstance(name, str):
+                raise ExperimentError(f"the experiment has a key that is not a text: {quoted(str(name))}")
+            yield from _entries(each, name)
     elif isinstance(value, list):
         for each in value:
             yield from _entries(each, key)
+    elif not isinstance(value, int | float | None):
+        raise ExperimentError(f"the experiment has a value of kind {type(value).__name__} under {quoted(key)}")
 
 
 class HostedRun:
@@ -86,6 +98,7 @@ class HostedRun:
         self._process: OwnedProcess | None = None
         self._job: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._trouble = ""  # for which the run is tried again
         self._end = self._read_end()
 
     def _read_end(self) -> tuple[str, str] | None:
@@ -103,7 +116,7 @@ class HostedRun:
 
     def told(self) -> pb.BoardRun:
         """Return how the run goes."""
-        state, reason = self._end or ("running" if self._job else "waiting", "")
+        state, reason = self._end or ("running" if self._job else "waiting", self._trouble)
         return pb.BoardRun(offer_id=self.offer.offer_id, state=state, reason=reason)
 
     def start(self, owned: Owned, changed: Callable[[], None]) -> None:
@@ -112,22 +125,51 @@ class HostedRun:
             self._job = asyncio.create_task(self._run(owned, changed))
 
     async def _run(self, owned: Owned, changed: Callable[[], None]) -> None:
-        end = ("ended", "")
-        try:
-            spec = self._prepared(owned)
+        backoff, end = Backoff(), ("ended", "")
+        while True:
+            try:
+                await self._train(owned)
+                break
+            except (OSError, FedstrataError) as error:
+                reason = brief(str(error))
+                if not self._may_pass(error):
+                    end = ("failed", reason)
+                    break
+            if reason != self._trouble:
+                self._trouble = reason
+                self._log.warning("trying_again", reason=reason)
+                changed()
+            await backoff.pause()
             if self._is_stopping:
                 return
-            self._process = OwnedProcess(spec, self._folder, self._note_restart)
-            self._log.info("started", devices=self.offer.devices)
-            await self._process.keep_alive()
-            if self._is_stopping:
-                return
-        except FedstrataError as error:
-            end = ("failed", brief(str(error)))
+        if self._is_stopping and end[0] == "ended":
+            return
         self._end = end
         self._log.info(end[0], reason=end[1])
-        write_sealed(self._folder / END, "\n".join((self._digest, *end)).encode())
+        try:
+            write_sealed(self._folder / END, "\n".join((self._digest, *end)).encode())
+        except StateError as error:  # a restarted agent tries the run once more
+            self._log.warning("end_not_written", reason=str(error))
         changed()
+
+    async def _train(self, owned: Owned) -> None:
+        """Run the device process until it ends by itself, or is stopped."""
+        spec = self._prepared(owned)
+        if self._is_stopping:
+            return
+        self._trouble = ""
+        self._process = OwnedProcess(spec, self._folder, self._note_restart)
+        self._log.info("started", devices=self.offer.devices)
+        await self._process.keep_alive()
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Return whether the same offer may work later: the disk has room again, or the clock is set."""
+        if isinstance(error, CertificateError):
+            with suppress(CertificateError, ValueError):
+                issued = Issued.parse(self.offer.certificate, "the offer").certificate
+                return not issued.not_valid_before_utc <= datetime.now(UTC) <= issued.not_valid_after_utc
+            return False
+        return isinstance(error, OSError | OutputError | StateError)
 
     def _prepared(self, owned: Owned) -> ProcessSpec:
         """Write the files of the device process, and return how it is started.
@@ -170,6 +212,9 @@ class HostedRun:
             await self._job
 
     async def withdraw(self) -> None:
-        """End the device process, and forget that this offer had ended: the same run may be offered again."""
+        """End the device process, and forget that this offer had ended: the same run may be offered again. From now on
+        the state of the run is as new as the time of its folder.
+        """
         await self.stop()
         (self._folder / END).unlink(missing_ok=True)
+        self._folder.touch()

@@ -1,5 +1,7 @@
 """A fleet's boards and offers, what a board allows of an offer, and which boards a run takes."""
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -7,13 +9,15 @@ import yaml
 
 from emulator.boards.loans import shares
 from fedstrata.errors import CertificateError, ExperimentError, StateError
-from fedstrata.experiment_file import parse_experiment
+from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.process.logs import EventLog
+from fedstrata.store import write_sealed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.board_keys import key_of, public_key_of
 from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
 from fedstrata.trust.names import Name
 from fedstrata.v1 import fleet_service_pb2 as pb
+from fleet.board.agent import FOLDERS_KEPT, BoardAgent
 from fleet.board.runs import HostedRun, Owned, experiment_here
 from fleet.offers import Fleet
 
@@ -165,11 +169,23 @@ def test_a_board_runs_an_experiment_with_its_own_data_and_downloads_nothing(tmp_
         ("{data: {name: folder, folder: /home}}", "--data-folder"),
         ("[1, 2]", "not a resolved experiment"),
         ("{a: !!python/object:os.system {}}", "is not YAML"),
+        ("{data: {name: digits}, model: {name: !!binary b3M6c3lzdGVt}}", "kind bytes under 'name'"),
+        ("{data: {name: digits}, model: {name: !!set {'os:system': null}}}", "kind set"),
+        ("{data: {name: digits}, model: !!omap [name: 'os:system']}", "kind tuple"),
+        ("{data: {name: digits}, model: !!pairs [name: 'os:system']}", "kind tuple"),
+        ("{data: {name: digits}, name: 2026-11-26}", "kind date"),
+        ("{data: {name: digits}, model: {!!binary bmFtZQ==: mlp}}", "a key that is not a text"),
     ],
 )
 def test_a_board_refuses_an_offer_with_code_or_files(text: str, said: str) -> None:
     with pytest.raises(ExperimentError, match=said):
         experiment_here(text, NOTHING)
+
+
+@pytest.mark.parametrize("file", sorted(Path("experiments").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_board_runs_the_examples_as_they_are(file: Path) -> None:
+    offered = load_experiment(file)
+    assert parse_experiment(experiment_here(offered.to_yaml(), NOTHING)).run_id == offered.run_id
 
 
 def test_a_board_allows_the_own_code_that_its_owner_names() -> None:
@@ -192,15 +208,7 @@ def test_a_run_certifies_the_key_of_a_board_which_does_not_leave_it(tmp_path: Pa
 async def test_an_offer_for_another_key_fails_with_a_reason_that_a_restarted_agent_remembers(tmp_path: Path) -> None:
     private, _ = key_of(tmp_path / "mine")
     _, other = key_of(tmp_path / "other")
-    authority = Authority.new("run-1")
-    offered = pb.Offer(
-        offer_id="run",
-        experiment=parse_experiment(DIGITS).to_yaml(),
-        gps="127.0.0.1:1",
-        ca=authority.trusted(),
-        devices="0-1",
-        certificate=authority.certified([Name("device", "device-000", "device-001")], public_key_of(other)),
-    )
+    offered = offered_to(other)
     run = HostedRun(offered, tmp_path, EventLog("board"))
     run.start(Owned(key=private, data=None, own_code=frozenset()), lambda: None)
     await run.stop()
@@ -210,6 +218,62 @@ async def test_an_offer_for_another_key_fails_with_a_reason_that_a_restarted_age
     assert again.told() == run.told()
     offered.gps = "127.0.0.1:2"
     assert HostedRun(offered, tmp_path, EventLog("board")).told().state == "waiting"
+
+
+def offered_to(key: bytes, days: int = 1) -> pb.Offer:
+    """An offer that a board with this public key can take."""
+    authority = Authority.new("run-1")
+    names = [Name("device", "device-000", "device-001")]
+    return pb.Offer(
+        offer_id="run",
+        experiment=parse_experiment(DIGITS).to_yaml(),
+        gps="127.0.0.1:1",
+        ca=authority.trusted(),
+        devices="0-1",
+        certificate=authority.certified(names, public_key_of(key), days=days),
+    )
+
+
+@pytest.mark.parametrize("trouble", ["full disk", "wrong clock"])
+async def test_what_may_pass_is_tried_again_and_does_not_end_the_run(tmp_path: Path, trouble: str) -> None:
+    private, public = key_of(tmp_path / "mine")
+    if trouble == "full disk":
+        (tmp_path / "tls").write_text("in the way")
+    told = asyncio.Event()
+    run = HostedRun(offered_to(public, days=0 if trouble == "wrong clock" else 1), tmp_path, EventLog("board"))
+    run.start(Owned(key=private, data=None, own_code=frozenset()), told.set)
+    await told.wait()
+    await run.stop()
+    assert (run.told().state, bool(run.told().reason), run.is_over) == ("running", True, False)
+
+
+def agent_with(folder: Path, *offers: str) -> BoardAgent:
+    """An agent that had these offers, which its board refuses, when it ended."""
+    known = [pb.Offer(offer_id=offer_id, gps="127.0.0.1:1") for offer_id in offers]
+    write_sealed(folder / "offers", pb.FetchOffersResponse(offers=known).SerializeToString())
+    return BoardAgent(pb.Board(name="a", most_runs=1), NOTHING, folder, None, EventLog("board"))
+
+
+async def test_the_newest_runs_that_were_given_back_keep_their_state_however_long_ago_they_began(
+    tmp_path: Path,
+) -> None:
+    agent = agent_with(tmp_path, "long")
+    await agent.go_on()
+    for number in range(FOLDERS_KEPT):
+        (tmp_path / "runs" / f"other-{number}").mkdir()
+        os.utime(tmp_path / "runs" / f"other-{number}", (1_000 + number, 1_000 + number))
+    os.utime(tmp_path / "runs" / "long", (1, 1))
+    agent_with(tmp_path)
+    await agent.go_on()
+    kept = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert kept == {"long", *(f"other-{number}" for number in range(1, FOLDERS_KEPT))}
+
+
+async def test_an_agent_starts_with_a_damaged_file_of_its_offers(tmp_path: Path) -> None:
+    agent = agent_with(tmp_path, "run")
+    (tmp_path / "offers").write_bytes(b"cut")
+    await agent.go_on()
+    assert not (tmp_path / "runs").exists()
 
 
 # --- a run --------------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from fedstrata.errors import ExperimentError
 from fedstrata.process.quoting import brief, quoted
 from fedstrata.store import clear_asides, read_sealed, write_sealed
+from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 STATES = ("waiting", "running", "ended", "failed")
 BETWEEN_CALLS_S = 5.0  # how long a board may be between two calls and count as here
 MOST_RUNS, KEY_BYTES = 1_000, 1_000
+FRAME_BYTES = 8  # around an offer in a reply
 Message = TypeVar("Message", bound=Any)
 
 
@@ -42,8 +44,12 @@ class Fleet:
         self._calls: Counter[str] = Counter()  # that a board has open
         self._called_at: dict[str, float] = {}
 
-    def report(self, board: pb.Board, runs: list[pb.BoardRun]) -> bool:
-        """Note what a board has, and how its runs go. Return whether this is news."""
+    def report(self, request: pb.FetchOffersRequest) -> bool:
+        """Note what a board has, and how its runs go. Return whether this is news.
+
+        A board that does not know its newest offers speaks of earlier ones, so its runs are not noted.
+        """
+        board = request.board
         told = pb.Board(
             name=board.name,
             cores=board.cores,
@@ -57,10 +63,14 @@ class Fleet:
         if is_news:
             write_sealed(self._boards / board.name, told.SerializeToString())
             self.boards[board.name] = told
+        offers = self.offers_of(board.name)
+        if request.known_version != offers.version:
+            return is_news
+        lent = {offer.offer_id for offer in offers.offers}
         known = {
             run.offer_id: pb.BoardRun(offer_id=run.offer_id, state=run.state, reason=brief(run.reason))
-            for run in runs
-            if run.offer_id in self.offers and run.state in STATES
+            for run in request.runs
+            if run.offer_id in lent and run.state in STATES
         }
         is_news |= known != self._runs.get(board.name)
         self._runs[board.name] = known
@@ -81,12 +91,12 @@ class Fleet:
         return self._calls[board] > 0 or (called_at is not None and self._now() - called_at < BETWEEN_CALLS_S)
 
     def offers_of(self, board: str) -> pb.FetchOffersResponse:
-        """Return the offers to one board, with the certificates of this board only."""
-        reply = pb.FetchOffersResponse()
+        """Return the offers to one board with its certificates: the first ones, as many as fit into a reply."""
+        reply, reply_bytes = pb.FetchOffersResponse(), 0
         for offer in self.offers.values():
             for loan in offer.loans:
                 if loan.board == board:
-                    reply.offers.add(
+                    one = pb.Offer(
                         offer_id=offer.offer_id,
                         experiment=offer.experiment,
                         gps=offer.gps,
@@ -94,6 +104,10 @@ class Fleet:
                         devices=loan.devices,
                         certificate=loan.certificate,
                     )
+                    reply_bytes += one.ByteSize() + FRAME_BYTES
+                    if reply_bytes > MOST_OFFERED_BYTES:
+                        return _with_version(reply)
+                    reply.offers.append(one)
         return _with_version(reply)
 
     def everything(self) -> pb.FetchFleetResponse:
@@ -125,6 +139,7 @@ class Fleet:
             last = max((int(path.name.partition("-")[0]) for path in self._files.values()), default=0)
             path = self._offers / f"{last + 1:08d}-{request.offer_id}"
         write_sealed(path, request.SerializeToString())
+        self._forget_runs(request.offer_id)
         self._files[request.offer_id] = path
         self.offers[request.offer_id] = request
 
@@ -135,7 +150,13 @@ class Fleet:
             return False
         path.unlink(missing_ok=True)
         del self.offers[offer_id]
+        self._forget_runs(offer_id)
         return True
+
+    def _forget_runs(self, offer_id: str) -> None:
+        """Forget how a run went on its boards, because the same run may be offered again."""
+        for runs in self._runs.values():
+            runs.pop(offer_id, None)
 
 
 def _read(path: Path, kind: type[Message]) -> Message:

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from fedstrata.errors import CertificateError, PayloadError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import HOLD_S, Changes
+from fedstrata.trust.board_keys import public_key_of
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceServicer
 from fleet.offers import Fleet
@@ -18,10 +20,18 @@ class FleetServicer(FleetServiceServicer):
         self._changes = Changes()
 
     async def FetchOffers(self, request: pb.FetchOffersRequest, context: Any) -> pb.FetchOffersResponse:
-        """Note what a board says, and return its offers once they are others than it knows."""
+        """Note what a board says, and return its offers once they are others than it knows.
+
+        Raises:
+            PayloadError: the board's key cannot be certified.
+        """
         name = request.board.name
+        try:
+            public_key_of(request.board.public_key)
+        except CertificateError as error:
+            raise PayloadError(str(error)) from None
         with self._fleet.visit(name):
-            if self._fleet.report(request.board, list(request.runs)):
+            if self._fleet.report(request):
                 self._log.info("board", name=name, runs={run.offer_id[:80]: run.state for run in request.runs[:8]})
                 self._changes.tell()
             await self._changes.wait_until(lambda: self._fleet.offers_of(name).version != request.known_version, HOLD_S)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -32,7 +33,7 @@ def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
     """Return a public key, which comes from a board. Raises CertificateError if it is not on curve P-256."""
     try:
         key = serialization.load_pem_public_key(pem)
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise CertificateError("the key that a board sent is damaged; look into the log of its agent") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise CertificateError("the key that a board sent is not on curve P-256; let the board make another key")

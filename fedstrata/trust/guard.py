@@ -28,13 +28,12 @@ from fedstrata.process.quoting import quoted
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer, Role
 from fedstrata.trust.rate_limits import Shares
-from fedstrata.trust.table import TABLE, Claim, Rule
+from fedstrata.trust.table import MOST_ASKED_BYTES, TABLE, Claim, Rule
 from fedstrata.trust.undecoded import check_decoded
 
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
-MOST_ASKED_BYTES = 1 << 16  # of a message that is all of a call: the largest names a hundred who are waited for
 MANY_CHILDREN = 1024  # where it is not known how many there are
 LOOK_S = 2.0  # between two looks at the callers of calls under way
 RECENT_S = 10.0  # for how long a caller counts as shut out: tries are two seconds apart
@@ -307,8 +306,9 @@ class _Check:
         if message is None:
             raise DecodeError("a call without its message")
         check_decoded(message)
-        if (size := message.ByteSize()) > MOST_ASKED_BYTES:  # before it may be held until its sender is known here
-            raise PayloadError(f"a message of {size} bytes, where at most {MOST_ASKED_BYTES} ask or tell anything")
+        most_bytes = self._rule.most_bytes if self._rule else MOST_ASKED_BYTES
+        if (size := message.ByteSize()) > most_bytes:  # before it may be held until its sender is known here
+            raise PayloadError(f"a message of {size} bytes, where at most {most_bytes} ask or tell anything")
         await self.message(caller, message)
         return message
 

@@ -10,6 +10,8 @@ from fedstrata.trust.names import ROLES, Role
 
 GPS, LPS, RUN = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/", "/fedstrata.v1.RunService/"
 FLEET = "/fedstrata.v1.FleetService/"
+MOST_ASKED_BYTES = 1 << 16  # of a message that is all of a call: the largest names a hundred who are waited for
+MOST_OFFERED_BYTES = 1 << 20  # of an offer, with a certificate for each of its boards: some thousand boards
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -35,6 +37,7 @@ class Rule:
     roles: tuple[Role, ...]
     claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
     is_of_cluster: bool = False  # whether the caller has to belong to the cluster that it names, too
+    most_bytes: int = MOST_ASKED_BYTES  # of a message that is all of a call
 
 
 def _device(message: Any) -> Iterator[Claim]:
@@ -122,7 +125,7 @@ TABLE: Mapping[str, Rule] = {
     RUN + "StopRun": OPERATOR,
     FLEET + "FetchOffers": Rule(("device",), _board),
     FLEET + "FetchFleet": OPERATOR,
-    FLEET + "OfferRun": OPERATOR,
+    FLEET + "OfferRun": Rule(("operator",), most_bytes=MOST_OFFERED_BYTES),
     FLEET + "WithdrawRun": OPERATOR,
     REFLECTION: OPERATOR,
     HEALTH + "Check": ANYBODY,

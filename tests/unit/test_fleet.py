@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from emulator.boards.loans import shares
-from fedstrata.errors import CertificateError, ExperimentError, StateError
+from fedstrata.errors import CertificateError, ExperimentError, PayloadError, StateError
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.process.logs import EventLog
+from fedstrata.rpc.server import MAX_MESSAGE_BYTES
 from fedstrata.store import write_sealed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.board_keys import key_of, public_key_of
@@ -20,6 +21,7 @@ from fedstrata.v1 import fleet_service_pb2 as pb
 from fleet.board.agent import FOLDERS_KEPT, BoardAgent
 from fleet.board.runs import HostedRun, Owned, experiment_here
 from fleet.offers import Fleet
+from fleet.servicer import FleetServicer
 
 DIGITS = "{name: few, partition: {kind: iid, devices: 5, examples_per_device: 10}}"
 OWN = """
@@ -36,8 +38,14 @@ def fleet_of(folder: Path, *boards: str, most_runs: int = 1) -> Fleet:
     fleet = Fleet(folder, now=lambda: 0.0)
     for name in boards:
         with fleet.visit(name):
-            fleet.report(pb.Board(name=name, most_runs=most_runs), [])
+            fleet.report(pb.FetchOffersRequest(board=pb.Board(name=name, most_runs=most_runs)))
     return fleet
+
+
+def said(fleet: Fleet, board: str, *runs: pb.BoardRun) -> pb.FetchOffersRequest:
+    """What a board that knows its newest offers says of runs."""
+    known = fleet.offers_of(board).version
+    return pb.FetchOffersRequest(board=pb.Board(name=board, most_runs=1), runs=runs, known_version=known)
 
 
 def offer(offer_id: str, *boards: str, gps: str = "127.0.0.1:1") -> pb.OfferRunRequest:
@@ -115,7 +123,7 @@ def test_a_board_is_here_while_it_calls_and_for_five_seconds_after(tmp_path: Pat
         return fleet.everything().boards[0].is_here
 
     with fleet.visit("a"):
-        fleet.report(pb.Board(name="a", cores=4), [])
+        fleet.report(pb.FetchOffersRequest(board=pb.Board(name="a", cores=4)))
         now[0] = 100.0
         assert is_here()
     now[0] = 104.0
@@ -127,16 +135,57 @@ def test_a_board_is_here_while_it_calls_and_for_five_seconds_after(tmp_path: Pat
 def test_what_a_board_says_of_its_runs_is_shown_for_those_that_are_offered(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, "a")
     fleet.offer(offer("run", "a"))
-    said = [
-        pb.BoardRun(offer_id="run", state="failed", reason="no\ndata " + "x" * 500),
-        pb.BoardRun(offer_id="other", state="running"),
-    ]
-    assert fleet.report(pb.Board(name="a", most_runs=1), said)
-    assert not fleet.report(pb.Board(name="a", most_runs=1), said)
+    failed = pb.BoardRun(offer_id="run", state="failed", reason="no\ndata " + "x" * 500)
+    request = said(fleet, "a", failed, pb.BoardRun(offer_id="other", state="running"))
+    assert fleet.report(request)
+    assert not fleet.report(request)
     (run,) = fleet.everything().boards[0].runs
     assert (run.state, len(run.reason), run.reason[:7]) == ("failed", 300, "no data")
     fleet.withdraw("run")
     assert not fleet.everything().boards[0].runs
+
+
+def test_a_board_speaks_of_the_runs_that_it_is_lent_to_alone(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a", "b")
+    fleet.offer(offer("run", "a"))
+    fleet.report(said(fleet, "b", pb.BoardRun(offer_id="run", state="failed")))
+    assert not fleet.everything().boards[1].runs
+
+
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_a_run_that_is_offered_again_forgets_that_it_failed_on_a_board(tmp_path: Path, is_withdrawn: bool) -> None:
+    fleet = fleet_of(tmp_path, "a")
+    fleet.offer(offer("run", "a"))
+    late = said(fleet, "a", pb.BoardRun(offer_id="run", state="failed"))
+    fleet.report(late)
+    assert fleet.everything().boards[0].runs
+    if is_withdrawn:
+        fleet.withdraw("run")
+    fleet.offer(offer("run", "a", gps="127.0.0.1:2"))
+    assert not fleet.everything().boards[0].runs
+    fleet.report(late)  # by a board that has not seen the new offer
+    assert not fleet.everything().boards[0].runs
+    fleet.report(said(fleet, "a", pb.BoardRun(offer_id="run", state="running")))
+    assert [run.state for run in fleet.everything().boards[0].runs] == ["running"]
+
+
+def test_a_board_gets_as_many_offers_as_a_reply_can_carry_the_first_ones_first(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, "a")
+    for number in range(5):
+        large = offer(f"run-{number}", "a")
+        large.experiment = "x" * 300_000
+        fleet.offer(large)
+    assert ids(fleet.offers_of("a")) == ["run-0", "run-1", "run-2"]
+    assert fleet.offers_of("a").ByteSize() < MAX_MESSAGE_BYTES
+    fleet.withdraw("run-0")
+    assert ids(fleet.offers_of("a")) == ["run-1", "run-2", "run-3"]
+
+
+async def test_a_board_whose_key_cannot_be_certified_is_refused_when_it_calls(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    with pytest.raises(PayloadError, match="the key that a board sent is damaged"):
+        await FleetServicer(fleet, EventLog("fleet")).FetchOffers(said(fleet, "a"), None)
+    assert not fleet.boards
 
 
 def test_a_damaged_file_of_the_fleet_is_named(tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def beside(
         yield Row(part=part, measured=measured, unit=unit, ours=ours, other=other, theirs=theirs, aim=aims.get(other))
 
 
+def alone_and_beside(
+    part: str, measured: str, results: dict[str, list[float]], *, alone: Aim, aims: dict[str, Aim], unit: str
+) -> Iterator[Row]:
+    """Yield a row of Fedstrata without a peer, which has the aim `alone`, and a row for each peer."""
+    yield from beside(part, measured, {"fedstrata": results.get("fedstrata", [])}, {"": alone}, unit)
+    if results.keys() - {"fedstrata"}:
+        yield from beside(part, measured, results, aims, unit)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Measure rounds of one epoch over gRPC, and for comparison loops without a framework and Flower's simulation."""
@@ -264,11 +273,8 @@ def flute(setting: Setting) -> Iterator[Row]:
         measures["Flower simulation"] = lambda: _seconds(flower, setting, timeout_s=600)
     results = in_turn(setting, measures, setting.repeats)
     work = "1,000 devices, 100 rounds of 10, whole run"
-    yield from beside(
-        "flute", work, {"fedstrata": results.get("fedstrata", [])}, {"": Aim(sense="at most", limit=5)}, "s"
-    )
-    if setting.peers:
-        yield from beside("flute", work, results, {"Flower simulation": Aim(sense="at least", limit=10)}, "s")
+    aims = {"Flower simulation": Aim(sense="at least", limit=10)}
+    yield from alone_and_beside("flute", work, results, alone=Aim(sense="at most", limit=5), aims=aims, unit="s")
 
 
 def _whole_run(experiment: Path, setting: Setting) -> float:
@@ -310,7 +316,7 @@ def workers(setting: Setting) -> Iterator[Row]:
         work = f"{4 if small else 100} devices, CNN of BlazeFL, {processes} processes"
         yield from beside("workers", work, in_turn(setting, measures, 1 if small else 2), {})
     counted = {name: [float(len(each))] for name, each in models.items() if each}
-    yield from beside("workers", "all these runs", counted, {"BlazeFL": ONE, "": ONE}, "different models")
+    yield from alone_and_beside("workers", "all these runs", counted, alone=ONE, aims={}, unit="different models")
 
 
 GROWTH = """

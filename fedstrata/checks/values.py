@@ -6,8 +6,9 @@ from fedstrata.clock.devices import Homes, Presence
 from fedstrata.clock.energy import profiles_of
 from fedstrata.clock.links import ScheduledLinks
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment import Experiment
+from fedstrata.experiment import Experiment, SyntheticSettings
 from fedstrata.experiment.links import check_link
+from fedstrata.experiment.partition import NaturalPartition
 from fedstrata.experiment.schedule import SetLink
 from fedstrata.methods import Method, Moment
 from fedstrata.streams.homes import home_of, homes_of, lps_known
@@ -17,6 +18,7 @@ from fedstrata.streams.streams import are_placed_by_index
 def check_values(experiment: Experiment, method: Method) -> None:
     """Refuse sections that name devices, LPSs, links or rounds that do not exist. Raises ExperimentError."""
     _check_questions(experiment, method)
+    _check_drawn(experiment)
     _check_topology(experiment)
     _check_newcomers(experiment, method)
     _check_architectures(experiment)
@@ -40,6 +42,17 @@ def _check_questions(experiment: Experiment, method: Method) -> None:
     if later > 1:
         name = experiment.method.name
         raise ExperimentError(f"method {name} asks {later} questions in a global round; ask one, with more arrays")
+
+
+def _check_drawn(experiment: Experiment) -> None:
+    data, partition = experiment.data, experiment.partition
+    if data.name != "synthetic" or not isinstance(partition, NaturalPartition) or partition.devices is None:
+        return
+    drawn = (data.synthetic or SyntheticSettings()).num_devices
+    if partition.devices != drawn:
+        raise ExperimentError(
+            f"partition.devices is {partition.devices}, and data.synthetic.num_devices is {drawn}; make them equal"
+        )
 
 
 def _check_topology(experiment: Experiment) -> None:

@@ -50,6 +50,13 @@ def test_every_published_data_set_has_a_size() -> None:
     assert set(PUBLISHED) == set(DATASETS) - {"folder", "synthetic"}
 
 
+def test_generated_data_take_the_memory_of_their_devices() -> None:
+    """900 devices more, of 600 examples with 60 numbers of 12 bytes."""
+    text = "name: a\ndata: {name: synthetic, synthetic: {num_devices: N}}\npartition: {kind: natural, devices: N}"
+    few, many = (device_memory(parse_experiment(text.replace("N", n))).process for n in ("100", "1000"))
+    assert many - few == 900 * 600 * 60 * 12
+
+
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.rglob("papers/*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_of_a_paper_has_a_size(path: Path) -> None:
     found = load_experiment(path)

@@ -56,7 +56,7 @@ def test_nine_tenths_of_each_device_rounded_down_are_for_training() -> None:
         assert trained == math.floor(0.9 * (trained + tested)) >= 45
 
 
-def test_sizes_are_log_normal_and_devices_differ_by_alpha_and_beta() -> None:
+def test_sizes_are_log_normal_and_the_mean_inputs_of_devices_differ_by_beta() -> None:
     dataset = drawn(alpha=0, beta=3, num_devices=1000, seed=0)
     owners = np.concatenate([dataset.train.column("device"), dataset.test.column("device")])
     inputs = np.concatenate([dataset.train.inputs, dataset.test.inputs])
@@ -112,3 +112,11 @@ def test_data_without_a_seed_are_refused() -> None:
 def test_the_law_is_refused_beside_another_data_set() -> None:
     with pytest.raises(ExperimentError, match=r"synthetic is the law of data\.name synthetic, not of"):
         parse_experiment(EXPERIMENT.replace("name: synthetic, synthetic", "name: fcube, synthetic"))
+
+
+def test_a_partition_into_another_number_of_devices_is_refused_before_data_are_drawn() -> None:
+    said = r"partition\.devices is 7, and data\.synthetic\.num_devices is 4; make them equal"
+    with pytest.raises(ExperimentError, match=said):
+        parse_experiment(EXPERIMENT.replace("natural, devices: 4", "natural, devices: 7"))
+    some = EXPERIMENT.replace("natural, devices: 4", "natural, names: ['1', '3']")
+    assert parse_experiment(some).device_count == 2

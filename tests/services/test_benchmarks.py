@@ -112,6 +112,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
     ),
     "privacy draw": ("privacy draw {folder}/profiles.md --figure {folder}/profiles.svg", []),
     "privacy updates": ("privacy updates {folder}/table.csv --figure {folder}/updates.svg", []),
+    "published_checks": (
+        "published_checks synthetic --rounds 1",
+        [rf"fedavg: last round {N}; last ten {N} ± {N}", "fedprox: .*"],
+    ),
     "suite": (
         # hundred and growth are what ten is, with more devices; modules takes minutes, and its loop is below;
         # echo is above, start a whole run once more;

@@ -22,6 +22,7 @@ from benchmarks import loops, modules
 from benchmarks.suite.document import BEGIN, END
 from benchmarks.suite.machine import described
 from benchmarks.suite.observed import TIERS
+from benchmarks.suite.parts import ONE, alone_and_beside
 from benchmarks.suite.results import Point, Results, Row
 
 ROOT = Path(__file__).parents[2]
@@ -218,6 +219,17 @@ def test_the_suites_results_are_put_into_a_document(folder: Path) -> None:
         ["before", r"\| some work \| s \| .*", r"!\[Cost .*", "after"],
     )
     assert (folder / "cost.svg").stat().st_size
+
+
+def test_an_aim_for_our_own_number_is_judged_without_the_peers_number() -> None:
+    def rows(**counted: float) -> list[tuple[str, bool | None]]:
+        results = {name: [value] for name, value in counted.items()}
+        found = alone_and_beside("part", "work", results, alone=ONE, aims={}, unit="different models")
+        return [(row.other, row.is_met) for row in found]
+
+    assert rows(fedstrata=2, peer=3) == [("", False), ("peer", None)]
+    assert rows(fedstrata=1) == [("", True)]  # the peer failed
+    assert rows(peer=1) == []
 
 
 # --- none is forgotten --------------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
 """A run with GPS and LPSs on this machine, and its devices on the boards of a fleet."""
 
 import asyncio
+import json
 import secrets
 import socket
 import sys
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 
 from emulator.boards.client import FleetClient, FleetPlace
-from emulator.boards.loans import offer_of, shares
+from emulator.boards.loans import Share, offer_of, shares, shares_again
 from emulator.local.faults import refuse_faults
 from emulator.local.local import LocalBackend
 from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunStoppedError
@@ -16,6 +18,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.address import joined_address, split_address
 from fedstrata.process.owned import Restart
 from fedstrata.store import write_aside
+from fedstrata.v1 import fleet_service_pb2 as pb
 
 
 class FleetBackend(LocalBackend):
@@ -30,11 +33,15 @@ class FleetBackend(LocalBackend):
     ) -> None:  # fmt: skip
         if not has_tls:
             raise ExperimentError("boards get a certificate of each run; leave out --no-tls")
-        at = {"grpc": joined_address(own_host(fleet.address), 0)}
+        host = own_host(fleet.address)
+        if ip_address(host.partition("%")[0]).is_loopback:
+            print(f"the GPS listens at {host}, which only boards on this machine reach", file=sys.stderr)
+        at = {"grpc": joined_address(host, 0)}
         super().__init__(
             folder, device_processes=device_processes, on_restart=on_restart, has_tls=has_tls, servers_at=at
         )
         self._fleet = FleetClient(fleet)
+        self._address = fleet.address
         self._most_boards = most_boards
         self._offer_file = folder / "state" / "offer"
         self._offer_id = ""  # once boards are asked
@@ -49,21 +56,27 @@ class FleetBackend(LocalBackend):
         """Offer the run to the boards that it needs."""
         if self._certificates is None:
             raise RunStoppedError("the run has no certificates")
-        boards = shares(experiment, await self._fleet.everything(), self._most_boards)
-        self._offer_id = self._read_offer_id(experiment)
-        offer = offer_of(self._offer_id, experiment, gps, self._certificates.authority(), boards)
-        await self._fleet.offer(offer)
+        offer_id, boards = self._lent(experiment, await self._fleet.everything())
+        self._offer_id = offer_id
+        await self._fleet.offer(offer_of(offer_id, experiment, gps, self._certificates.authority(), boards))
         self._watches.add(asyncio.create_task(self._watch_boards()))
 
-    def _read_offer_id(self, experiment: Experiment) -> str:
-        """Return the id of the run's offer. A continued run has the same id, and finds its state on the boards."""
-        if not self._offer_file.exists():
-            with write_aside(self._offer_file) as file:
-                file.write(f"{experiment.run_id}-{secrets.token_hex(4)}".encode())
-        return self._offer_file.read_text(encoding="utf-8")
+    def _lent(self, experiment: Experiment, fleet: pb.FetchFleetResponse) -> tuple[str, list[Share]]:
+        """Return the id of the run's offer, and its boards. A continued run has the same ones, and so each device finds
+        its state.
+        """
+        if self._offer_file.exists():
+            kept = json.loads(self._offer_file.read_text(encoding="utf-8"))
+            return kept["id"], shares_again(kept["boards"], fleet)
+        offer_id = f"{experiment.run_id}-{secrets.token_hex(4)}"
+        boards = shares(experiment, fleet, self._most_boards)
+        ranges = {share.board.name: (share.devices.start, share.devices.stop) for share in boards}
+        with write_aside(self._offer_file) as file:
+            file.write(json.dumps({"id": offer_id, "boards": ranges}).encode())
+        return offer_id, boards
 
     async def _watch_boards(self) -> None:
-        """Let the run fail if one of its boards cannot take part."""
+        """Let the run fail if one of its boards cannot take part, or the fleet has taken the boards back."""
         version = b""
         while True:
             try:
@@ -72,6 +85,10 @@ class FleetBackend(LocalBackend):
                 self._supervisor.fail(error)
                 return
             version = fleet.version
+            if self._offer_id not in {offer.offer_id for offer in fleet.offers}:
+                lost = f"the fleet at {self._address} does not lend boards to {self._offer_id} any more"
+                self._supervisor.fail(RunStoppedError(f"{lost}; fedstrata run --resume asks for them again"))
+                return
             for state in fleet.boards:
                 for run in state.runs:
                     if run.offer_id == self._offer_id and run.state == "failed":
@@ -79,24 +96,46 @@ class FleetBackend(LocalBackend):
                         return
 
     async def stop(self) -> None:
-        """End all processes of this machine, and give the boards back."""
-        await super().stop()
-        if self._offer_id:
+        """End all processes of this machine, and give the boards back. A cancellation does not prevent this."""
+        try:
+            await super().stop()
+        finally:
+            giving_back = asyncio.ensure_future(self._give_back())
             try:
-                await self._fleet.withdraw(self._offer_id)
-            except FedstrataError as error:
-                print(f"the boards are not given back: {error}; fedstrata fleet withdraw does it", file=sys.stderr)
-        await self._fleet.close()
+                await asyncio.shield(giving_back)
+            except asyncio.CancelledError:
+                await giving_back
+                raise
+
+    async def _give_back(self) -> None:
+        offer_id, self._offer_id = self._offer_id, ""
+        try:
+            if offer_id:
+                await self._fleet.withdraw(offer_id)
+        except FedstrataError as error:
+            command = f"fedstrata fleet withdraw {self._address} {offer_id}"
+            print(f"the boards are not given back: {error}; {command} frees them", file=sys.stderr)
+        finally:
+            await self._fleet.close()
 
 
 def own_host(peer: str) -> str:
-    """Return this machine's address on the way to a peer. Raises AddressError if there is no way."""
+    """Return this machine's address on the way to a peer: to the first of its addresses to which there is a way.
+
+    Raises:
+        AddressError: there is no way to any.
+    """
     host, port = split_address(peer)
+    reason: str | None = "it has no address"
     try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        raise AddressError(f"no way to the fleet at {peer}: {error.strerror}") from None
+    for family, kind, protocol, _, address in found:
+        try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(address)  # sends nothing
                 return str(probe.getsockname()[0])
-    except OSError as error:
-        raise AddressError(f"no way to the fleet at {peer}: {error.strerror}") from None
-    raise AddressError(f"no way to the fleet at {peer}")
+        except OSError as error:
+            reason = error.strerror
+    raise AddressError(f"no way to the fleet at {peer}: {reason}")

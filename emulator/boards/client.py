@@ -1,16 +1,19 @@
 """An operator's calls to the service of a fleet."""
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fedstrata.errors import AddressError, ExperimentError
 from fedstrata.process.logs import EventLog
-from fedstrata.process.sleeping import CALL_S, HOLD_S
+from fedstrata.process.sleeping import CALL_S
 from fedstrata.rpc.client import CallError, ask, plain_or_secure, refusal, until_reached
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 
@@ -30,16 +33,26 @@ class FleetPlace:
 class FleetClient:
     """Call the service of a fleet. Use this object as an async context manager."""
 
-    def __init__(self, place: FleetPlace) -> None:
-        """Raise CertificateError without a usable certificate, AddressError for an address that cannot be one."""
+    def __init__(self, place: FleetPlace, patience_s: float = CALL_S) -> None:
+        """Wait `patience_s` seconds for a fleet that is away.
+
+        Raises:
+            CertificateError: there is no usable certificate of an operator.
+            AddressError: the text is not an address.
+        """
         self._address = place.address
+        self._patience_s = patience_s
         self._tls = TlsFiles.load(place.tls)
         self._tls.require(Name("operator"))
         self._channel = plain_or_secure(self._address, self._tls, FLEET)
         self._stub: Any = FleetServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
-        await self.reach()
+        try:
+            await self.reach()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -52,8 +65,13 @@ class FleetClient:
         await self._channel.close(None)
 
     async def reach(self) -> None:
-        """Wait for the first connection. Raises HandshakeError if the two do not trust each other."""
-        await until_reached(self._channel, self._address, self._tls, FLEET, log)
+        """Wait for the first connection.
+
+        Raises:
+            HandshakeError: the two do not trust each other.
+            AddressError: the fleet does not answer in time.
+        """
+        await self._in_time(until_reached(self._channel, self._address, self._tls, FLEET, log))
 
     async def everything(self) -> pb.FetchFleetResponse:
         """Return all boards and offers."""
@@ -67,14 +85,37 @@ class FleetClient:
         return reply
 
     async def offer(self, request: pb.OfferRunRequest) -> None:
-        """Offer a run to boards. Raises FedstrataError with the fleet's reason if it does not take the offer."""
+        """Offer a run to boards.
+
+        Raises:
+            ExperimentError: there are too many boards for one offer.
+            FedstrataError: the fleet does not take the offer, for this reason.
+        """
+        if (size := request.ByteSize()) > MOST_OFFERED_BYTES:
+            raise ExperimentError(
+                f"the offer to {len(request.loans)} boards has {size} bytes, and a fleet takes {MOST_OFFERED_BYTES}; "
+                "take fewer boards"
+            )
         await self._answered(self._stub.OfferRun(request, timeout=CALL_S))
 
     async def withdraw(self, offer_id: str) -> bool:
-        """Take a run back from its boards. Return whether it was offered."""
-        request = pb.WithdrawRunRequest(offer_id=offer_id)
-        reply: pb.WithdrawRunResponse = await self._answered(self._stub.WithdrawRun(request, timeout=HOLD_S))
+        """Take a run back from its boards. Return whether it was offered. Wait some time while the fleet is away.
+
+        Raises:
+            FedstrataError: the fleet does not answer in time, or refuses the call.
+        """
+        asked = ask(self._stub, "WithdrawRun", pb.WithdrawRunRequest(offer_id=offer_id), log)
+        reply: pb.WithdrawRunResponse = await self._in_time(asked)
         return reply.was_offered
+
+    async def _in_time(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await asyncio.wait_for(call, self._patience_s)
+        except TimeoutError:
+            raise AddressError(
+                f"the fleet at {self._address} has not answered for {self._patience_s:g} s; does python -m fleet run "
+                "there, and is the port right?"
+            ) from None
 
     async def _answered(self, call: Awaitable[T]) -> T:
         try:

@@ -1,13 +1,14 @@
 """Which boards a run takes, and which devices each of them becomes."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from emulator.local.local import device_ranges
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
+from fedstrata.process.quoting import quoted
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.board_keys import public_key_of
 from fedstrata.trust.names import device_names
@@ -38,6 +39,21 @@ def offer_of(
             certificate=authority.certified(names, public_key_of(share.board.public_key)),
         )
     return request
+
+
+def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResponse) -> list[Share]:
+    """Return the boards of a run that goes on: those with the state of its devices, here or not. `boards` has the
+    range of each board's devices by the board's name.
+
+    Raises:
+        ExperimentError: the fleet does not know a board.
+    """
+    known = {state.board.name: state.board for state in fleet.boards}
+    if missing := sorted(set(boards) - set(known)):
+        raise ExperimentError(
+            f"{quoted(*missing)} has the state of this run's devices, and has never called this fleet; start its agent"
+        )
+    return [Share(known[name], range(*devices)) for name, devices in boards.items()]
 
 
 def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:

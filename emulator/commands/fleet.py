@@ -46,9 +46,16 @@ def offer(
     from emulator.boards.client import FleetClient
     from emulator.boards.loans import offer_of, shares
     from emulator.certs import authority_of
+    from fedstrata.errors import CertificateError
+    from fedstrata.trust.files import TlsFiles
 
     run = changes.load(experiment)
     authority = authority_of(folder, None if release is None else place.release(release))
+    if authority.domain == TlsFiles.load(tls).me.domain:
+        raise CertificateError(
+            f"the authority in {folder} is the fleet's own, {authority.domain!r}; a run has another: fedstrata certs "
+            "init RUN --folder DIR makes one, and --folder DIR names it here"
+        )
 
     async def call(client: FleetClient) -> None:
         await client.offer(offer_of(run.run_id, run, gps, authority, shares(run, await client.everything())))

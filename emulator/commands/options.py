@@ -87,7 +87,17 @@ class Devices:
     ] = None
 
     def backend(self) -> "Callable[..., LocalBackend]":
-        """Return what starts the processes of a run: on this machine, or also on the boards of a fleet."""
+        """Return what starts the processes of a run: on this machine, or also on the boards of a fleet.
+
+        Raises:
+            ExperimentError: an option is given that has no meaning there.
+        """
+        from fedstrata.errors import ExperimentError
+
+        if self.fleet is not None and self.device_processes is not None:
+            raise ExperimentError("each board has one device process of a run; leave out --device-processes or --fleet")
+        if self.fleet is None and self.boards is not None:
+            raise ExperimentError("--boards is of a fleet; give the fleet's address with --fleet")
         if self.fleet is None:
             from emulator.local.local import LocalBackend
 

@@ -89,12 +89,13 @@ class Lab:
         self.agents[name].end()
         self.start_board(name)
 
-    def run(self, name: str, text: str, *changes: str, fleet: bool = True) -> Program:
-        """Start `fedstrata run`, on the fleet or on this machine alone."""
+    def run(self, name: str, text: str, *changes: str, fleet: bool = True, boards: int = 3) -> Program:
+        """Start `fedstrata run`, on so many boards of the fleet or on this machine alone."""
         file = self.folder / f"{name}.yaml"
         file.write_text(text)
         words = ["run", str(file), "--json", "--out", str(self.folder / name)]
-        words += ["--fleet", self.address, "--fleet-tls", str(self.certs / "operator")] if fleet else []
+        if fleet:
+            words += ["--fleet", self.address, "--fleet-tls", str(self.certs / "operator"), "--boards", str(boards)]
         return self.start("emulator", name, *words, *(word for change in changes for word in ("--set", change)))
 
     def models(self, run: Program) -> dict[str, str]:
@@ -199,16 +200,39 @@ async def runs_once(lab: Lab, number: int) -> list[pb.BoardRun]:
 
 
 @pytest.mark.timeout(600)
-def test_an_interrupted_run_gives_its_boards_back_and_goes_on_with_the_same_bits(lab: Lab) -> None:
-    run = lab.run("interrupted", SMALL, *SLOWED)
+def test_an_interrupted_run_gives_its_boards_back_and_goes_on_there_with_the_state_of_its_devices(
+    lab: Lab, folder: Path
+) -> None:
+    changes = (*SLOWED, "training.optimiser.state=kept")
+    run = lab.run("interrupted", SMALL, *changes, boards=2)
     until_round(run, 2)
     run.interrupt()
     assert run.end() == 130
     assert not asyncio.run(lab.everything()).offers
+    # A new run would now prefer the other two boards.
+    assert execute(["certs", "init", "held", "--folder", str(folder / "held")]) == 0
+    (folder / "held.yaml").write_text(OWN)
+    words = ["--gps", "127.0.0.1:9", "--folder", str(folder / "held"), "--set", "partition.names=[board-1]"]
+    at = [lab.address, "--tls", str(lab.certs / "operator")]
+    assert execute(["fleet", "offer", *at, str(folder / "held.yaml"), "--set", "name=held", *words]) == 0
+    (held,) = asyncio.run(lab.everything()).offers
     words = ["run", "--resume", str(lab.folder / "interrupted"), "--json"]
     words += ["--fleet", lab.address, "--fleet-tls", str(lab.certs / "operator")]
     found = lab.models(lab.start("emulator", "resumed", *words))
-    assert found == lab.same_here("interrupted", SMALL, *SLOWED)
+    assert found == lab.same_here("interrupted", SMALL, *changes)
+    assert execute(["fleet", "withdraw", *at, held.offer_id]) == 0
+
+
+@pytest.mark.timeout(300)
+def test_a_run_whose_boards_are_withdrawn_ends_with_one_line(lab: Lab) -> None:
+    run = lab.run("withdrawn", SMALL, *SLOWED)
+    until_round(run, 1)
+    (offer,) = asyncio.run(lab.everything()).offers
+    at = [lab.address, "--tls", str(lab.certs / "operator")]
+    assert execute(["fleet", "withdraw", *at, offer.offer_id]) == 0
+    list(run.lines())
+    assert run.end() == 4
+    assert [line for line in run.errors() if "does not lend boards" in line]
 
 
 @pytest.mark.timeout(300)

@@ -2,13 +2,18 @@
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
 import yaml
 
-from emulator.boards.loans import shares
-from fedstrata.errors import CertificateError, ExperimentError, PayloadError, StateError
+from emulator.boards.backend import FleetBackend, own_host
+from emulator.boards.client import FleetClient, FleetPlace
+from emulator.boards.loans import shares, shares_again
+from emulator.commands.main import execute
+from emulator.commands.options import Devices
+from fedstrata.errors import AddressError, CertificateError, ExperimentError, PayloadError, StateError
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.rpc.server import MAX_MESSAGE_BYTES
@@ -356,3 +361,73 @@ def test_with_own_data_the_boards_are_those_of_its_names_here_or_not() -> None:
     assert of(OWN, fleet) == {"board-1": range(1), "board-2": range(1, 2)}
     with pytest.raises(ExperimentError, match=r"is called board-2; .* the fleet has board-1$"):
         of(OWN, everything({"board-1": 0}))
+
+
+def test_a_run_that_goes_on_takes_the_boards_with_its_state_whatever_else_they_do() -> None:
+    fleet = everything({"a": 2, "b": 0, "c": 0}, away=("a",))
+    again = shares_again({"c": (0, 3), "a": (3, 5)}, fleet)
+    assert {share.board.name: share.devices for share in again} == {"c": range(3), "a": range(3, 5)}
+    with pytest.raises(ExperimentError, match="'d' has the state of this run's devices"):
+        shares_again({"c": (0, 3), "d": (3, 5)}, fleet)
+
+
+@pytest.fixture
+def certs(tmp_path: Path) -> Path:
+    """The certificates of a lab: its authority, and an operator."""
+    for words in (["init", "lab"], ["issue", "operator"]):
+        assert execute(["certs", *words, "--folder", str(tmp_path / "certs")]) == 0
+    return tmp_path / "certs"
+
+
+async def test_a_fleet_that_does_not_answer_is_named_in_time(certs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(AddressError, match=f"the fleet at {address} has not answered for 0.2 s"):
+            async with FleetClient(FleetPlace(address=address, tls=certs / "operator"), patience_s=0.2):
+                raise AssertionError("it is reached")
+
+
+async def test_an_offer_to_too_many_boards_is_not_sent(certs: Path) -> None:
+    client = FleetClient(FleetPlace(address="127.0.0.1:1", tls=certs / "operator"))
+    loans = [pb.Loan(board=f"board-{number}", certificate=b"x" * 1_000) for number in range(2_000)]
+    with pytest.raises(ExperimentError, match=r"the offer to 2000 boards has 20.* take fewer boards"):
+        await client.offer(pb.OfferRunRequest(offer_id="run", loans=loans))
+    await client.close()
+
+
+async def test_a_run_whose_gps_only_this_machine_reaches_says_so(
+    certs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = FleetPlace(address="127.0.0.1:1", tls=certs / "operator")
+    backend = FleetBackend(
+        tmp_path / "run", device_processes=None, on_restart=print, has_tls=True, fleet=place, most_boards=None
+    )
+    assert "the GPS listens at 127.0.0.1, which only boards on this machine reach" in capsys.readouterr().err
+    await backend.stop()
+
+
+def test_an_address_without_a_way_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = (socket.AF_INET, socket.SOCK_DGRAM, 0, "")
+    found = [(*kind, ("255.255.255.255", 1)), (*kind, ("127.0.0.1", 1))]  # the first is for broadcasts alone
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert own_host("fleet:1") == "127.0.0.1"
+    del found[1]
+    with pytest.raises(AddressError, match="no way to the fleet at fleet:1: Permission denied"):
+        own_host("fleet:1")
+
+
+def test_options_of_another_place_are_refused() -> None:
+    with pytest.raises(ExperimentError, match="--boards is of a fleet"):
+        Devices(boards=2).backend()
+    with pytest.raises(ExperimentError, match="leave out --device-processes"):
+        Devices(fleet="127.0.0.1:1", device_processes=2).backend()
+
+
+def test_the_fleets_own_authority_certifies_no_run(
+    certs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "few.yaml"
+    file.write_text(DIGITS)
+    words = ["fleet", "offer", "127.0.0.1:1", str(file), "--gps", "127.0.0.1:2", "--tls", str(certs / "operator")]
+    assert execute([*words, "--folder", str(certs)]) == 2
+    assert "is the fleet's own, 'lab'" in capsys.readouterr().err

@@ -62,7 +62,7 @@ class FleetServiceServicer:
     """
 
     def FetchOffers(self, request, context):
-        """Says what a board has and does, and waits until other runs are offered to it. A board that asks no more is away.
+        """Says what a board has and does, and waits until other runs are offered to it. A board that no longer asks is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

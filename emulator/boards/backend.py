@@ -35,7 +35,8 @@ class FleetBackend(LocalBackend):
             raise ExperimentError("boards get a certificate of each run; leave out --no-tls")
         host = own_host(fleet.address)
         if ip_address(host.partition("%")[0]).is_loopback:
-            print(f"the GPS listens at {host}, which only boards on this machine reach", file=sys.stderr)
+            reached = "which only boards on this machine reach; for others, give --fleet its address in their network"
+            print(f"the GPS listens at {host}, {reached}", file=sys.stderr)
         at = {"grpc": joined_address(host, 0)}
         super().__init__(
             folder, device_processes=device_processes, on_restart=on_restart, has_tls=has_tls, servers_at=at

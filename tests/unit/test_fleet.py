@@ -16,13 +16,17 @@ from emulator.commands.options import Devices
 from fedstrata.errors import AddressError, CertificateError, ExperimentError, PayloadError, StateError
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.process.logs import EventLog
-from fedstrata.rpc.server import MAX_MESSAGE_BYTES
+from fedstrata.process.metrics import LinkMeter
+from fedstrata.rpc.server import MAX_MESSAGE_BYTES, RpcServer
 from fedstrata.store import write_sealed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.board_keys import key_of, public_key_of
 from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
-from fedstrata.trust.names import Name
+from fedstrata.trust.guard import guard_of
+from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.table import Claim
 from fedstrata.v1 import fleet_service_pb2 as pb
+from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
 from fleet.board.agent import FOLDERS_KEPT, BoardAgent
 from fleet.board.runs import HostedRun, Owned, experiment_here
 from fleet.offers import Fleet
@@ -60,6 +64,13 @@ def offer(offer_id: str, *boards: str, gps: str = "127.0.0.1:1") -> pb.OfferRunR
 
 def ids(reply: pb.FetchOffersResponse) -> list[str]:
     return [each.offer_id for each in reply.offers]
+
+
+class Nowhere:
+    """A place without clusters."""
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        return False
 
 
 # --- the service --------------------------------------------------------------------------------------------
@@ -385,6 +396,27 @@ async def test_a_fleet_that_does_not_answer_is_named_in_time(certs: Path) -> Non
         with pytest.raises(AddressError, match=f"the fleet at {address} has not answered for 0.2 s"):
             async with FleetClient(FleetPlace(address=address, tls=certs / "operator"), patience_s=0.2):
                 raise AssertionError("it is reached")
+        client = FleetClient(FleetPlace(address=address, tls=certs / "operator"), patience_s=0.2)
+        with pytest.raises(AddressError, match=f"the fleet at {address} has not answered for 0.2 s"):
+            await client.withdraw("run")
+        await client.close()
+
+
+async def test_a_fleet_takes_an_offer_to_a_thousand_boards(certs: Path, tmp_path: Path) -> None:
+    assert execute(["certs", "issue", "fleet", "--folder", str(certs)]) == 0
+    tls = TlsFiles.load(certs / "fleet")
+    names = [f"board-{number}" for number in range(1_000)]
+    (tmp_path / "fleet").mkdir()
+    fleet = fleet_of(tmp_path / "fleet", *names)
+    server = RpcServer(LinkMeter(), tls=tls, guard=guard_of(tls, Nowhere(), lambda reason: None))
+    server.add(add_FleetServiceServicer_to_server, FleetServicer(fleet, EventLog("fleet")), "fedstrata.v1.FleetService")
+    await server.start("127.0.0.1:0")
+    loans = [pb.Loan(board=name, certificate=b"x" * 900) for name in names]
+    async with FleetClient(FleetPlace(address=server.address, tls=certs / "operator")) as client:
+        await client.offer(pb.OfferRunRequest(offer_id="run", loans=loans))
+        told = await client.everything()
+    await server.stop()
+    assert (len(told.boards), len(told.offers[0].boards)) == (1_000, 1_000)
 
 
 async def test_an_offer_to_too_many_boards_is_not_sent(certs: Path) -> None:

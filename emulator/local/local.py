@@ -210,7 +210,7 @@ class LocalBackend:
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
     def _common(self, tls: Path | None = None) -> tuple[str, ...]:
-        shown = ("--tls", str(tls or ""), "--revoked", "")  # of none, too: the shell may have FEDSTRATA_TLS
+        shown = ("--tls", str(tls or ""), "--revoked", "", "--server-domain", "")  # the shell may have FEDSTRATA_TLS
         return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
 
 

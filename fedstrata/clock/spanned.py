@@ -52,20 +52,36 @@ class _Around:
         self._spans.add(self._tier, span)
 
 
+class _Read:
+    """Pass on the parts of an update, and note whether all of them have been read."""
+
+    def __init__(self, parts: AsyncIterator[Any]) -> None:
+        self._parts, self.is_whole = parts, False
+
+    def __aiter__(self) -> "_Read":
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._parts)
+        except StopAsyncIteration:
+            self.is_whole = True
+            raise
+
+
 class _Parent(_Around):
     """Note when models go to children, and when updates come."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment, tier: str) -> None:
         super().__init__(inner, spans, experiment, tier)
-        ids = experiment.device_ids()
         self._kind = "LPS" if tier == "gps" else "device"
-        self._children = {f"lps-{number}" for number in range(len(ids))} if tier == "gps" else set(ids)
         self.opened_ns = 0
-        self._times: dict[str, tuple[int, int]] = {}  # of each child's part: its begin (0: unknown), and its end so far
+        # Of each child's part, by round and child: its begin (0: unknown), and its end so far.
+        self._times: dict[tuple[int, str], tuple[int, int]] = {}
 
     def round_opened(self) -> None:
         self._inner.round_opened()
-        self.opened_ns, self._times = time.time_ns(), {}
+        self.opened_ns = time.time_ns()
 
     async def model(self, turns: Any, offer: Any, child_id: str, number: int, offset: int) -> AsyncIterator[Any]:
         began_ns = time.time_ns()
@@ -73,28 +89,32 @@ class _Parent(_Around):
             yield part
             del part  # as where it is used
         if not offer.header.evaluate_only:
-            self._times.setdefault(child_id, (began_ns, 0))
+            self._times.setdefault((number, child_id), (began_ns, 0))
             self._note("send model", child_id, number, began_ns, offer.whole_bytes - offset)
 
     @asynccontextmanager
     async def arriving(self, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
         began_ns, size = time.time_ns(), header.payload.payload_bytes - header.offset
         async with self._inner.arriving(header, parts) as come:
-            yield come
-        if header.child_id in self._children:  # the sender of a late update has not been checked
+            yield (read := _Read(come))
+        if read.is_whole:  # nobody reads a late update, or an update of an unknown child
             self._note("receive update", header.child_id, header.round, began_ns, size)
 
     def _note(self, name: str, child_id: str, number: int, began_ns: int, size: int) -> None:
         ended_ns = time.time_ns()
-        self._times[child_id] = self._times.get(child_id, (0, 0))[0], ended_ns
+        self._times[number, child_id] = self._times.get((number, child_id), (0, 0))[0], ended_ns
         place, part = f"{name}:{child_id}:{began_ns}", part_of(self._kind, number, child_id)
         self._add(number, place, part, began_ns, ended_ns, **{self._kind.lower(): child_id, "bytes": size})
 
     def round_over(self, number: int, parent: str, began_ns: int) -> None:
-        """Note the part of each child. If no model was sent to a child, its part begins with the round."""
-        for child_id, (first_ns, last_ns) in self._times.items():
-            part = part_of(self._kind, number, child_id)
-            self._add(number, part, parent, first_ns or began_ns, last_ns, **{self._kind.lower(): child_id})
+        """Note the part of each child in a round, and forget this round and earlier rounds. If no model was sent to a
+        child, its part begins with the round.
+        """
+        for (of, child_id), (first_ns, last_ns) in self._times.items():
+            if of == number:
+                part = part_of(self._kind, number, child_id)
+                self._add(number, part, parent, first_ns or began_ns, last_ns, **{self._kind.lower(): child_id})
+        self._times = {key: times for key, times in self._times.items() if key[0] > number}
 
 
 class _Gps(_Around):

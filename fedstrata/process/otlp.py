@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -11,6 +12,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Reso
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
 
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief
@@ -32,6 +34,22 @@ class _GivenIds(IdGenerator):
         return self.span_id
 
 
+class _OfTrace(Sampler):
+    """Let another sampler decide by the trace's id alone, as if no span had a parent.
+
+    A process does not know whether another process has sampled the parent.
+    """
+
+    def __init__(self, chosen: Sampler) -> None:
+        self._chosen = chosen
+
+    def should_sample(self, parent_context: Context | None, *span: Any, **more: Any) -> SamplingResult:
+        return self._chosen.should_sample(Context(), *span, **more)
+
+    def get_description(self) -> str:
+        return self._chosen.get_description()
+
+
 class _FirstWarning(logging.Handler):
     """Log the first warning of the SDK, for instance that there is no collector, and no other."""
 
@@ -44,11 +62,16 @@ class Collector:
     """Send spans in batches, from a thread. If the collector is absent, spans are lost, and nothing waits."""
 
     def __init__(self, service: str) -> None:
-        sdk = logging.getLogger("opentelemetry")
-        sdk.handlers, sdk.propagate = [_FirstWarning(logging.WARNING)], False
+        first = _FirstWarning(logging.WARNING)
+        for name in ("opentelemetry", "urllib3"):  # urllib3 is the exporter's, and says of a lost connection the same
+            library = logging.getLogger(name)
+            library.handlers, library.propagate = [first], False
         self._ids = _GivenIds()
         resource = Resource({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
-        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        sampler = _OfTrace(TracerProvider(shutdown_on_exit=False).sampler)  # the one that the environment names
+        self._provider = TracerProvider(
+            sampler=sampler, resource=resource, id_generator=self._ids, shutdown_on_exit=False
+        )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("fedstrata")
 

@@ -47,12 +47,15 @@ def service_arguments(tier: str, description: str) -> Arguments:
         "Answer HTTP requests to these names, with commas, and to addresses and this machine's names.",
         default="",
     )
+    arguments.set_defaults(tier=tier)
     return _with_common(arguments)
 
 
 def program_arguments(module: str, description: str) -> Arguments:
     """Return the options that all programs have."""
-    return _with_common(Arguments(prog=f"python -m {module}", description=description))
+    arguments = Arguments(prog=f"python -m {module}", description=description)
+    arguments.set_defaults(tier="")  # it has no part in rounds
+    return _with_common(arguments)
 
 
 def _with_common(arguments: Arguments) -> Arguments:
@@ -61,7 +64,9 @@ def _with_common(arguments: Arguments) -> Arguments:
         "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."
     )
     arguments.option(
-        "server-domain", "Call servers gps.DOMAIN and lps-0.DOMAIN: names by which a proxy tells them apart."
+        "server-domain",
+        "Expect the names gps.DOMAIN and lps-0.DOMAIN in servers' certificates; a proxy tells servers apart by these "
+        "names.",
     )
     arguments.option("log-level", "Log from this level on: DEBUG, INFO, WARNING or ERROR.", default="INFO")
     arguments.add_argument(
@@ -101,6 +106,8 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     configure_logs(options.log_level.upper())
     try:
         raise_limit()
+        if options.tier and (spans := process_spans()) is not None:
+            spans.open(options.tier)  # before the first round, which would wait for it
         code = run_loop(_until_stopped(main, exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from fedstrata.process.logs import EventLog
+from fedstrata.process.quoting import brief
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"  # the collector's address; without it there are no spans
 log = EventLog("spans")
@@ -53,7 +54,7 @@ class Sender(Protocol):
 
 
 class Spans:
-    """Send the spans of one process. OpenTelemetry is loaded for the first span."""
+    """Send the spans of one process."""
 
     def __init__(self, sender_of: Callable[[str], Sender]) -> None:
         """Set `sender_of`, which makes the sender of a tier."""
@@ -66,10 +67,14 @@ class Spans:
         if re.fullmatch("[0-9a-f]{32}", execution):
             self._execution = execution
 
+    def open(self, tier: str) -> Sender:
+        """Return the sender of this process. The first call loads OpenTelemetry, which takes a second."""
+        self._sender = self._sender or self._sender_of(tier)
+        return self._sender
+
     def add(self, tier: str, span: Span) -> None:
         """Send a span."""
-        self._sender = self._sender or self._sender_of(tier)
-        self._sender.send(span.name, span.ids(self._execution), (span.began_ns, span.ended_ns), span.attributes)
+        self.open(tier).send(span.name, span.ids(self._execution), (span.began_ns, span.ended_ns), span.attributes)
 
     def close(self) -> None:
         """Send the last spans, for a limited time."""
@@ -88,10 +93,14 @@ class _Nowhere:
 def _collector(tier: str) -> Sender:
     try:
         from fedstrata.process.otlp import Collector
+
+        return Collector(f"fedstrata-{tier}")
     except ImportError as error:
-        log.warning("spans_off", reason=f"{VARIABLE} is set, but {error}; pip install 'fedstrata[traces]'")
-        return _Nowhere()
-    return Collector(f"fedstrata-{tier}")
+        advice = f"{error}; pip install 'fedstrata[traces]'"
+    except Exception as error:  # of any kind: the run does not need spans
+        advice = f"OpenTelemetry does not start: {error}; correct the OTEL_ variables"
+    log.warning("spans_off", reason=f"{VARIABLE} is set, but {brief(advice)}")
+    return _Nowhere()
 
 
 @cache

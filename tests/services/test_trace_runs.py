@@ -40,18 +40,20 @@ SENT = ("fedstrata-gps", "send model")  # not in the first global round: LPSs ma
 
 
 def finished(
-    out: Path, endpoint: str | None, *words: str, on_round_1: Callable[[], None] = lambda: None
+    out: Path, endpoint: str | None, *words: str, after_round_1: Callable[[], None] = lambda: None
 ) -> Mapping[str, Any]:
-    """The summary of a run. `on_round_1` is called when one global round is over."""
+    """The summary of a run. `after_round_1` is called once, at the first news that a global round is over."""
     file = out.with_suffix(".yaml")
     file.write_text(EXPERIMENT)
     # soon, so that a process that is killed has sent what it had
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "20"} if endpoint else {}
     command = ("run", str(file), "--out", str(out), "--device-processes", "2", *words, "--json")
     with Program("emulator", *command, log=out.with_suffix(".log"), environment=environment) as program:
+        waits = True
         for line in program.lines():
-            if line["event"] == "status" and line["global_round"] == 1:
-                on_round_1()
+            if waits and line["event"] == "status" and line["global_round"] >= 1:
+                waits = False
+                after_round_1()
         assert program.end() == 0, out.with_suffix(".log").read_text()
     return dict(line["summary"])
 
@@ -178,7 +180,7 @@ def test_a_run_without_its_collector_ends_with_the_same_bits_and_one_warning_a_p
             summary = finished(out, f"http://{address}")
     else:
         with CollectorServer() as server:
-            summary = finished(out, server.address, on_round_1=server.stop)
+            summary = finished(out, server.address, after_round_1=server.stop)
     assert summary["model_sha256"] == without["model_sha256"]
     assert all(said in ([], ["spans_lost"]) for said in told(out).values())
     assert ["spans_lost"] in told(out).values()

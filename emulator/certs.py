@@ -85,7 +85,9 @@ def issue(
     if role == "device":
         place = folder / DEVICES / (ids[0] if len(ids) == 1 else f"{ids[0]}_{ids[-1]}")
     if (place / CERT).exists():
-        raise CertificateError(f"{place} has a certificate already; fedstrata certs renew makes a new one")
+        raise CertificateError(
+            f"{place} has a certificate already; fedstrata certs renew [--server-domain D] makes a new one"
+        )
     write_private(place, Revoked.load(folder / AUTHORITY / REVOKED).files())
     authority.issue(names, place, days=days, server_domain=server_domain)
     return place
@@ -137,18 +139,22 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     return [Name(role, *ids)]
 
 
-def renew(folder: Path, days: int, release: Release | None = None, *, of_pods: bool = False) -> Iterator[Issued]:
+def renew(
+    folder: Path, days: int, release: Release | None = None, *, of_pods: bool = False, server_domain: str = ""
+) -> Iterator[Issued]:
     """Renew all certificates in a folder, each with a new key. Yield each when it is made.
 
-    The same authority, in the folder or of a release on Kubernetes, must have issued them.
+    The same authority, in the folder or of a release on Kubernetes, must have issued them. Certificates of servers keep
+    their names in a domain, or get names in `server_domain` instead.
 
     Raises:
         CertificateError: there is no authority or no certificate, or one belongs to another run. All stay unchanged.
     """
+    check_server_domain(server_domain)
     keeper, *_ = _places_of(folder, release)
     authority = keeper.existing_authority()
     for place, old in _holders([keeper if of_pods else Folder(folder)], authority):
-        files = authority.issued(old.peer.names, days=days, server_domain=old.server_domain)
+        files = authority.issued(old.peer.names, days=days, server_domain=server_domain or old.server_domain)
         place.give(old.place, files)
         yield Issued.parse(files[CERT], old.place)
 

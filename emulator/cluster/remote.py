@@ -178,7 +178,7 @@ def _with_certificates(
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Make the Secrets for the pods. Return the values with the fingerprint of the authority."""
-    if made := certificates.make(holders, values.get("outside", {}).get("serverDomain", "")):
+    if made := certificates.make(holders, values.get("outside", {}).get("serverDomain") or ""):
         tell(f"made certificates for {listed(made)}")
     return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
 

@@ -23,6 +23,10 @@ Days = Annotated[int, typer.Option(min=1, max=3650, help="Make certificates vali
 OfRelease = Annotated[
     str | None, typer.Option(metavar="NAME", help="Use the authority of this Helm release, not the folder's.")
 ]
+ServerDomain = Annotated[
+    str,
+    typer.Option(metavar="DOMAIN", help="Put gps.DOMAIN or lps-0.DOMAIN, too, into the certificate of a server."),
+]
 CERTS = Path("certs")
 
 
@@ -54,10 +58,7 @@ def issue(
     ] = None,
     folder: Folder = CERTS,
     days: Days = CERTIFICATE_DAYS,
-    server_domain: Annotated[
-        str,
-        typer.Option(metavar="DOMAIN", help="Let a server be known as gps.DOMAIN or lps-0.DOMAIN, too."),
-    ] = "",
+    server_domain: ServerDomain = "",
     release: OfRelease = None,
     place: Place,
 ) -> None:
@@ -73,6 +74,7 @@ def renew(
     *,
     folder: Folder = CERTS,
     days: Days = CERTIFICATE_DAYS,
+    server_domain: ServerDomain = "",
     authority: Annotated[
         Change | None,
         typer.Option(
@@ -93,8 +95,10 @@ def renew(
     where = _release(release, place)
     if pods and (where is None or authority is not None):
         raise CertificateError("--pods needs --release NAME, and goes without --authority")
+    if server_domain and authority is not None:
+        raise CertificateError("--server-domain goes without --authority, which renews no certificates")
     if authority is None:
-        _print(work.renew(folder, days, where, of_pods=pods))
+        _print(work.renew(folder, days, where, of_pods=pods, server_domain=server_domain))
     else:
         _print((work.renew_authority if authority is Change.new else work.drop_authority)(folder, where))
 

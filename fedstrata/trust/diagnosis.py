@@ -16,6 +16,7 @@ from fedstrata.process.sleeping import Backoff
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
 
+HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
 GREETING_S = 5.0  # for each step of a greeting: to connect, to shake hands, to be spoken to
 HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 
@@ -79,7 +80,10 @@ def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | No
                 raise _HungUpError
             return None
     except ssl.SSLCertVerificationError as error:
-        return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message}; is it of this run?"
+        advice = "is it of this run?"
+        if tls.server_domain and error.verify_code == HOSTNAME_MISMATCH:
+            advice = f"fedstrata certs renew --server-domain {tls.server_domain} adds this name"
+        return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message.rstrip('.')}; {advice}"
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return None  # before anybody has shown anything: a link that is cut, or a server with too many callers
     except ssl.SSLError as error:

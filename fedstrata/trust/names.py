@@ -21,7 +21,8 @@ NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are seve
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 LONGEST_ID = 63
-SERVER_DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # of a name in DNS
+SERVER_DOMAIN = re.compile(rf"{LABEL}(\.{LABEL})*")
 LONGEST_SERVER_DOMAIN = 200  # of at most 253 characters in the name of a server
 CERTIFICATE_DAYS = 365  # that a certificate is valid, unless a command says another number
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
@@ -154,7 +155,7 @@ def check_server_domain(domain: str) -> str:
     if domain and not (SERVER_DOMAIN.fullmatch(domain) and len(domain) <= LONGEST_SERVER_DOMAIN):
         raise CertificateError(
             f"{quoted(domain)} is no domain for the names of servers; write one such as fl.example.org, in small "
-            f"letters, with at most {LONGEST_SERVER_DOMAIN} characters"
+            f"letters, with at most {LONGEST_SERVER_DOMAIN} characters, and 63 between dots"
         )
     return domain
 

@@ -66,7 +66,12 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
         (
             ["gps", "--server-domain", "FL.example.org"],
             "'FL.example.org' is no domain for the names of servers; write one such as fl.example.org, in small "
-            "letters, with at most 200 characters",
+            "letters, with at most 200 characters, and 63 between dots",
+        ),
+        (
+            ["gps", "--server-domain", f"{'a' * 64}.org"],
+            f"'{'a' * 64}.org' is no domain for the names of servers; write one such as fl.example.org, in small "
+            "letters, with at most 200 characters, and 63 between dots",
         ),
         (["device", "../x"], "'../x' is no id of device: small letters, digits, dots and hyphens, at most 63"),
     ],
@@ -108,6 +113,21 @@ def test_a_server_keeps_its_names_in_a_domain_when_its_certificate_is_renewed(fo
         assert dns_names(Issued.read(folder / "lps-0").certificate) == ["lps-0", "lps-0.fl.example.org"]
         assert dns_names(Issued.read(folder / "devices" / "pi-1").certificate) == []
         assert certs(folder, "renew") == 0
+
+
+def test_a_renewed_certificate_of_a_server_can_get_another_domain(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert certs(folder, "issue", "lps", "lps-0") == 0
+    assert certs(folder, "issue", "device", "pi-1") == 0
+    for domain in ("fl.example.org", f"{'a' * 63}.org"):
+        assert certs(folder, "renew", "--server-domain", domain) == 0
+        assert dns_names(Issued.read(folder / "lps-0").certificate) == ["lps-0", f"lps-0.{domain}"]
+        assert dns_names(Issued.read(folder / "devices" / "pi-1").certificate) == []
+    assert certs(folder, "renew", "--server-domain", "A.org") == 2
+    assert "'A.org' is no domain" in capsys.readouterr().err
+    assert certs(folder, "renew", "--server-domain", "a.org", "--authority", "new") == 2
+    assert "--server-domain goes without --authority" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("domain", "fault"), [("a..b", "'a..b' is no domain"), ("a.org", "give --tls, too")])

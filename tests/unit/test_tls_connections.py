@@ -186,6 +186,16 @@ async def test_a_parent_that_takes_connections_and_is_silent_is_not_given_up(
         assert await why_refused(address, certificates.of(DEVICE) if is_by_tls else None, GPS) is None
 
 
+async def test_a_server_whose_certificate_lacks_the_domain_is_told_how_to_get_it(certificates: Certificates) -> None:
+    device, other = certificates.of(DEVICE, "fl.example.org"), Certificates(Authority.new("run-1"), certificates.folder)
+    async with serving(certificates.of(GPS)) as address:
+        heard = await why_refused(address, device, GPS)
+    assert heard is not None
+    assert "not valid for 'gps.fl.example.org'; fedstrata certs renew --server-domain fl.example.org adds" in heard
+    async with serving(other.of(LPS_0)) as address:
+        assert (await why_refused(address, device, GPS) or "").endswith("is it of this run?")
+
+
 async def test_who_is_being_given_other_files_learns_nothing_of_its_parent(certificates: Certificates) -> None:
     files = certificates.of(DEVICE)
     async with serving(certificates.by_another(GPS)) as address:

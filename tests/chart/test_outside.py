@@ -118,6 +118,11 @@ def test_tls_routes_are_of_the_newest_version_that_kubernetes_serves(served: lis
     assert {item["apiVersion"] for item in found.values()} == {f"gateway.networking.k8s.io/{used}"}
 
 
+def test_a_server_domain_of_null_is_no_domain() -> None:
+    null = {**OUTSIDE, "outside": {**OUTSIDE["outside"], "serverDomain": None}}
+    assert render(null) == render(OUTSIDE)
+
+
 def test_a_proxy_of_ones_own_gets_the_same_services_and_no_routes() -> None:
     assert services(PROXY) == services(PASSTHROUGH)
     assert routes(PROXY) == {}
@@ -208,6 +213,7 @@ def test_a_way_in_that_leads_nowhere_is_refused(outside: dict[str, Any], message
         ("secret", {"type": "ClusterIP", "serverDomain": ""}, "set outside.serverDomain, such as demo.fl.example.org"),
         ("off", {"type": "ClusterIP", "serverDomain": ""}, "fl.example.org, and tls.mode to another than off"),
         ("secret", {"type": "Gateway", "gateway": {}}, "needs outside.gateway.name"),
+        ("secret", {"type": "Gateway", "gps": ""}, "outside.type needs outside.gps: host:port"),
     ],
 )
 def test_server_names_that_nobody_sends_or_reads_are_refused(mode: str, outside: dict[str, Any], message: str) -> None:
@@ -217,7 +223,7 @@ def test_server_names_that_nobody_sends_or_reads_are_refused(mode: str, outside:
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("domain", ["A.org", "*.a.org", "a.org.", "a_b.org", "-a.org", "a" * 201])
+@pytest.mark.parametrize("domain", ["A.org", "*.a.org", "a.org.", "a_b.org", "-a.org", "a" * 64, "a." * 100 + "a"])
 def test_a_domain_that_is_none_is_refused(domain: str) -> None:
     with pytest.raises(HelmValuesError, match="at '/outside/serverDomain'"):
         render({"experiment": TWO, "outside": {"serverDomain": domain}})

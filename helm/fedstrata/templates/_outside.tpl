@@ -13,7 +13,7 @@
 
 {{/* The address of LPSs: one for all servers where these have names in a domain. */}}
 {{- define "fedstrata.outsideLps" -}}
-{{ ternary .Values.outside.gps .Values.outside.lps (ne .Values.outside.serverDomain "") }}
+{{ ternary .Values.outside.lps .Values.outside.gps (empty .Values.outside.serverDomain) }}
 {{- end }}
 
 {{/* What devices are told of an LPS: where the way in is for all of them, or its pod's name in the headless service. */}}
@@ -31,7 +31,7 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- $lps := (fromJson (include "fedstrata.plan" .)).lps -}}
 {{- include "fedstrata.checkServerDomain" . -}}
 {{- $address := include "fedstrata.outsideLps" . -}}
-{{- if not (and $outside.gps $address) }}{{ fail "outside.type needs outside.gps and outside.lps: host:port under which devices elsewhere find them" }}{{ end -}}
+{{- if not (and $outside.gps $address) }}{{ fail (printf "outside.type needs %s: host:port under which devices elsewhere find them" (ternary "outside.gps and outside.lps" "outside.gps" (empty $outside.serverDomain))) }}{{ end -}}
 {{- if not $outside.from }}{{ fail "outside.from says who may dial in: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
 {{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the most there may be, or say topology.lps in the experiment" }}{{ end -}}
 {{- $counts := hasSuffix "+" $outside.lps -}}

@@ -83,7 +83,7 @@ env:
     value: /revoked/revoked.txt
   {{- with $root.Values.outside.serverDomain }}
   - name: FEDSTRATA_SERVER_DOMAIN
-    value: {{ . }}
+    value: {{ . | quote }}
   {{- end }}
   {{- end }}
   {{- with $root.Values.traces.endpoint }}

@@ -30,7 +30,7 @@ DEVICES = Name("device", "device-000", "device-004")
 
 @dataclass(frozen=True)
 class Finished:
-    """A run: its record, the ports of its servers and of the proxy, and those that its devices are connected to."""
+    """A run: its record, the ports of its servers and of the proxy, and those that its devices were connected to."""
 
     record: Path
     servers: set[int]
@@ -48,12 +48,16 @@ def called_ports(pid: int) -> set[int]:
     return {port_of(line.split()[3]) for line in shown.stdout.splitlines() if f"pid={pid}," in line}
 
 
-def completed(gps: str, folder: Path) -> None:
-    """Wait until the run is completed, as an operator."""
-    tls = TlsFiles.load(folder)
+def called_until_completed(gps: str, folder: Path, pid: int) -> set[int]:
+    """Wait until the run is completed, as an operator. Return all ports that a process was connected to when there was
+    news of the run.
+    """
+    tls, called, last = TlsFiles.load(folder), set[int](), ("", "")
     with grpc.secure_channel(gps, tls.channel_credentials(), options=tls.channel_options(GPS)) as channel:
-        *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True)
-    assert (last.phase, last.reason) == ("completed", "")
+        for status in RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=100, wait_for_ready=True):
+            called, last = called | called_ports(pid), (status.phase, status.reason)
+    assert last == ("completed", "")
+    return called
 
 
 def finished(folder: Path, domain: str) -> Finished:
@@ -85,8 +89,7 @@ def finished(folder: Path, domain: str) -> Finished:
             way = ["--gps", address, "--server-domain", domain]
         devices = start("device", DEVICES, *way, "--devices", "0-4", "--stay")
         authority.issue([Name("operator")], folder / "tls" / "operator")
-        completed(gps, folder / "tls" / "operator")
-        called = called_ports(devices.process.pid)
+        called = called_until_completed(gps, folder / "tls" / "operator", devices.process.pid)
     (record,) = (folder / "gps").glob("*/record")
     ports = {port_of(server) for server in servers.values()}
     return Finished(record=record, servers=ports, proxy=port_of(address), called=called)

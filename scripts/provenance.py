@@ -1,4 +1,4 @@
-"""What a release says about its origin: an in-toto statement with SLSA's provenance, and signatures of files."""
+"""Write the origin of a release: its provenance, as an in-toto statement in SLSA's form, and signatures of files."""
 
 import base64
 import hashlib
@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -40,15 +41,17 @@ def signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the private key in a file. Raises OSError if it cannot be read, or is no plain key on the curve P-256."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (ValueError, TypeError) as error:
-        raise OSError(f"FEDSTRATA_SIGNING_KEY {path}: {error}; give a PEM file without a password") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise OSError(
+            f"FEDSTRATA_SIGNING_KEY {path}: {error}; give a P-256 key as a PEM file without a password"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise OSError(f"FEDSTRATA_SIGNING_KEY {path} is not on the curve P-256; see openssl ecparam -name prime256v1")
     return key
 
 
 def sign(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Write FILE.sig, which `cosign verify-blob` reads: the base64 of an ECDSA signature over the file's SHA-256."""
+    """Write FILE.sig: the base64 of an ECDSA signature over the file's SHA-256, for `openssl dgst -verify`."""
     signature = key.sign(file.read_bytes(), ec.ECDSA(hashes.SHA256()))
     file.with_name(f"{file.name}.sig").write_bytes(base64.b64encode(signature))
 

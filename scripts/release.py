@@ -49,11 +49,12 @@ def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) ->
     os.umask(0o022)
     named = os.environ.get("FEDSTRATA_SIGNING_KEY")
     key = signing_key(Path(named)) if named else None
-    time = int(_output("git", "log", "-1", "--format=%ct"))
+    commit = _output("git", "rev-parse", "HEAD")  # once: a later commit is not of this release
+    time = int(_output("git", "log", "-1", "--format=%ct", commit))
     if _output("git", "status", "--porcelain"):
         _say("what is not committed is not in it")
     with tempfile.TemporaryDirectory() as scratch:
-        tree = _exported(Path(scratch))
+        tree = _exported(Path(scratch), commit)
         target = out / f"fedstrata-{_version(tree)}"
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
@@ -62,18 +63,18 @@ def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) ->
         if has_site:
             _site(tree, target, time)
         if has_images:
-            _images(tree, target, time)
-        _origin(tree, target, home, has_images=has_images)
+            _images(tree, target, time, commit)
+        _origin(tree, target, commit, home, has_images=has_images)
     _checksums(target)
     if key is not None:
         sign(target / "SHA256SUMS", key)
     return target
 
 
-def _exported(scratch: Path) -> Path:
-    """Write the files of the last commit to a new folder, and return the folder."""
+def _exported(scratch: Path, commit: str) -> Path:
+    """Write the files of a commit to a new folder, and return the folder."""
     archive = scratch / "tree.tar"
-    _output("git", "-c", "tar.umask=0022", "archive", "--prefix=tree/", f"--output={archive}", "HEAD")
+    _output("git", "-c", "tar.umask=0022", "archive", "--prefix=tree/", f"--output={archive}", commit)
     return unpack(archive, scratch / "exported")
 
 
@@ -145,9 +146,9 @@ def _site(tree: Path, target: Path, time: int) -> None:
     zipped(site, target / f"fedstrata-{_version(tree)}-docs.zip", root=f"fedstrata-{_version(tree)}-docs", time=time)
 
 
-def _images(tree: Path, target: Path, time: int) -> None:
+def _images(tree: Path, target: Path, time: int, commit: str) -> None:
     """Make an archive for each image, if a program that builds images is installed."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "GIT_DIR": str(ROOT / ".git")}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "FEDSTRATA_REVISION": commit[:12]}
     done = subprocess.run([tree / "scripts" / "images", "--save", target], env=environment, check=False)
     if done.returncode == 2:
         _say("no images: scripts/images says why")
@@ -155,13 +156,12 @@ def _images(tree: Path, target: Path, time: int) -> None:
         raise OSError(f"scripts/images ended with {done.returncode}")
 
 
-def _origin(tree: Path, target: Path, home: str | None, *, has_images: bool) -> None:
+def _origin(tree: Path, target: Path, commit: str, home: str | None, *, has_images: bool) -> None:
     """Write the bill of materials and the provenance."""
     version = _version(tree)
     hashes = (tree / "hashes.txt").read_text(encoding="utf-8")
     written(locked_bill(hashes, version), target / f"fedstrata-{version}.cdx.json")
-    commit, files = _output("git", "rev-parse", "HEAD"), sorted(target.iterdir())
-    provenance = statement(files, commit=commit, home=home, has_images=has_images)
+    provenance = statement(sorted(target.iterdir()), commit=commit, home=home, has_images=has_images)
     written(provenance, target / f"fedstrata-{version}.intoto.json")
 
 

@@ -24,18 +24,20 @@ from cyclonedx.validation.json import JsonStrictValidator
 from helm_python import Chart, lint
 
 from scripts.archives import unpack
-from scripts.provenance import sign, signing_key
+from scripts.provenance import signing_key
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+P_256, SM2 = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a811ccf5501822d")  # how keys name these curves
 RESTS = (".tar.gz", ".tgz", "-chart.oci.tar", ".cdx.json", ".intoto.json")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FEDSTRATA_SIGNING_KEY"}
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="a release is made from a git repository")
 
 
 def release(out: Path, *more: str, **environment: str) -> Path:
     words = ["scripts/release.py", "--without-images", "--out", out, "--home", "https://example.org/fedstrata", *more]
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        [sys.executable, *words], cwd=ROOT, env={**ENVIRONMENT, **environment}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -48,17 +50,29 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = ec.generate_private_key(ec.SECP256R1())
+    path = tmp_path_factory.mktemp("key") / "key.pem"
+    path.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def signed(key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return release(tmp_path_factory.mktemp("signed"), "--without-site", FEDSTRATA_SIGNING_KEY=str(key))
+
+
+@pytest.fixture(scope="module")
 def chart(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packed chart, unpacked."""
     return unpack(released / f"fedstrata-{VERSION}.tgz", tmp_path_factory.mktemp("chart"))
 
 
-def test_a_release_is_the_same_bytes_each_time(released: Path, tmp_path: Path) -> None:
-    again = release(tmp_path, "--without-site")
+def test_a_release_is_the_same_bytes_each_time(released: Path, signed: Path) -> None:
     names = {"SHA256SUMS", *(f"fedstrata-{VERSION}{rest}" for rest in RESTS)}
     assert names | {f"fedstrata-{VERSION}-py3-none-any.whl"} == {path.name for path in released.iterdir()}
     for path in released.iterdir():
-        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
+        assert path.read_bytes() == (signed / path.name).read_bytes(), path.name
 
 
 def test_the_checksums_are_those_of_the_files(released: Path) -> None:
@@ -77,7 +91,8 @@ def test_the_bill_of_materials_is_valid_and_has_the_packages_of_the_lock_file(re
     assert {name: part["version"] for name, part in found.items()} == {
         re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked
     }
-    assert all(re.fullmatch("[0-9a-f]{64}", each["content"]) for part in found.values() for each in part["hashes"])
+    digests = {each["content"] for part in found.values() for each in part["hashes"]}
+    assert digests == set(re.findall(r"--hash=sha256:([0-9a-f]{64})", (ROOT / "hashes.txt").read_text()))
 
 
 def test_the_provenance_names_the_commit_and_every_file(released: Path) -> None:
@@ -95,34 +110,75 @@ def test_the_provenance_names_the_commit_and_every_file(released: Path) -> None:
     assert source == {"uri": "git+https://example.org/fedstrata", "digest": {"gitCommit": head.stdout.strip()}}
 
 
+DOCKER = """#!/bin/sh
+case $1 in
+    buildx) echo "$*" >>{calls}
+            git -C {clone} -c user.name=a -c user.email=a@example.org commit --quiet --allow-empty --message later ;;
+    save) : >"$3" ;;
+esac
+"""
+
+
+@pytest.mark.timeout(300)  # makes another release
+def test_a_release_is_of_the_commit_at_its_start(tmp_path: Path) -> None:
+    """A program in place of docker commits to the repository while the images are built."""
+    clone, calls, docker = tmp_path / "clone", tmp_path / "calls", tmp_path / "bin" / "docker"
+    git = ("git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    shutil.copytree(ROOT / "scripts", clone / "scripts", dirs_exist_ok=True)  # what is tested may not be committed yet
+    subprocess.run([*git, "commit", "--quiet", "--all", "--allow-empty", "--message", "scripts"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(calls=calls, clone=clone))
+    docker.chmod(0o755)
+    words = [sys.executable, clone / "scripts" / "release.py", "--without-site", "--out", tmp_path / "out"]
+    path = f"{docker.parent}:{os.environ['PATH']}"
+    subprocess.run(words, env={**ENVIRONMENT, "PATH": path, "FEDSTRATA_BUILDER": "docker"}, check=True)
+    said = json.loads((tmp_path / "out" / f"fedstrata-{VERSION}" / f"fedstrata-{VERSION}.intoto.json").read_text())
+    (source,) = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert source["digest"] == {"gitCommit": head}
+    assert re.findall(r"REVISION=(\S+)", calls.read_text()) == [head[:12]] * 3
+    images = {
+        name["name"].rpartition("-")[0] for name in said["subject"] if re.search(r"-(amd|arm)64\.tar$", name["name"])
+    }
+    assert images == {"gps", "lps", "device"}
+
+
 def openssl(*words: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["openssl", *map(str, words)], capture_output=True, check=False, **options)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_a_key_signs_the_checksums_as_openssl_and_cosign_read_it(released: Path, tmp_path: Path) -> None:
-    key, public, raw = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "raw.sig"
-    assert openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key).returncode == 0
+def test_openssl_verifies_the_signature_of_the_checksums(signed: Path, key: Path, tmp_path: Path) -> None:
+    public, raw, sums = tmp_path / "key.pub", tmp_path / "raw.sig", tmp_path / "SHA256SUMS"
     assert openssl("ec", "-in", key, "-pubout", "-out", public).returncode == 0
-    sums = tmp_path / "SHA256SUMS"
-    shutil.copy(released / "SHA256SUMS", sums)
-    sign(sums, signing_key(key))
-    raw.write_bytes(base64.b64decode((tmp_path / "SHA256SUMS.sig").read_bytes(), validate=True))
+    shutil.copy(signed / "SHA256SUMS", sums)
+    raw.write_bytes(base64.b64decode((signed / "SHA256SUMS.sig").read_bytes(), validate=True))
     check = ("dgst", "-sha256", "-verify", public, "-signature", raw, sums)
     assert openssl(*check).stdout == b"Verified OK\n"
     sums.write_bytes(sums.read_bytes() + b"0" * 64 + b"  more\n")
     assert openssl(*check).returncode == 1
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_key_that_openssl_has_made_is_read(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    assert openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key).returncode == 0
+    assert signing_key(key).curve.name == "secp256r1"
+
+
 def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
+    pkcs8 = (PrivateFormat.PKCS8, NoEncryption())
+    other_curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.DER, *pkcs8).replace(P_256, SM2)
+    named = b"-----BEGIN PRIVATE KEY-----\n%b-----END PRIVATE KEY-----\n" % base64.encodebytes(other_curve)
     for made, message in (
         (ec.generate_private_key(ec.SECP384R1()), "is not on the curve P-256"),
         (ed25519.Ed25519PrivateKey.generate(), "is not on the curve P-256"),
-        (None, "give a PEM file without a password"),
+        (b"no key", "; give a P-256 key as a PEM file without a password"),
+        (named, "Curve .* is not supported; give a P-256 key as a PEM file without a password"),
     ):
-        pkcs8 = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        key.write_bytes(b"no key" if made is None else made.private_bytes(*pkcs8))
+        key.write_bytes(made if isinstance(made, bytes) else made.private_bytes(Encoding.PEM, *pkcs8))
         with pytest.raises(OSError, match=message):
             signing_key(key)
 

@@ -32,13 +32,14 @@ def described(peers: Path | None, folder: Path) -> dict[str, Any]:
 
 
 def peer_versions(peers: Path, folder: Path) -> dict[str, str]:
-    """Return the versions of Python and of the packages in the peers' environment; empty if it cannot be asked."""
+    """Return the versions of Python and of the packages in the peers' environment; empty without any."""
     try:
         printed = output_of([str(peers), "-c", ASK], timeout_s=30, folder=folder)
     except (ProgramError, OSError):
         return {}
     versions = dict(line.split(" ", 1) for line in printed.splitlines())
-    return {name: versions[name] for name in ("Python", *PEERS) if name in versions}
+    found = {name: versions[name] for name in PEERS if name in versions}
+    return {"Python": versions["Python"], **found} if found else {}
 
 
 def one_minute_load() -> float:

@@ -1,11 +1,11 @@
-"""A run's record as a tar archive. The same record gives the same bytes."""
+"""A run's record as a tar archive. Its last file is the summary: an archive without it was cut."""
 
 import tarfile
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Protocol
 
-from emulator.runs.incoming import IncomingRecord
+from emulator.runs.incoming import SUMMARY, IncomingRecord
 from fedstrata.errors import PayloadError
 
 OF_A_RECORD = ("*.json", "*.yaml", "*.csv", "models/*.safetensors")
@@ -20,26 +20,34 @@ class Readable(Protocol):
 
 
 def write_archive(folder: Path, file: IO[bytes] | BufferedIOBase) -> None:
-    """Write the files of the record in a run's folder to a file, or to a connection."""
+    """Write the files of the record in a run's folder to a file, or to a connection.
+
+    The same record gives the same bytes.
+    """
+    paths = [path for pattern in OF_A_RECORD for path in sorted(folder.glob(pattern))]
     with tarfile.open(fileobj=file, mode="w|") as archive:
-        for pattern in OF_A_RECORD:
-            for path in sorted(folder.glob(pattern)):
-                member = tarfile.TarInfo(str(path.relative_to(folder)))
-                member.size = path.stat().st_size
-                with path.open("rb") as content:
-                    archive.addfile(member, content)
+        for path in sorted(paths, key=lambda path: path.name == SUMMARY):
+            member = tarfile.TarInfo(str(path.relative_to(folder)))
+            member.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(member, content)
 
 
 def read_archive(source: Readable, folder: Path) -> None:
     """Write the files of an archive to a run's folder: all of them or none.
 
     Raises:
-        PayloadError: this is no record. TarError: the archive is damaged. OutputError: the folder cannot be written.
+        PayloadError: this is no record. TarError: the archive is damaged or cut.
+        OutputError: the folder cannot be written.
     """
+    last = ""
     with IncomingRecord(folder) as incoming:
         with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
             for member in archive:
                 _add(incoming, archive, member)
+                last = member.name
+        if last != SUMMARY:  # tarfile takes an archive that is cut between two files, or in a header, for a whole one
+            raise tarfile.ReadError(f"the archive was cut before {SUMMARY}")
         incoming.finish()
 
 

@@ -8,7 +8,7 @@ for each failure of the run.
 import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -27,7 +27,7 @@ class Failure:
 
 
 class Claim:
-    """Hold this process's lock on a run until the block ends."""
+    """Lock a run for this process until the block ends."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -52,16 +52,24 @@ class Claim:
         return None
 
     def note(self, failure: Failure) -> None:
-        """Write a failure of the run to the claim's file, for the other processes."""
-        self._file.write(json.dumps(asdict(failure)) + "\n")
-        self._file.flush()
+        """Write a failure of the run to the claim's file, for the other processes.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        try:
+            self._file.write(json.dumps(asdict(failure)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(f"cannot write to {self._file.name}: {error.strerror}; free space") from None
 
     def finish(self) -> None:
         """Do nothing: the record is in the folder."""
 
     def release(self) -> None:
         """End the lock."""
-        self._file.close()
+        with suppress(OSError):  # `note` has said it
+            self._file.close()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ class RunClaim(Protocol):
         """Give the run's complete record to the other processes. Raises FedstrataError if they cannot get it."""
 
     def note(self, failure: Failure) -> None:
-        """Tell the other processes that the run failed."""
+        """Tell the other processes that the run failed. Raises FedstrataError if they cannot be told."""
 
     def release(self) -> None:
         """End the claim."""
@@ -29,7 +29,7 @@ class SweepStore(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Return the folder of this process, in which runs work, and which gets all records and the tables."""
+        """Return the folder of this process. Its runs write to this folder. It gets all records and the tables."""
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
         """Use the place during the block, together with other processes of the same sweep. Raises FedstrataError if the
@@ -37,12 +37,15 @@ class SweepStore(Protocol):
         """
 
     def claim(self, run: SweepRun) -> RunClaim | None:
-        """Return a claim on a run; None if another process has it. After the claim on a finished run, the folder has
-        the record.
+        """Return a claim on a run; None if another process has it. If the run is finished, its record is in the folder
+        when this returns.
+
+        Raises:
+            FedstrataError: the run cannot be claimed.
         """
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the failures of a run, the earliest first."""
+        """Return the failures of a run, the earliest first. Raises FedstrataError if the place does not answer."""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class _Work:
             failure = error
         seconds = time.monotonic() - began
         if failure is not None:
-            claim.note(Failure(reason=str(failure), seconds=seconds))
+            failure = await _noted(claim, failure, seconds)
         self._pace.ended(run)
         self._done_here += 1
         record = completed_record(folder) if failure is None else None
@@ -209,6 +209,15 @@ class _Work:
 
         async with self._drawing:
             await asyncio.to_thread(write_report, folder)
+
+
+async def _noted(claim: RunClaim, failure: FedstrataError, seconds: float) -> FedstrataError:
+    """Note the failure of a run for the other processes. Return it, with the reason if they cannot be told."""
+    try:
+        await asyncio.to_thread(claim.note, Failure(reason=str(failure), seconds=seconds))
+    except FedstrataError as error:
+        return RunStoppedError(f"{failure}; {error}")
+    return failure
 
 
 class _OneOfMany(Display):

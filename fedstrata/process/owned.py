@@ -52,7 +52,7 @@ class ProcessSpec:
     name: str  # of its log file, and how the user is told of it
     command: tuple[str, ...]  # module and arguments
     endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
-    listens_at: Mapping[str, str] = field(default_factory=dict)  # where it first does so, if not at any of loopback
+    listens_at: Mapping[str, str] = field(default_factory=dict)  # their first addresses, if not any port of loopback
     environment: Mapping[str, str] = field(default_factory=dict)  # beside its owner's own
     may_finish: bool = False  # whether exit code 0 is an end and not a death
     may_move: bool = False  # whether it may listen somewhere else after a restart

@@ -12,15 +12,17 @@ from emulator.results.comparison import MEAN
 from emulator.results.measures import ARI
 from emulator.results.output import prepare_folder
 from emulator.runs.incoming import ASIDE
+from emulator.sweeps import sweep as sweep_module
 from emulator.sweeps import tables
-from emulator.sweeps.claims import Claim, Failure, failures
-from emulator.sweeps.file import Place, Sweep, sweep_of
+from emulator.sweeps.claims import Claim, Failure, failures, opened
+from emulator.sweeps.file import Place, Sweep, SweepRun, sweep_of
 from emulator.sweeps.folder import SWEEP, RoundStart, check_folder, clear, joined, records_of, standing
 from emulator.sweeps.page import are_written, write_results
-from emulator.sweeps.progress import Pace
+from emulator.sweeps.progress import Pace, QuietSweep
 from emulator.sweeps.results import SweepResults
-from emulator.sweeps.sweep import Cost
-from fedstrata.errors import OutputError
+from emulator.sweeps.store import SharedFolder
+from emulator.sweeps.sweep import Cost, SweepRequest
+from fedstrata.errors import OutputError, RunStoppedError
 from fedstrata.record.rounds import RoundsTable
 from fedstrata.tasks import Metric
 from tests.support.record_files import write_csv, write_record
@@ -250,6 +252,43 @@ def test_failures_of_a_run_stay_with_its_claim(tmp_path: Path) -> None:
         with claim:
             claim.note(failure)
     assert failures(run) == [Failure(reason="no quorum", seconds=2.5), Failure(reason="NaN\nin a model", seconds=1.0)]
+
+
+FULL = Path("/dev/full")  # a file on a disk without space
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+
+
+@needs_full
+def test_a_failure_that_cannot_be_noted_is_an_error_with_the_path(tmp_path: Path) -> None:
+    with (
+        Claim(opened(FULL)) as claim,
+        pytest.raises(OutputError, match="cannot write to /dev/full: No space left on device; free space"),
+    ):
+        claim.note(Failure(reason="no quorum", seconds=2.5))
+
+
+class FullForOne(SharedFolder):
+    """A folder whose disk has no space for the claim of seed 3."""
+
+    def claim(self, run: SweepRun) -> Claim | None:
+        return Claim(opened(FULL)) if run.seed == 3 else super().claim(run)
+
+
+@needs_full
+def test_a_failure_that_cannot_be_noted_does_not_end_the_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RunStoppedError("no quorum")
+
+    monkeypatch.setattr(sweep_module, "on_this_machine", fail)
+    two = sweep(cells={"plain": {}}, seeds=[3, 4])
+    outcome = sweep_module.sweep(SweepRequest(sweep=two, store=FullForOne(tmp_path), jobs=1), QuietSweep())
+    assert [(run.seed, str(error)) for run, error in outcome.failures] == [
+        (3, "no quorum; cannot write to /dev/full: No space left on device; free space"),
+        (4, "no quorum"),
+    ]
+    assert [failure.reason for failure in failures(tmp_path / two.runs[1].path)] == ["no quorum"]
 
 
 # --- the pace -----------------------------------------------------------------------------------------------

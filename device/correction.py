@@ -1,8 +1,8 @@
 """The correction of a device's gradients by a method, before the optimiser uses them, such as the added term of
 FedProx.
 
-A correction is elementwise. So devices of a process can train together with the same bits as alone. A correction is
-tested on a few numbers before it is used.
+A correction is elementwise. So the result of a device has the same bits, whether it trains together with other devices
+of its process or by itself. A correction is tested on a few numbers before it is used.
 """
 
 from collections.abc import Callable

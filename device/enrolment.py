@@ -68,9 +68,9 @@ class GpsLink:
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
         """Call `fold` with each other device's answer to a relayed question. Return the results of `fold` by device
-        index. The answers themselves are not kept.
+        index. The answers are not kept.
 
-        Each answer is processed alone when it arrives, so the result does not depend on how answers arrive.
+        `fold` gets one answer at a time, when it arrives, so the results do not depend on the order of arrival.
         """
         heard: dict[int, object] = {}
         backoff = Backoff()

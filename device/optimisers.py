@@ -1,8 +1,8 @@
 """The optimisers of local training. They change the tensors of a model by its gradients.
 
-Each gives the same bits as its class in torch. Each training makes an optimiser of its own, which has a state, such as
-velocities. The module uses torch's functional forms, because the classes load torch's compiler, which takes 1.5 s of
-CPU time per process.
+Each optimiser gives the same bits as torch's class with this name. An optimiser has a state, such as velocities, so
+each training makes a new one. The module uses torch's functional forms, because the classes load torch's compiler,
+which takes 1.5 s of CPU time per process.
 """
 
 import math

@@ -63,7 +63,7 @@ class PersonalStore:
         self._whole.add(lps_round)
 
     def prune(self, before_round: int) -> None:
-        """Remove states older than a round, except the newest complete one of them."""
+        """Remove the states older than a round, except the newest complete state among these."""
         older = [known for known in self._rounds() if known < before_round]
         while older and not self._is_whole(older[0]):
             del older[0]  # it stays: what is damaged is left to be looked at
@@ -172,7 +172,7 @@ class KeptInMemory:
         self._states[lps_round] = dict(arrays)
 
     def prune(self, before_round: int) -> None:
-        """Delete states older than a round, except the newest of them."""
+        """Delete the states older than a round, except the newest state among these."""
         newest = max((number for number in self._states if number < before_round), default=before_round)
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 

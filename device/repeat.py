@@ -22,11 +22,11 @@ STEPS = 2
 
 
 def try_experiment(experiment: Experiment) -> None:
-    """Check models and task as a device does. If the run has a batch with a single example, train on such a batch. Then
-    train two steps twice.
+    """Check models and task as a device does. If any batch of the run has a single example, train on such a batch. Then
+    train the first two local steps twice, and compare the results.
 
     Raises:
-        FedstrataError: a model or the task is not usable, or a training gives different results when it is repeated.
+        FedstrataError: a model or the task is not usable, or the second training gives another result.
     """
     training_job(experiment, 0)  # refuses data that lie elsewhere, and sets the threads
     dataset, size = load_dataset(experiment.drawn_data), experiment.training.batch_size
@@ -40,7 +40,8 @@ def try_experiment(experiment: Experiment) -> None:
 
 
 def train_twice(experiment: Experiment) -> None:
-    """Train two steps of the first device twice, with two copies of the model, and with another training in between.
+    """Train two local steps of the first device twice, each time with a new copy of the model. In between, train steps
+    of another round.
 
     Raises:
         PluginError: the results differ. The message names the tensors.

@@ -271,7 +271,9 @@ class RoundJob:
     # --- the end ------------------------------------------------------------------------------
 
     async def measured(self) -> pb.Evaluation:
-        """Return the device's measurement of the final model and, if it has one, of its own model."""
+        """Return the device's measurement of the final model and, if the device keeps a model of its own, of that
+        model.
+        """
         used, received = await self._host.method.measure(self.work)
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
         if evaluation is None:

@@ -1,4 +1,4 @@
-"""A training with local steps that a method takes itself, one by one."""
+"""A training in which the code of a method takes each local step."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -83,7 +83,7 @@ class LocalSteps:
 
 
 def trained_of(result: LocalResult, job: TrainingJob) -> Trained:
-    """Return the result of a training in the form that methods receive."""
+    """Return the result of a training job in the form that methods receive."""
     evaluation = result.evaluation
     return Trained(
         weights=result.weights,

@@ -197,7 +197,7 @@ class DeviceWork:
         self.cluster = cluster
 
     def note_training(self, weights: Flat, update: Flat) -> None:
-        """Make the results of training, the weights and the update, available to an answer."""
+        """Keep the trained weights and the update, with which the device can answer a question after training."""
         self.trained, self.update = weights, update
 
     @property
@@ -240,7 +240,9 @@ class DeviceWork:
         targets: NDArray[np.float32] | None = None,
         only: Sequence[str] | None = None,
     ) -> Trained:
-        """Train from some weights on the device's examples, or on others, like `fedstrata.methods.Work`."""
+        """Train from some weights on the device's examples, or on other examples, as `fedstrata.methods.Work`
+        describes.
+        """
         job = self._job(
             start,
             examples=self.examples if on is None else on,
@@ -258,13 +260,13 @@ class DeviceWork:
         return trained_of(result, job)
 
     def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
-        """Return a training with steps that the method takes itself, like `fedstrata.methods.Work`."""
+        """Return a training in which the method takes each local step, as `fedstrata.methods.Work` describes."""
         steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
         self._steps.append(steps)
         return steps
 
     def _job(self, start: Flat, *, stream: int, **rest: Any) -> TrainingJob:
-        """Return a training in this round. `rest` has the fields of the job that this class does not know."""
+        """Return the job of a training in this round. `rest` has the fields of the job that the caller sets."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
         return TrainingJob(
@@ -292,7 +294,9 @@ class DeviceWork:
 
     @cached_property
     def noise(self) -> Noise:
-        """The source of noise for the values that a device sends. Raises ExperimentError without noise."""
+        """The source of noise for the values that a device sends. Raises ExperimentError if the experiment has no
+        noise.
+        """
         experiment = self._host.experiment
         return noise_of(experiment, experiment.device_ids()[self.device_index], self._host.state)
 

@@ -127,7 +127,9 @@ def _certificates_of(release: Release) -> "ReleaseCertificates":
 
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
-    """Return the names for a certificate: one per device, or one for other roles. Raises CertificateError."""
+    """Return the names for a certificate: one name per device, and a single name for any other role. Raises
+    CertificateError for an unknown role, or for a wrong number of names.
+    """
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
     if role in NAMED and not ids:
@@ -142,13 +144,14 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
 def renew(
     folder: Path, days: int, release: Release | None = None, *, of_pods: bool = False, server_domain: str = ""
 ) -> Iterator[Issued]:
-    """Renew all certificates in a folder, each with a new key. Yield each when it is made.
+    """Renew all certificates in a folder, each with a new key. Yield each new certificate when it is made.
 
     The same authority, in the folder or of a release on Kubernetes, must have issued them. Certificates of servers keep
     their names in a domain, or get names in `server_domain` instead.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or one belongs to another run. All stay unchanged.
+        CertificateError: there is no authority or no certificate, or a certificate belongs to another run. All
+            certificates stay unchanged.
     """
     check_server_domain(server_domain)
     keeper, *_ = _places_of(folder, release)
@@ -203,7 +206,7 @@ def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Pla
 
 
 def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Place, Issued]]":
-    """Return the certificates of some places. Raises CertificateError if one belongs to another run."""
+    """Return the certificates of some places. Raises CertificateError if a certificate belongs to another run."""
     found = [(place, one) for place in places for one in place.holders()]
     for _, one in found:
         if one.peer.domain != authority.domain:
@@ -214,7 +217,7 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
 
 
 def _places_of(folder: Path, release: Release | None) -> "list[Place]":
-    """Return the places that have certificates of one authority. The first place has the authority itself."""
+    """Return the places that have certificates of one authority. The first place also has the authority's key."""
     if release is None:
         return [Folder(folder)]
     certificates = _certificates_of(release)

@@ -275,7 +275,7 @@ class SweepRecord:
 
     @cached_property
     def runs(self) -> Table:
-        """One row per run: `cell`, the choice of each axis, and the columns of `Record.summary`."""
+        """One row per run: the column `cell`, a column for each axis, and the columns of `Record.summary`."""
         rows = [
             {"cell": place.cell, **dict(place.setting), **_summary_row(record)}
             for (place, _), record in self._results.records.items()

@@ -75,7 +75,7 @@ class OutputError(FedstrataError):
 
 
 class CertificateError(FedstrataError):
-    """A certificate or key is missing or damaged, the two do not belong together, or a name is not allowed."""
+    """A certificate or key is missing or damaged, a key belongs to another certificate, or a name is not allowed."""
 
     status = "UNAUTHENTICATED"
     exit_code = EXIT_USAGE
@@ -202,7 +202,7 @@ class StalledError(FedstrataError):
 
 
 class ExcludedError(FedstrataError):
-    """The child was refused for the rest of the run."""
+    """The parent has refused the child until the end of the run."""
 
     status = "PERMISSION_DENIED"
 

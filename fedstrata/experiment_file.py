@@ -120,10 +120,10 @@ def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """Return the `--set` that causes the error, or an empty text if the file itself causes it.
+    """Return the `--set` that causes the error, or an empty text if the file causes the error without any `--set`.
 
-    This is the override of the key with which the message begins. If there is none, it is each override without which
-    the error disappears, or all overrides if the file alone is valid.
+    This is the override of the key with which the message begins. Otherwise it is each override without which the error
+    disappears or, if there is none, all overrides if the file without them is valid.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
@@ -224,7 +224,9 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section with this name. For the default name, the section may leave out the name."""
+    """Return the schema of a section that names this method or task. Only the section of the default may leave out
+    `name`.
+    """
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))
     found["title"] = name

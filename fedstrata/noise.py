@@ -146,8 +146,8 @@ def epsilon_of(noise_multiplier: float, delta: float) -> float:
 
 
 def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
-    """Return the smallest number for which `is_enough` is true, found by doubling and halving, and rounded up by at
-    most the share `within`.
+    """Return the smallest number above `above` for which `is_enough` is true. The result is never too small, and too
+    large by at most the fraction `within`. The search doubles an upper limit, then halves the interval.
     """
     low, high = above, 1.0
     while not is_enough(high):
@@ -160,7 +160,7 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 def _log_far_phi(x: float) -> float:
     """Return the logarithm of the standard normal distribution function at −x. x is at least `FAR`, because for large x
-    the function itself is rounded to 0.
+    the value of the function, not its logarithm, is rounded to 0.
     """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 

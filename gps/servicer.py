@@ -28,7 +28,7 @@ class GpsServicer(GpsServiceServicer):
     """Pass the calls of devices and LPSs on to a run."""
 
     def __init__(self, run: Run, uploads: UploadWait = UPLOAD_WAIT) -> None:
-        """Set `uploads`, which limits the wait for an aggregate in a stream."""
+        """Set `uploads`, the time that an LPS may take to upload an aggregate on a stream of `Attend`."""
         self._run = run
         self._run_id = run.experiment.run_id
         self._uploads = uploads
@@ -219,7 +219,7 @@ class GpsServicer(GpsServiceServicer):
 
 
 async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
-    """Refuse an answer or an announcement in a stream of aggregates, which has no questions. Raises PayloadError."""
+    """Raise PayloadError, because LPSs send only aggregates on this stream: neither answers nor announcements."""
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("updates are not announced here; send them")
     raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")

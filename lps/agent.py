@@ -78,7 +78,7 @@ class LpsAgent:
         self._parts.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
-        """Register this LPS and its address at the GPS. Raises HandshakeError if the two do not trust each other."""
+        """Register this LPS with its address. Raises HandshakeError if LPS and GPS do not trust each other."""
         self._may_have_begun = await self._gps.register(address)
 
     async def run(self, is_shut_out: Callable[[str], bool] = lambda device_id: False) -> None:
@@ -94,8 +94,8 @@ class LpsAgent:
             self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a device belongs to the cluster that its message names. The device may call before this LPS
-        knows its clusters.
+        """Return whether a device belongs to the cluster that its message names. If this LPS does not know its clusters
+        yet, the call waits for a limited time.
         """
         return await self._clusters.belongs(claim, self.held_s)
 

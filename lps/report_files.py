@@ -57,7 +57,7 @@ def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -
 
 
 def read_report(path: Path) -> pb.ReportHeader:
-    """Return the report in a sealed file. Raises StateError, which names the file."""
+    """Return the report in a sealed file. Raises StateError, which names the file, if it is missing or damaged."""
     try:
         return pb.ReportHeader.FromString(read_sealed(path))
     except DecodeError as error:

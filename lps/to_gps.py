@@ -137,7 +137,9 @@ class ToGps:
 
 
 class GpsLink:
-    """Hold the channel of an LPS to the GPS, and make the calls of the LPS itself."""
+    """Hold an LPS's channel to the GPS, and make the calls that concern the whole LPS. `of_session` returns the object
+    for the calls of one session.
+    """
 
     def __init__(
         self,

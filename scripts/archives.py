@@ -1,4 +1,4 @@
-"""Archives with bytes that follow from the names and contents of their files alone."""
+"""Archives with bytes that depend only on the names and contents of their files."""
 
 import gzip
 import tarfile

@@ -45,7 +45,7 @@ class Finding:
 
 
 def main() -> None:
-    """Run the command. The exit code is 1 for findings, and 2 if the audit itself fails."""
+    """Run the command. The exit code is 1 if the audit finds something, and 2 if the audit cannot be done."""
     parser = argparse.ArgumentParser(prog="audit", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--constraints", type=Path, default=ROOT / "constraints.txt")
     parser.add_argument("--allowed", type=Path, default=ROOT / "scripts" / "audit_allowed.txt")
@@ -81,7 +81,7 @@ def audited(constraints: Path, url: str) -> str:
     """Return the findings of pip-audit in pinned packages, as JSON.
 
     Raises:
-        NotAuditedError: the service fails. ValueError: pip-audit itself fails.
+        NotAuditedError: the service fails. ValueError: pip-audit fails for another reason.
     """
     words = [sys.executable, "-m", "pip_audit", "--requirement", str(constraints), "--no-deps", "--disable-pip"]
     words += ["--vulnerability-service", "osv", "--osv-url", url, "--timeout", str(int(REACHED_S))]
@@ -99,7 +99,9 @@ def audited(constraints: Path, url: str) -> str:
 
 
 def parsed(said: str) -> tuple[list[Finding], int]:
-    """Return the findings in pip-audit's output, and the number of packages that it looked up. Raises ValueError."""
+    """Return the findings in pip-audit's output, and the number of packages that it looked up. Raises ValueError for
+    output in another form.
+    """
     looked_up = [one for one in json.loads(said)["dependencies"] if "skip_reason" not in one]
     if not looked_up:
         raise ValueError("pip-audit has looked no package up")
@@ -118,7 +120,7 @@ def _findings(dependency: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def allowed_in(text: str) -> dict[tuple[str, str], str]:
-    """Return the reason for which each finding is allowed, by package and name. Raises ValueError."""
+    """Return the reason for which each finding is allowed, by package and name. Raises ValueError for a wrong line."""
     reasons = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):

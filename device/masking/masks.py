@@ -114,10 +114,11 @@ class Masks:
 
     def masked(self, update: Update) -> Update:
         """Return a masked update: its values times its number of examples, as the integers of an exact sum, plus the
-        masks. If values are not finite or too large, the result has only the reason, and no values.
+        masks. If a value is too large or is not finite, the result has only the reason, and no values.
 
         Raises:
-            PayloadError: the same masks have hidden another update. The difference of the two would reveal both.
+            PayloadError: the same masks have hidden another update. The difference of the masked updates would reveal
+                both.
             RosterError: in this round, the update was masked for another list of devices, although `deadlines.lps`
                 excludes no device. The sums over the two lists would reveal the update.
         """

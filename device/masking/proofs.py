@@ -57,7 +57,7 @@ class Proofs:
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """Hold a certificate of this process, with which it signs."""
+    """Hold a certificate of this process, and the private key that signs the mask keys of its devices."""
 
     tls: TlsFiles
     signer: EllipticCurvePrivateKey
@@ -65,7 +65,7 @@ class _Own:
 
     @classmethod
     def of(cls, tls: TlsFiles) -> "_Own":
-        """Return the current certificate. Raises CertificateError if its key cannot sign."""
+        """Return the certificate in these files and its key. Raises CertificateError if the key cannot sign."""
         try:
             certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
             return cls(tls, _signer(tls), certificate)

@@ -80,7 +80,7 @@ class Stacked:
 
 
 def _why_alone(job: TrainingJob) -> str | None:
-    """Return why a device trains by itself; None if this module can train it with others."""
+    """Return why a device must train without other devices; None if this module can train it together with others."""
     reason = _why_not_stacked(job, [job.examples, job.held_out])
     if reason is not None:
         return reason

@@ -68,7 +68,7 @@ class FleetClient:
         """Wait for the first connection.
 
         Raises:
-            HandshakeError: the two do not trust each other.
+            HandshakeError: this machine and the fleet do not trust each other.
             AddressError: the fleet does not answer in time.
         """
         await self._in_time(until_reached(self._channel, self._address, self._tls, FLEET, log))

@@ -61,11 +61,11 @@ class InstalledRelease:
         """Wait until every workload of the release runs its newest pods and all of them are ready. `tell` gets the
         progress.
 
-        Pods of an earlier revision are deleted, because the new experiment needs all pods at once. Most Kubernetes
-        versions replace the pods of a StatefulSet one after another, each when the last is ready.
+        Pods of an earlier revision are deleted, because all pods must have the new experiment at the same time. Most
+        Kubernetes versions replace the pods of a StatefulSet one after another, each when the last is ready.
 
         Raises:
-            RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod itself gives.
+            RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod gives.
             AddressError: the time is up. The message names the pods that are not ready, with the reasons.
         """
         deadline = time.monotonic() + timeout_s
@@ -154,7 +154,7 @@ class InstalledRelease:
         return [str(c.metadata.name) for c in self.look().claims if c.metadata.deletion_timestamp is None]
 
     def delete_claims(self) -> list[str]:
-        """Delete the release's volume claims, and with them the records. Return their names."""
+        """Delete the release's volume claims, and so the records on the volumes. Return the names of the claims."""
         names = self.claims()
         with self._answering():
             for name in names:

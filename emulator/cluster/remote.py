@@ -309,7 +309,7 @@ class _Elsewhere:
     """Represent a run on Kubernetes, which starts its processes again."""
 
     async def scale_lps(self, replicas: int) -> None:
-        """Do nothing, because the GPS scales the LPSs itself."""
+        """Do nothing, because on Kubernetes the GPS scales the LPSs."""
 
     async def failure(self) -> BaseException:
         """Wait for ever, because the GPS's status reports failures."""

@@ -93,7 +93,9 @@ def _called(address: str, tls: Path, call: "Callable[[FleetClient], Coroutine[An
 
 
 def _lines(told: "pb.FetchFleetResponse") -> list[str]:
-    """Return a line per board and run of it, and one line per run with a board that has not said anything of it."""
+    """Return a line per board, followed by a line per run of this board. Further lines name, for a run, the boards that
+    have not reported on it yet.
+    """
     from emulator.console.units import human_bytes
     from fedstrata.process.quoting import printable
 

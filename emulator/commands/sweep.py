@@ -90,7 +90,7 @@ def sweep(
     place: Place,
     output: Output,
 ) -> None:
-    """Run an experiment in many cells, settings and seeds, and make one table; continue a stopped sweep."""
+    """Run an experiment with several variants (cells), settings and seeds; continue a stopped sweep."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -79,7 +79,7 @@ def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
 
 
 def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
-    """Return the bytes of the model in the encodings of the two links."""
+    """Return the sizes of the model in bytes: in the encodings of device-lps, and of lps-gps."""
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
     fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
@@ -208,7 +208,9 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
-    """Return which columns are inputs and target, and how many rows each device trains on, if columns have names."""
+    """If columns have names, return which columns are inputs, which is the target, and how many rows each device trains
+    on.
+    """
     if dataset is None or not dataset.input_names:
         return {}
     counts = [

@@ -89,10 +89,11 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 
 
 def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
-    """Refuse a deadline that too few devices can meet in the first LPS round, even if each has all links for itself.
+    """Refuse a deadline that too few devices can meet in the first LPS round, even if each device has the links for
+    itself.
 
-    If the clusters are not known before the run, so are their quorums. Then one device that meets the deadline is
-    enough.
+    If the clusters are not known before the run, their quorums are not known either. Then one device that meets the
+    deadline is enough.
 
     Raises:
         ExperimentError: the message has the time of the device that would complete the quorum.
@@ -114,9 +115,9 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
 def _alone(
     experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return the times of devices in an LPS round, ascending, if each device alone uses all links.
+    """Return how long each device takes in an LPS round if no other device uses the links, ascending.
 
-    If the round asks devices, these are the times of the answers.
+    If the round asks a question, the time ends when the answer arrives. Otherwise it ends when the update arrives.
     """
     timeline, ids, moment = (
         DeviceTimeline(experiment),

@@ -203,8 +203,8 @@ class _Retiming:
         return {self._ids[row.child]: row.exchanged() for row in rows}
 
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
-        """Return the time at which an LPS has the model of a global round. If the LPS makes the model itself, this is
-        the beginning of the round.
+        """Return the time at which an LPS has the model of a global round. If the GPS does not send the model, because
+        the LPS can make it, this is the beginning of the round.
         """
         size = self._flows.gps[global_round][name].down_bytes
         return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -81,7 +81,9 @@ def results_in(folder: Path, table: PublishedTable) -> SweepResults:
 
 
 def table_in(folder: Path) -> PublishedTable:
-    """Return the published table that the runs in a folder belong to. Raises ExperimentError."""
+    """Return the published table that the runs in a folder belong to. Raises ExperimentError if the folder has no valid
+    table.
+    """
     table = load_table(folder / TABLE)
     return replace(table, name=table.sweep.runs[0].experiment.name)
 

@@ -55,7 +55,8 @@ class Verdict:
 
 
 def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs: int | None = None) -> Verdict:
-    """Check a bundle, and replay `cells` of its completed runs, which are drawn by `seed`.
+    """Check a bundle, and replay some of its completed runs. `cells` is the number of these runs, and `seed` draws
+    them.
 
     Raises:
         DataError: the bundle has no completed run. FedstrataError: a replay cannot be done here.

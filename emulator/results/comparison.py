@@ -75,7 +75,9 @@ class Group:
         return self.runs[0].headline
 
     def measured(self, task: str) -> Spread:
-        """Return the spread over the seeds of the main metric on a true task; for `MEAN`, of its mean over clusters."""
+        """Return the spread of the main metric over the seeds. `task` is a true task, or `MEAN` for the mean over
+        clusters.
+        """
         return Spread.over([measured_of(run, task) for run in self.runs])
 
     def adjusted_rand_index(self) -> Spread:
@@ -92,7 +94,7 @@ class Comparison:
 
 
 def measured_of(run: RunRecord, task: str) -> float | None:
-    """Return a run's main metric on a true task; for `MEAN`, its mean over clusters."""
+    """Return a run's main metric. `task` is a true task, or `MEAN` for the mean over clusters."""
     if task == MEAN:
         return run.summary.mean
     return (run.summary.of_headline.tasks or {}).get(task)

@@ -36,19 +36,21 @@ def jains_index(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """Hold the gain of each device over training alone. Positive is better, whatever the metric's direction."""
+    """Hold the gain of each device over training alone. A positive gain is good for every metric, also for errors."""
 
     gains: Mapping[str, float]
     """Gain by `SEED/DEVICE`."""
 
     @property
     def losing(self) -> int:
-        """The number of devices that would do better alone."""
+        """The number of devices that would do better if they trained alone."""
         return sum(gain < 0 for gain in self.gains.values())
 
 
 def worth(pairs: Iterable[tuple[RunRecord, RunRecord]]) -> Worth:
-    """Return the gains of runs over runs in which devices train alone. Each pair has the same seed."""
+    """Return the gains over training alone. Each pair has a run, and a run with the same seed in which devices train
+    alone.
+    """
     found = [(run.summary.seed, device, gain) for run, alone in pairs for device, gain in _gains(run, alone)]
     return Worth(gains={f"{seed}/{device}": gain for seed, device, gain in found})
 

@@ -52,7 +52,7 @@ class RunRecord:
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
-        """Return the rows of waits.csv; an empty tuple without a clock. Raises DataError."""
+        """Return the rows of waits.csv; an empty tuple without a clock. Raises DataError if the file is malformed."""
         return WAITS.read_if_there(self.folder / "waits.csv")
 
 

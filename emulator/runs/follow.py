@@ -73,7 +73,7 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
     """Return how the run ended according to the GPS, after a failure elsewhere. If the GPS does not answer in time,
-    return the failure itself.
+    raise the failure.
     """
     reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
     try:

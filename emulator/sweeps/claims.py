@@ -74,7 +74,9 @@ class Claim:
 
 @contextmanager
 def turn_at(path: Path) -> Iterator[None]:
-    """Wait for the turn of this process to write a file, and hold the turn during the block. Raises OutputError."""
+    """Wait for the turn of this process to write a file, and hold the turn during the block. Raises OutputError if the
+    file cannot be used.
+    """
     with opened(_beside(path)) as file:
         is_locked(file, fcntl.LOCK_EX)
         yield

@@ -122,7 +122,7 @@ class Sweep:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Return the sweep in a file. Each experiment has been checked by itself, and no two cells are equal.
+    """Return the sweep in a file. Each experiment has been checked, and no two cells are the same experiment.
 
     Raises:
         ExperimentError: the file is missing, is not YAML, or has a value that is not allowed. The message names the
@@ -195,7 +195,7 @@ def _choices(axis: str, given: Any) -> Any:
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
     """Yield each combination of a cell and a setting, with the changes that it makes to the experiment. The changes of
-    the cell are applied last, so they override those of the setting.
+    the cell are applied last, so they override the changes of the setting.
     """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
@@ -229,7 +229,7 @@ def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> 
 
 
 def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:
-    """Raise ExperimentError if two cells are the same experiment."""
+    """Raise ExperimentError if two runs have the same experiment, for instance because two cells are equal."""
     seen: dict[str, str] = {}
     for run in runs:
         digest = run.experiment.model_copy(update={"name": "same"}).digest

@@ -105,7 +105,7 @@ def clear(folder: Path) -> None:
 
 
 def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
-    """Return the records of the sweep's completed runs, by cell and setting, and by seed."""
+    """Return the records of the sweep's completed runs, each under its cell, setting and seed."""
     found = ((run, completed_record(out / run.path)) for run in sweep.runs)
     return {(run.place, run.seed): record for run, record in found if record is not None}
 

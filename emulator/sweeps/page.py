@@ -54,8 +54,8 @@ def are_written(results: SweepResults, out: Path) -> bool:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the main metric over virtual time, by setting and cell, one curve per run; an empty mapping without the
-    virtual clock.
+    """Return the main metric over virtual time: by setting and cell, one curve per run. Without the virtual clock the
+    mapping is empty.
     """
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
@@ -169,8 +169,8 @@ def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """Return a table with a row per cell and setting and a column per seed. It has the mean of the main metric, with a
-    link to the report.
+    """Return a table with a row per cell and setting, and a column per seed. It shows the mean of each run's main
+    metric, as a link to the run's report.
     """
     sweep = results.sweep
     runs = {(run.place, run.seed): run for run in sweep.runs}

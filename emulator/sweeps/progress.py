@@ -1,4 +1,4 @@
-"""The progress of a sweep: how many runs are finished, how long the rest may take, and three displays."""
+"""The progress of a sweep: how many runs are finished, how long the other runs may take, and three displays."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -28,14 +28,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """Hold the records of the completed runs, by cell and setting, and by seed."""
+    """Hold the records of the completed runs, each under its cell, setting and seed."""
 
     sweep: Sweep
     records: Mapping[tuple[Place, int], RunRecord]
 
     @cached_property
     def of(self) -> Measures:
-        """Return the measures by name, for the headline metric of the first run."""
+        """Return the measures that the tables can show. They use the main metric of the first run."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property
@@ -66,8 +66,8 @@ class SweepResults:
         return Spread.over(list(self.values(place, name).values()))
 
     def difference(self, place: Place, name: str) -> Difference | None:
-        """Return the difference of a measure from the baseline's in the same setting. Return None without a baseline,
-        or for the baseline itself.
+        """Return the difference of a measure from the baseline's in the same setting. Return None if the sweep has no
+        baseline, or if the cell is the baseline.
         """
         if self.sweep.baseline is None or place.cell == self.sweep.baseline:
             return None

@@ -136,7 +136,9 @@ class _Work:
         await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
 
     async def _one_after_the_other(self) -> None:
-        """Do the runs one after another, until all have ended. Wait for other processes, and take over their rest."""
+        """Do one run after another until no run is left. If other processes have all remaining runs, wait, and take
+        over the runs that they do not finish.
+        """
         while self._waiting:
             taken = await self._taken()
             if taken is None:

@@ -36,9 +36,7 @@ class Refusal:
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return a message with the fault, the values and advice; "" if the experiment lacks one of the two
-        features.
-        """
+        """Return a message with the fault, the values and advice; "" if the experiment does not have both features."""
         one, other = (FEATURES[name] for name in self.when)
         first = one.said(experiment, method)
         second = first and other.said(experiment, method)
@@ -252,7 +250,7 @@ REFUSALS = (
 
 
 def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
-    """Yield the message of each feature that the method itself refuses."""
+    """Yield the message of each feature that the method refuses with `Method.refuses`."""
     name = experiment.method.name
     for key, why in method.refuses().items():
         if key not in FEATURES:

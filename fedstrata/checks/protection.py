@@ -21,8 +21,8 @@ from fedstrata.tensors.exact_sum import largest_value
 
 
 def check_protection(experiment: Experiment, method: Method) -> None:
-    """Refuse masks if a round asks too few or too many devices, and noise that is too large for the sums. Raises
-    ExperimentError.
+    """Raise ExperimentError if the experiment has masks and a round asks too few or too many devices, or if noise is
+    too large for the sums.
     """
     if experiment.secure_aggregation is not None:
         _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
@@ -86,12 +86,11 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return how many devices the rounds of each LPS or cluster ask, and the beginning of an error message about these
-    numbers.
+    """Return the numbers of devices that rounds can ask, and the beginning of an error message about these numbers.
 
-    If there is one cluster, an LPS can ask all of its devices. If there are several clusters, only their mean size is
-    known: the smallest cluster has at most the mean, rounded down, and the largest at least the mean, rounded up.
-    `bound` says which of the two is used.
+    If there is one cluster, the result has the number of devices of each LPS. If there are several clusters, only their
+    mean size is known: the smallest cluster has at most the mean, rounded down, and the largest at least the mean,
+    rounded up. `bound`, "at most" or "at least", goes into the message.
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

@@ -16,7 +16,7 @@ from fedstrata.streams.streams import are_placed_by_index
 
 
 def check_values(experiment: Experiment, method: Method) -> None:
-    """Refuse sections that name devices, LPSs, links or rounds that do not exist. Raises ExperimentError."""
+    """Raise ExperimentError if a section names devices, LPSs, links or rounds that do not exist."""
     _check_questions(experiment, method)
     _check_drawn(experiment)
     _check_topology(experiment)

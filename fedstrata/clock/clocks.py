@@ -26,8 +26,8 @@ class Clock:
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
-        """Return the clock for an LPS's calls to the GPS. `payload_bytes` is the size of the largest payload, in either
-        direction.
+        """Return the clock for an LPS's calls to the GPS. `payload_bytes` is the size of the largest payload that the
+        LPS sends or receives.
         """
         return ChildClock()
 

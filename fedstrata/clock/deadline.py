@@ -1,7 +1,7 @@
 """The deadline of a round in virtual time: which children are late, and until when they are busy.
 
 A round has an object of a class in this module. With `Deadline` no child is ever late. With `OwnLinks` each child has a
-link of its own, so its lateness depends only on the child itself. With `SharedUplink` children share a link, so
+link of its own, so other children do not matter for its lateness. With `SharedUplink` children share a link, so
 lateness depends on all transfers. Each child then announces its update first, and sends it only when the late children
 are known. A late transfer on the shared link ends at the deadline, and its device is then free. A device that still
 receives or computes at the deadline is busy until it finishes.
@@ -87,13 +87,11 @@ class Deadline:
     # --- which children are late --------------------------------------------------------------
 
     def is_late(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update misses the deadline, if the header of this update alone decides it;
-        otherwise False.
-        """
+        """Return whether an update misses the deadline, if only the update's header decides this; otherwise False."""
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return whether an answer misses the deadline, if this answer alone decides it; otherwise False."""
+        """Return whether an answer misses the deadline, if only the answer decides this; otherwise False."""
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:

@@ -184,7 +184,7 @@ class TierLinks:
     shared: SharedCapacity
 
     def number_of(self, child_id: str) -> int:
-        """Return the index of a child. Raises UnknownChildError."""
+        """Return the index of a child. Raises UnknownChildError if the run has no such child."""
         index = self.index_of(child_id)
         if index is None:
             raise UnknownChildError(f"{quoted(child_id)} is not of this run")

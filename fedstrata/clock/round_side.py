@@ -62,7 +62,7 @@ class ParentClock:
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
         """Wait until the message that says how a round continues has reached a child. The message was sent at
-        `said_ns`. Raises UnknownChildError.
+        `said_ns`. Raises UnknownChildError if the run has no such child.
         """
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:

@@ -37,8 +37,8 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold the transfers under way with equally fast own links. All have the same rate, and reach their marks (see
-    `FairLink.begin`) in the order of `target`.
+    """Hold the transfers under way with equally fast own links. All have the same rate, and reach their marks, numbers
+    of bits (see `FairLink.begin`), in the order of `target`.
     """
 
     most: int  # bits a second that their own links allow
@@ -48,7 +48,9 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time at which the group reaches its next mark; for groups with the even share, the level."""
+        """The time at which a transfer of the group reaches its next mark. For groups with the even share, it is not a
+        time but the value of `FairLink._level`.
+        """
         until = self.base + self.flows[0][0]
         if not self.is_held:
             return until
@@ -73,10 +75,10 @@ class _UnderWay:
 class FairLink:
     """Share a link max-min fairly among all transfers (flows) under way. The caller says when flows begin and end.
 
-    When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Each group of flows with
-    equal own rates gets this rate or, if that is less, the even share of the rest of the link. All groups with the even
-    share have one counter, `_level`. For groups with their own rate, the time is the counter. So an event takes a few
-    searches in ordered lists, not a pass over all groups.
+    When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Flows with equally fast own
+    links are a group. They get the rate of their own links or, if that is less, an even share of the rate that slower
+    groups leave. All groups with the even share have one counter, `_level`. For groups with their own rate, the time is
+    the counter. So an event takes a few searches in ordered lists, not a pass over all groups.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -134,7 +136,7 @@ class FairLink:
         return (self._served(flow.group) - flow.since + NOTHING) // BIT
 
     def next_ns(self) -> int | None:
-        """Return when the next mark is passed if nothing changes before then; None if no flow moves."""
+        """Return when the next flow passes a mark if nothing changes before then; None if no flow moves."""
         at = self._next()
         return None if at is None else _whole_ns(at)
 
@@ -150,7 +152,7 @@ class FairLink:
         return passed
 
     def _next(self) -> int | None:
-        """Return when the next mark is reached, including the fraction of a nanosecond."""
+        """Return when the next flow passes a mark, including the fraction of a nanosecond."""
         self._settle()
         held, sharing = self._queues[True], self._queues[False]
         times = [held[0][0]] if held and held[0][0] < NEVER else []
@@ -159,7 +161,7 @@ class FairLink:
         return min(times, default=None)
 
     def _settle(self) -> None:
-        """Give each group its own rate or, if the even share is less, the even share."""
+        """Give each group the rate of its own links or, if the even share is less, the even share."""
         while self._held and self._rates[self._held - 1] * self._sharing > self._rest:
             self._hold(self._groups[self._rates[self._held - 1]], is_held=False)
         while self._held < len(self._rates) and self._rates[self._held] * self._sharing <= self._rest:
@@ -224,7 +226,9 @@ class FairLink:
             self._sharing += flows
 
     def _queue(self, group: _Group) -> None:
-        """Note when a group reaches its next mark. Remove a group without flows."""
+        """Put a group into its queue, which is sorted by the time of the next mark (see `FairLink.begin`). Delete a
+        group without flows.
+        """
         if group.flows:
             insort(self._queues[group.is_held], (group.due, group.most))
         else:
@@ -253,7 +257,7 @@ class ScheduledLink:
         self._changes: list[tuple[int, int]] = []  # a heap: when the rate of a flow, or of the link, changes
 
     def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
-        """Start a flow at a given time. Return the marks that were passed until then."""
+        """Start a flow at a given time. Return which flows have passed a mark until then, and when."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
             self._changes.clear()
@@ -274,7 +278,7 @@ class ScheduledLink:
         return self._link.carried(number) if number in self._link.under_way else None
 
     def next_ns(self) -> int | None:
-        """Return when the next mark is reached or the next rate changes; None if no flow is under way, or if none
+        """Return when the next flow passes a mark or the next rate changes; None if no flow is under way, or if no flow
         moves.
         """
         if not self._link.under_way:
@@ -376,7 +380,7 @@ class SharedFlow:
 
 
 class SharedLink:
-    """Share a link in real time. Flows continue by themselves, and the link wakes the callers that wait for a flow.
+    """Share a link in real time. The link advances its flows with a timer, and wakes the callers that wait for a flow.
 
     Times, also the times at which rates change, are relative to `origin_ns`.
     """
@@ -390,7 +394,9 @@ class SharedLink:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
-        """Start a flow with the rate of its own link. Return its number, which `drop` takes, and the time."""
+        """Start a flow. `rate` is the rate of the child's own link. Return the flow's number, for `drop`, and the time
+        of its start.
+        """
         start_ns, number = self._now_ns(), next(self._numbers)
         self._under_way[number] = flow
         self._note(self._link.begin(start_ns, number, flow.marks, rate))
@@ -408,7 +414,7 @@ class SharedLink:
         return self._clock.now_ns() - self.origin_ns
 
     def _note(self, passed: Sequence[tuple[int, int]]) -> None:
-        """Record in each flow which of its marks it has reached, and when."""
+        """Record in each flow when it passed its marks."""
         for number, at_ns in passed:
             flow = self._under_way[number]
             flow.passed.append(self.origin_ns + at_ns)

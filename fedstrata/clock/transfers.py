@@ -114,16 +114,16 @@ class Transfer:
 
 
 class Relayed:
-    """Pass messages on to a child without delay."""
+    """Send messages on to a child without delay."""
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of this size has arrived. The message was ready at `there_ns`, or when the relay
-        began.
+        """Wait until a message of `size` bytes has reached the child. The message leaves at `there_ns`, or when this
+        object was made if that is later.
         """
 
 
 class Relay(Relayed):
-    """Delay messages that follow each other down a child's own link."""
+    """Delay messages to a child as the child's own link would, one message after the other."""
 
     def __init__(self, clock: Clock, rate: AnyRate, latency_ns: int, origin_ns: int = 0) -> None:
         self._clock = clock
@@ -173,7 +173,9 @@ class Transfers:
             shared.origin_ns = self._origin_ns
 
     def piece_bytes(self, child_id: str, way: int) -> int:
-        """Return the size of the pieces of a child's payloads, in bytes. Raises UnknownChildError."""
+        """Return the size of the pieces of a child's payloads, in bytes. Raises UnknownChildError if the run has no
+        such child.
+        """
         return self.links.piece_bytes(self.links.number_of(child_id), way)
 
     @contextmanager
@@ -253,7 +255,7 @@ class Transfers:
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
         """Wait until a child knows how the round continues: one latency after the message was sent. Raises
-        UnknownChildError.
+        UnknownChildError if the run has no such child.
         """
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
@@ -264,7 +266,7 @@ class Transfers:
         self._note(word, number, index, DOWN, is_answer=True)
 
     def relay(self, child_id: str, number: int) -> "Relay":
-        """Return a relay, which carries one message after the other down to a child. Raises UnknownChildError."""
+        """Return an object that delays messages to a child. Raises UnknownChildError if the run has no such child."""
         index, now_ns = self.links.number_of(child_id), self._clock.now_ns()
         rate, latency_ns = self.links.link_of(index).rate(DOWN), self._latency_ns(number, index, DOWN, now_ns)
         return Relay(self._clock, rate, latency_ns, self._origin_ns)

@@ -99,7 +99,7 @@ class Examples:
 
     @property
     def scale(self) -> int | None:
-        """The number by which `stored` is divided to get `inputs`; None if the two are the same."""
+        """The number by which `stored` is divided to get `inputs`; None if `inputs` is the same as `stored`."""
         return PIXEL_SCALE if self.stored.dtype == np.uint8 else None
 
     @property

@@ -1,9 +1,9 @@
-"""FCUBE: 4,000 points in a cube of three dimensions, drawn here by the law of its authors.
+"""FCUBE: 4,000 points in a cube of three dimensions, drawn here as the authors' program does.
 
 Source: Q. Li, Y. Diao, Q. Chen and B. He, *Federated Learning on Non-IID Data Silos: An Experimental Study*, 2021, with
-the law in `utils.py` of github.com/Xtra-Computing/NIID-Bench (`dataset == 'generated'`). The label says on which side
-of the plane x₁ = 0 a point lies. An owner has a thousand points in two opposite octants, so features differ between
-owners and labels do not. The 1,000 test points are uniform over the cube.
+the function in `utils.py` of github.com/Xtra-Computing/NIID-Bench (`dataset == 'generated'`). The label says on which
+side of the plane x₁ = 0 a point lies. An owner has a thousand points in two opposite octants, so features differ
+between owners and labels do not. The 1,000 test points are uniform over the cube.
 """
 
 import numpy as np

@@ -54,7 +54,7 @@ class Rows:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
 
     def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
-        """Return rows. For each row, the generators are set by an address of its own."""
+        """Return rows. Before each row is read, random generators are set by the address of this row."""
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
             raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")

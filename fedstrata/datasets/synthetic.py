@@ -1,7 +1,8 @@
-"""Synthetic(α, β): 60 numbers in ten classes, drawn for each device by a law of its own.
+"""Synthetic(α, β): 60 numbers in ten classes. Each device has another random distribution of inputs and another true
+model.
 
 Source: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, *Federated Optimization in Heterogeneous
-Networks*, MLSys 2020, with the law in `data/synthetic_1_1/generate_synthetic.py` and `data/synthetic_iid` of
+Networks*, MLSys 2020, with the program `data/synthetic_1_1/generate_synthetic.py` and `data/synthetic_iid` of
 github.com/litian96/FedProx. N(m, s) has the standard deviation s. Device k draws, in this order,
 
     n_k = ⌊exp N(4, 2)⌋ + 50,   u_k ~ N(0, α),   B_k ~ N(0, β),   v_k ~ N(B_k, 1) of 60 numbers,

@@ -41,7 +41,7 @@ def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo
 
 
 def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
-    """Divide the images of each label evenly among the orientations. Each orientation has labels of its own.
+    """Divide the images of each label evenly among the orientations. Different orientations have different labels.
 
     If there are C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is used twice.
     Returns the new data set.

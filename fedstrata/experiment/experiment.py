@@ -1,7 +1,7 @@
 """The experiment: all settings that define a run, as plain data.
 
-`fedstrata.experiment_file` reads an experiment from YAML and checks rules between sections. Each section is in a module
-of its own, and checks itself.
+`fedstrata.experiment_file` reads an experiment from YAML and checks rules between sections. Each section checks its own
+values, in another module.
 """
 
 import hashlib

@@ -57,8 +57,8 @@ class LinkTimes:
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":
-        """Return the link with its generated traces drawn. The draw depends on `address` (seed, tier and child) and on
-        the direction.
+        """Return the link with traces in place of generators. The random numbers of a trace depend on `address` (seed,
+        tier and child) and on the direction.
         """
         down, up = (
             trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
@@ -140,7 +140,7 @@ class LinkTiming(Settings):
 
 
 def check_link(link: LinkTimes, where: str) -> None:
-    """Refuse a link with contradictory values. Raises ValueError."""
+    """Raise ValueError for a link with contradictory values."""
     if link.jitter > link.latency:
         raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
     if link.loss and not link.latency:
@@ -315,7 +315,7 @@ class ComputeSettings(Settings):
 
 
 def check_once(entries: Any) -> None:
-    """Refuse entries if two of them name the same device. Raises ValueError."""
+    """Raise ValueError if two entries name the same device."""
     seen: set[int] = set()
     for devices in entries:
         twice = seen.intersection(devices)
@@ -325,7 +325,7 @@ def check_once(entries: Any) -> None:
 
 
 def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> None:
-    """Refuse devices that the partition does not have. Raises ValueError."""
+    """Raise ValueError for devices that the partition does not have."""
     named = {"links.overrides": [i for entry in links.overrides for i in entry.devices]}
     if compute is not None:
         named["compute.devices"] = [i for indexes in (compute.devices or {}).values() for i in indexes]

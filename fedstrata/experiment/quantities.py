@@ -47,7 +47,7 @@ def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
 
 
 def parsed_rate(value: Any) -> int:
-    """Return a rate in bits per second. Raises ValueError."""
+    """Return a rate in bits per second. Raises ValueError for a text that is not a rate."""
     rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
     if not 1 <= rate <= FASTEST:
         raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit")
@@ -55,12 +55,14 @@ def parsed_rate(value: Any) -> int:
 
 
 def parsed_sample_rate(value: Any) -> int:
-    """Return the rate of a trace's sample in bits per second; the rate may be 0. Raises ValueError."""
+    """Return the rate of a trace's sample in bits per second, which may be 0. Raises ValueError for a text that is not
+    a rate.
+    """
     return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
 
 
 def parsed_duration(value: Any) -> int:
-    """Return a duration in nanoseconds. Raises ValueError."""
+    """Return a duration in nanoseconds. Raises ValueError for a text that is not a duration."""
     duration = _parsed(value, DURATION_UNITS, "40ms")
     if duration > LONGEST_NS:
         raise ValueError(f"{value!r}: a duration here is at most a week, 168h")
@@ -68,7 +70,7 @@ def parsed_duration(value: Any) -> int:
 
 
 def parsed_power(value: Any) -> int:
-    """Return a power in microwatts. Raises ValueError."""
+    """Return a power in microwatts. Raises ValueError for a text that is not a power."""
     power = _parsed(value, POWER_UNITS, "7.2W")
     if power > MOST_POWER:
         raise ValueError(f"{value!r}: power here is at most a megawatt, 1000kW")
@@ -76,7 +78,7 @@ def parsed_power(value: Any) -> int:
 
 
 def parsed_per_bit(value: Any) -> int:
-    """Return an energy per bit in picojoules. Raises ValueError."""
+    """Return an energy per bit in picojoules. Raises ValueError for a text that is not an energy per bit."""
     picojoules = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
     if picojoules > MOST_PER_BIT:
         raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
@@ -112,7 +114,7 @@ def written_per_bit(picojoules: int) -> str:
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
     """Return the device indexes in a list of numbers and ranges. A range such as 4-7 includes both ends. Raises
-    ValueError.
+    ValueError for any other text.
     """
     items = value if isinstance(value, list | tuple) else [value]
     found: list[int] = []

@@ -136,7 +136,7 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
 
 
 def _longest_on(source: "int | Trace", bits: int) -> int:
-    """Return the longest time that this many bits take on one rate or trace alone."""
+    """Return the longest time that this many bits take if only this rate, or this trace, limits them."""
     if not isinstance(source, Trace):
         return end_of(0, bits, source)
     if source.period_ns is None:

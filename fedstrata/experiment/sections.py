@@ -1,4 +1,4 @@
-"""The sections of an experiment file, each checked by itself. `fedstrata.experiment` combines them.
+"""The sections of an experiment file. Each checks its own values, and `fedstrata.experiment` combines them.
 
 The names of keys are the names of the fields below.
 """
@@ -55,7 +55,7 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
 
 
 class SyntheticSettings(Settings):
-    """The law of the data set `synthetic`, which is drawn device by device."""
+    """The distribution from which the data set `synthetic` is drawn, separately for each device."""
 
     alpha: float = Field(default=1.0, ge=0, le=100)
     """α, the standard deviation of the mean weight of a device's true model."""
@@ -66,7 +66,7 @@ class SyntheticSettings(Settings):
     alike: bool = False
     """Whether all devices have one true model and mean inputs of 0; α and β then change nothing."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """Seed of the draw; without it the experiment's seed."""
+    """Seed of the random numbers that generate the data; without this key the experiment's seed."""
 
 
 class DataSettings(Settings):
@@ -108,10 +108,10 @@ class DataSettings(Settings):
     """
 
     synthetic: SyntheticSettings | None = None
-    """The law of `synthetic`; without it α and β are 1, with 30 devices."""
+    """The distribution of `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return the settings in which `synthetic` has a seed: its own or, without one, the given seed."""
+        """Return the settings with a seed in `synthetic`: the present seed or, without one, the given seed."""
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
             return self
@@ -232,8 +232,8 @@ class TaskSettings(Settings):
 class TopologySettings(Settings):
     """Assign devices to LPSs, if their clusters do not decide the LPSs.
 
-    Give `lps` alone for this many LPSs: devices are dealt out in index order, as evenly as possible. Or give `devices`,
-    the device indexes of each LPS.
+    With only `lps`, the number of LPSs, devices are dealt out in index order, as evenly as possible. `devices` gives
+    the device indexes of each LPS instead.
     """
 
     lps: int = Field(ge=1, le=10_000)

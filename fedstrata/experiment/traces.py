@@ -131,8 +131,8 @@ class TraceSettings(Settings):
         return self
 
     def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
-        """Refuse samples with times that do not increase or that end too early, and traces that carry nothing. Raises
-        ValueError.
+        """Raise ValueError if the times of samples do not increase, if the samples end too early, or if the trace
+        carries nothing.
         """
         times = [at for at, _ in samples]
         if times[0] != 0:
@@ -150,7 +150,7 @@ class TraceSettings(Settings):
             raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; write after: repeat")
 
     def resolved(self) -> AnyTrace:
-        """Return the trace, or the generator that draws it."""
+        """Return the trace, or the generator that draws the trace for each link."""
         if self.generate is not None:
             return self.generate
         samples, period = self.samples or (), self.length if self.after == "repeat" else None

@@ -46,7 +46,7 @@ MATRIX_AXES = 2  # of a dense layer's weight
 
 
 class Adaptive(Method):
-    """Group devices once by how they train alone, then mix each device's model with its cluster's."""
+    """Group devices once by their first training without others, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
         """Hold how devices are compared, how many clusters there are, and the weight of a device's own model in its

@@ -30,7 +30,7 @@ class Apfl(FedAvg):
     """Train a mix of the global model and a model of the device's own in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """Hold the share of the device's own model in the mix."""
+        """Hold the share α of the device's own model v in the mix, and whether α moves."""
 
         alpha: float = Field(default=0.5, gt=0, le=1)
         """Share α of the device's own model in the mix, at first."""

@@ -75,8 +75,8 @@ class Channel:
     number of examples. If a plan sets `weights` for the channel, the next value of a stream is the weighted mean of
     whole values instead.
 
-    The tensors are the model's, or **tables**: float32 tensors of the method itself, with their own names, that begin
-    at 0. A device finds tables in `Work.tables` and returns the next tables in `Outcome.tables`.
+    The tensors are the model's, or **tables**: additional float32 tensors that the method defines and names, and that
+    begin at 0. A device finds tables in `Work.tables` and returns the next tables in `Outcome.tables`.
     """
 
     name: str
@@ -274,7 +274,7 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 
 
 class Method:
-    """Define a method. This class itself is FedAvg with one cluster (McMahan et al. 2017).
+    """Define a method. This class, without a subclass, is FedAvg with one cluster (McMahan et al. 2017).
 
     A subclass overrides only the functions that differ. `plan`, `sponsors` and `place` run at the GPS without torch.
     All other functions run on a device. A method stores nothing between calls: plans and the personal state of devices

@@ -6,7 +6,7 @@ between outputs (Eq. 5). DBSCAN then divides each group by the distances between
 averaged in each group, and the other layers stay on devices. Each new grouping leaves fewer layers shared (Eq. 11), and
 makes its batch likelier to be drawn again (Eq. 7, 8).
 
-Departures: devices compute outputs themselves and send a sketch of their weights, which keeps distances. So the server
+Departures: each device computes its outputs, and sends a sketch of its weights, which keeps distances. So the server
 never has a device's whole model. The option `growth` decides how much likelier a batch gets.
 """
 
@@ -221,7 +221,7 @@ class FedTsdp(Method):
 
 
 def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[int, float]:
-    """Return the share of each device of a group, in proportion to its examples."""
+    """Return, for each device of a group, its fraction of the group's examples."""
     examples = {device.device_index: device.num_examples for device in devices if device.device_index in group}
     return {index: examples[index] / sum(examples.values()) for index in group}
 

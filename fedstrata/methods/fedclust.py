@@ -51,7 +51,7 @@ class FedClust(Method):
         """Mean distance λ up to which clusters are joined, in place of `clusters`."""
 
     def check(self) -> None:
-        """Raise ExperimentError unless either a number of clusters or a threshold is set."""
+        """Raise ExperimentError for more clusters than devices, or for both a threshold and a number of clusters."""
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
 
     @property

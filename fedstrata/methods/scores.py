@@ -125,7 +125,7 @@ class Scores(Method):
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return the channels. Models stay on devices. The table and its weights are summed over all devices.
 
-        With the reading `alone` a table stays on each device, and with `labels` there is no table.
+        With the reading `alone` each device keeps a table of its own scores, and with `labels` there is no table.
         """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
@@ -190,7 +190,7 @@ class Scores(Method):
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the model after training from the last table, and measure this table itself on public examples."""
+        """Measure the model that was trained from the last table, and measure this table on public examples."""
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
@@ -213,9 +213,7 @@ class Scores(Method):
         return (await work.train(work.start, stream=DISTILLING, epochs=epochs, on=on, targets=targets)).weights
 
     def _portion(self, work: Work) -> Examples:
-        """Return D_m^i, which is drawn by seed, device and round: the share `examples_a_label` of each label's
-        examples.
-        """
+        """Return D_m^i: at most `examples_a_label` examples of each label, drawn by seed, device and round."""
         most, labels = self.options.examples_a_label, work.examples.labels
         if most is None:
             return work.examples
@@ -278,7 +276,9 @@ class DeviceTable:
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:
-        """Return f_G(l_m): the device's part of the received table, or of its own sum; 0 elsewhere."""
+        """Return f_G(l_m): the part of the received table, or of the device's own sum, that belongs to its labels; 0
+        elsewhere.
+        """
         found = self._work.tables[TABLE].astype(np.float64)
         if self._options.exchanges and self._options.normalised:
             weights = self._by_label(self._work.tables[WEIGHTS].astype(np.float64))
@@ -288,8 +288,8 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and, by label, β_m, from which receivers compute the weighted mean. For `alone`, return f_m
-        itself.
+        """Return β_m f_m and, by label, β_m, from which receivers compute the weighted mean. For `alone`, return only
+        f_m.
         """
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:

@@ -122,7 +122,9 @@ class UserCentric(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the streams, the devices of each, and the share of every device in each stream."""
+        """Return the streams (mixed models), the devices that use each stream, and the weight of every device in each
+        stream.
+        """
         given = answers.of(GRADIENT)
         devices = sorted(answers.devices, key=lambda device: device.device_index)
         indexes = [device.device_index for device in devices]

@@ -78,8 +78,8 @@ class Outcome:
 
     @classmethod
     def of_received(cls, trained: Trained, *, used: Measurement | None, personal: Arrays | None = None) -> "Outcome":
-        """Return the outcome of a training of the received model, if the device uses another model. `used` measures
-        that model, and `personal` has the state that the device keeps.
+        """Return the outcome of a device that trains the received model and uses another model. `used` is the
+        measurement of the used model, and `personal` is the state that the device keeps.
         """
         return replace(cls.of(trained), measured=used, measured_received=trained.measured, personal=personal or {})
 
@@ -97,7 +97,7 @@ class Pull:
 
 
 class Steps(Protocol):
-    """Let a method take the local steps of a training itself, in a function for `Work.compute`.
+    """Let the code of a method take each local step of a training, in a function for `Work.compute`.
 
     Vectors are torch tensors with the layout `model.trainable`, float32 of shape (size,).
     """
@@ -111,7 +111,7 @@ class Steps(Protocol):
         """Learning rate of the experiment's optimiser in this round."""
 
     def batches(self, stream: int | None = None) -> Iterator[Any]:
-        """Yield the batch of each step of the experiment. With another `stream` other batches are drawn."""
+        """Yield the batch of each local step of the experiment. Another number `stream` draws other batches."""
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
         """Return the gradient of a batch's mean loss at any weights. Clocks and energy count the batch's examples."""
@@ -176,15 +176,16 @@ class Work(Protocol):
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
-        `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. A second training in
-        the same round needs another `stream` of random numbers. `epochs` replaces the number of epochs in the
-        experiment. With `targets`, float32 of shape (n, num_classes), the model learns these distributions in place of
-        labels. `only` names the tensors that may change; all others keep their values, even with weight decay.
+        `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. For a second training
+        in the same round, set another number `stream`, so that it draws other random numbers. `epochs` replaces the
+        number of epochs in the experiment. With `targets`, float32 of shape (n, num_classes), the model learns these
+        distributions in place of labels. `only` names the tensors that may change; all others keep their values, even
+        with weight decay.
         """
 
     def steps(self, start: Flat, *, stream: int = 0) -> Steps:
-        """Return a training from the weights `start` with steps that the method takes itself. A second training in a
-        round needs another `stream` of random numbers.
+        """Return a training that begins with the weights `start`, and in which the method takes each local step. For a
+        second training in the same round, set another number `stream`, so that it draws other random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:

@@ -1,6 +1,6 @@
 """The model that all three tiers use: a layout, its shared layers, initial weights and a pure function for outputs.
 
-Only `Model.outputs` needs torch, and only a device calls it; gps and lps use the rest.
+Only `Model.outputs` needs torch, and only devices call it. GPS and LPS use everything else.
 """
 
 import math
@@ -130,7 +130,9 @@ class Model:
         dense: tuple[int, ...] = (),
         dropping: "DroppingOutputs | None" = None,
     ) -> Self:
-        """Return a model of these layers; `shared` names layers. NumPy draws the initial weights."""
+        """Return a model of these layers. `shared` names the layers that all clusters share. NumPy draws the initial
+        weights.
+        """
         tensors = [tensor for layer in layers for tensor in layer.tensors]
         layout = Layout.of({tensor.name: tensor.shape for tensor in tensors})
 
@@ -150,8 +152,8 @@ class Model:
         )
 
     def of_run(self, seed: int) -> Self:
-        """Return the model for a run with this seed. It differs from this model only if the seed also draws other
-        things than the weights.
+        """Return the model for a run with this seed. It differs from this model only if the seed decides more than the
+        initial weights.
         """
         return self
 

@@ -48,7 +48,7 @@ def _page(*, policy: str, head: str, body: str, title: str) -> str:
 
 
 def live_policy() -> str:
-    """Return the Content-Security-Policy of the live page, which allows only files of its own server."""
+    """Return the Content-Security-Policy of the live page, which allows only files from the server of this page."""
     return f"{NOTHING_ELSE}; script-src 'self'; style-src 'self' {_hashed([PLOT_STYLE])}; connect-src 'self'"
 
 

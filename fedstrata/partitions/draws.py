@@ -36,7 +36,7 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return disjoint uniform draws for training. The test examples are divided evenly among the devices."""
+    """Return uniformly drawn training examples, each for one device only. The test examples are divided evenly."""
     check_total(partition, len(dataset.train))
     total = partition.devices * partition.examples_per_device
     drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]

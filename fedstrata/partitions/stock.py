@@ -84,8 +84,8 @@ def level(total: int, available: Counts) -> Counts:
 
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
-    """Return how often each label is drawn in `total` draws with the probabilities `shares`, out of the examples
-    `left`.
+    """Return how many examples of each label are drawn. `total` examples are drawn from the examples `left`, and
+    `shares` has the probability of each label.
     """
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:

@@ -1,4 +1,6 @@
-"""Partition `tasks`: each device has most examples from its own task, and a minority from other tasks."""
+"""Partition `tasks`: most examples of a device are from its own task, and a smaller part (the minority) is from other
+tasks.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,8 @@ from fedstrata.partitions.stock import TEST_ORDER, TRAIN_ORDER, Counts, Indices,
 
 
 def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return, for each device, most examples from its own task and a minority from other tasks. Tests are only from its
-    own task.
+    """Return each device's examples: most from its own task, and a smaller part (the minority) from other tasks. Test
+    examples are only from its own task.
 
     The examples from devices' own tasks are taken first. Examples are sorted by label and dealt to the devices of a
     task in turn. So these devices differ by at most one example per label, both in their own task and in the minority.

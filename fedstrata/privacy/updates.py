@@ -80,9 +80,7 @@ class UpdateBudget:
         return self.epsilon_after(self.releases)
 
     def check_round(self, device_index: int, lps_round: int) -> None:
-        """Refuse to send an update in a round that ε does not cover, even if an LPS asks for it. Raises
-        PayloadError.
-        """
+        """Raise PayloadError if an LPS asks for an update in a round that ε does not cover."""
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
             raise PayloadError(

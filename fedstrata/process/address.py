@@ -65,7 +65,7 @@ def joined_address(host: str, port: int) -> str:
 
 
 def _answers(host: str) -> bool:
-    """Return whether this machine can connect to itself at this host."""
+    """Return whether this machine can connect to its own port at this host."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, 0), family=family)) as server:

@@ -33,7 +33,7 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once. Some files are kept for the server itself."""
+    """Return how many connections a server may have at once. Some descriptors are kept for the server's own files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

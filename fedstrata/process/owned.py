@@ -90,10 +90,10 @@ class OwnedProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run the process until it ends by itself. Restart it after a fatal signal.
+        """Run the process until it exits. Restart it if a signal kills it.
 
         Raises:
-            FedstrataError: the process ended with an exit code of its own, or was killed too often.
+            FedstrataError: the process exited too early, or was killed too often.
         """
         for count in range(1, RESTARTS_MAX + 2):
             before = self.log_path.stat().st_size if self.log_path.exists() else 0

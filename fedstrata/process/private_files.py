@@ -10,6 +10,6 @@ def only_the_owner(path: str, flags: int) -> int:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner may open, and its missing parents. Raises OSError."""
+    """Make a folder that only its owner may open, and its missing parents. Raises OSError if this fails."""
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)

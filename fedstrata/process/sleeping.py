@@ -62,8 +62,8 @@ async def until_ns(at_ns: int, early_ns: int = 0) -> None:
     """Wait until a time of the monotonic clock. The event loop's timer may end up to a millisecond early, and is then
     set again.
 
-    A timer may also end late. With `early_ns` it is set this much earlier, and the rest of the time is spent in turns
-    of the event loop, which use the processor.
+    A timer may also end late. With `early_ns` the timer is set this much earlier. Then the event loop turns without a
+    pause until the time comes, which uses the processor.
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
@@ -152,7 +152,7 @@ class _Waiting:
 class Changes:
     """Wake each waiting caller when its condition has become true. The time-outs of all callers share one timer.
 
-    Conditions are checked here, because waking each caller so that it checks its own condition takes longer.
+    This object checks the conditions, because it would take longer to wake each caller for its own check.
     """
 
     def __init__(self) -> None:

@@ -126,8 +126,8 @@ class EnergySoFar:
     """Add up the energy of reported LPS rounds. A row that is reported twice is added only once."""
 
     def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Set `rows_after`, which returns the LpsRound messages that were written after a position, each with its own
-        position.
+        """Set `rows_after`, which returns the LpsRound messages that were written after a position of the journal, each
+        with its position.
         """
         self._is_on = counts_energy(experiment)
         self._rows_after = rows_after

@@ -88,7 +88,7 @@ class RoundsTable(Table[RoundRow]):
 
 
 def _check_in_range(cell: str | None, least: float, most: float, said: str) -> None:
-    """Raise DataError for a cell that is not a number in this range. An empty cell is valid."""
+    """Raise DataError if a field of the CSV file is not a number in this range. An empty field is valid."""
     try:
         is_in_range = cell is None or least <= float(cell) <= most
     except ValueError:
@@ -126,7 +126,7 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
 
 
 def page_row(row: RoundRow, headline: Metric) -> list[Any]:
-    """Return the cells of a row in the order of the page's columns. The main metric is the only metric."""
+    """Return the values of a row in the order of the page's columns. They have only one metric, the main metric."""
     found = ((each.name, getattr(row, each.name)) for each in fields(row))
     return [value.get(headline.name) if name == "metrics" else value for name, value in found]
 
@@ -138,7 +138,7 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return the text of a cell; an empty text for a number that was not measured."""
+    """Return the text of a value; an empty text for a number that was not measured."""
     if value is None:
         return ""
     return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"

@@ -263,7 +263,7 @@ SUMMARY = TypeAdapter(Summary)
 
 
 def read_summary(path: Path) -> Summary:
-    """Return the summary in a file. Raises DataError."""
+    """Return the summary in a file. Raises DataError if the file is missing or malformed."""
     try:
         document = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -292,7 +292,7 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics with the name of another key or column of the record. Raises ExperimentError."""
+    """Raise ExperimentError if a metric has the name of another key or column of the record."""
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     for metric in metrics:
         if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:

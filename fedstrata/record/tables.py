@@ -77,7 +77,7 @@ class Table(Generic[R]):
         return self._checked(self._cells(header, row, where), where)
 
     def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
-        """Return the cells of a row by column; None for an empty cell."""
+        """Return the values of a row by column; None for an empty value."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
         return {name: cell or None for name, cell in zip(header, row, strict=True)}
@@ -104,12 +104,14 @@ BEFORE = ("before", "", "", "")  # these columns before training
 
 
 def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
-    """Return the first cells of a row about an LPS round."""
+    """Return the first four values of a row about an LPS round: tier, global round, LPS round and LPS."""
     return "lps", row.global_round + 1, row.lps_round + 1, row.home_id
 
 
 def of_global_round(global_round: int) -> tuple[object, ...]:
-    """Return the first cells of a row about a global round. The argument begins at 0, the cell at 1."""
+    """Return the first four values of a row about a global round. The argument counts rounds from 0, and the row from
+    1.
+    """
     return "gps", global_round + 1, "", ""
 
 
@@ -125,7 +127,7 @@ def csv_lines(header: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterat
 
 
 def csv_rows(path: Path) -> list[list[str]]:
-    """Return all rows of a CSV file, except blank ones. Raises DataError."""
+    """Return all rows of a CSV file, except blank rows. Raises DataError if the file is missing or is not CSV."""
     try:
         return [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
     except csv.Error as error:

@@ -191,7 +191,7 @@ def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
 
 
 def _cells(times: pb.RoundTimes, since_ns: int) -> list[str]:
-    """Return the cells from begins_s on, for a round with times that begin at `since_ns`."""
+    """Return the values of a row from the column `begins_s` on. The times of the round are relative to `since_ns`."""
     whole = [as_seconds(since_ns + at_ns) for at_ns in (times.begins_ns, times.ends_ns, times.ready_ns)]
     return [*whole, *(as_seconds(mean) for mean in _means(times)), times.slowest]
 

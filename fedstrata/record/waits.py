@@ -64,7 +64,9 @@ class _Took:
         return self.down_ns + self.compute_ns + self.up_ns
 
     def cells(self, round_ns: int) -> list[str]:
-        """Return the parts as cells. The wait is the rest of the round."""
+        """Return the seconds of the four parts, as text. The fourth part, waiting, is the round's duration minus the
+        other three.
+        """
         parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
         return [as_seconds(part) for part in parts]
 

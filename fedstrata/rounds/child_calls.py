@@ -193,7 +193,7 @@ class ChildCalls:
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
     def ban(self, child_id: str, reason: str) -> None:
-        """Refuse a child for the rest of the run, unless its update of the open round has been accepted."""
+        """Refuse a child until the end of the run, unless its update of the open round has been accepted."""
         opened = self._round
         if opened is not None and self.refused.refuse(opened.intake, opened.number, child_id, reason):
             opened.intake.exclude(child_id)

@@ -203,7 +203,7 @@ class Children:
 
 
 class Refusals:
-    """Keep the children that a parent has refused for the rest of the run, with the reasons."""
+    """Hold the children that a parent has refused until the end of the run, with the reasons."""
 
     def __init__(self, log: EventLog, on_ban: Callable[[str, str], None] | None = None) -> None:
         """Set `on_ban`, which is called with each refused child and the reason."""
@@ -227,9 +227,10 @@ class Refusals:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
-        """Refuse a child for the rest of the run. Return whether this call refuses the child.
+        """Refuse a child until the end of the run. Return whether this call refuses the child.
 
-        No child outside the round, or with an accepted update, is refused. `number` is the round for the log.
+        A child outside the round is not refused, and a child with an accepted update is not refused either. `number` is
+        the round for the log.
         """
         if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
             return False
@@ -251,7 +252,7 @@ def mean_loss(losses: Collection[tuple[float, int]]) -> float:
 
 
 def _apart(evaluation: pb.Evaluation) -> pb.Evaluation:
-    """Return a copy of the message, because the message itself would keep the whole update in memory."""
+    """Return a copy of the message. The original message would keep the whole update in memory."""
     copy = pb.Evaluation()
     copy.CopyFrom(evaluation)
     return copy

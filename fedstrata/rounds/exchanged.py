@@ -73,7 +73,7 @@ class ReceivedModel:
     def trained_from(self, home_id: str, cluster: int) -> bytes:
         """Return the SHA-256 of all received values that affect how a device of this cluster trains.
 
-        It is computed from the values themselves, not taken from the parent's header.
+        It is computed from the values, not taken from the parent's header.
         """
         numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
         lists = (self.offered, self.offers, self.withdrawn)
@@ -96,7 +96,9 @@ class Masker(Protocol):
         """Return the child's key, with its current certificate."""
 
     def take(self, roster: pb.Roster) -> None:
-        """Use masks for the devices of this roster from now on. Raises PayloadError."""
+        """Use masks for the devices of this roster from now on. Raises PayloadError if the roster cannot hide this
+        device.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def roster_digest(roster: pb.Roster) -> bytes:
 
 
 def check_key(child_id: str, key: pb.MaskKey) -> None:
-    """Refuse bytes that cannot be a key. Raises PayloadError."""
+    """Raise PayloadError for bytes that cannot be a key."""
     is_signed = len(key.signature) == SIGNATURE_BYTES and len(key.certificate) <= MOST_CERTIFICATE_BYTES
     if len(key.public_key) != KEY_BYTES or not (is_signed or not (key.signature or key.certificate)):
         raise PayloadError(
@@ -115,7 +115,7 @@ class KeyRing:
         return key
 
     def check_size(self, children: int) -> None:
-        """Refuse a round of this many devices. Raises RunStoppedError."""
+        """Raise RunStoppedError if a round cannot have this many devices."""
         if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
                 f"devices asked in a round: {children}. secure_aggregation takes {self.min_devices} (min_devices) to "
@@ -196,7 +196,7 @@ class Masking:
 
 
 def check_unmasked(totals: Iterable[ExactSum]) -> None:
-    """Refuse sums with masks that have not cancelled, or with values that are too large. Raises RunStoppedError."""
+    """Raise RunStoppedError if masks have not cancelled in the sums, or if a value of the sums is too large."""
     try:
         for total in totals:
             total.check_total()

@@ -30,7 +30,7 @@ COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_exampl
 
 
 def check_run(run_id: str, said: str) -> None:
-    """Refuse a call about another run. Raises WrongRunError."""
+    """Raise WrongRunError for a call about another run."""
     if said != run_id:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
@@ -64,7 +64,7 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
-    """Refuse a measurement that is impossible for any task. Raises PayloadError."""
+    """Raise PayloadError for a measurement that is impossible for any task."""
     who = quoted(evaluation.device_id)
     if not 0 <= evaluation.num_examples < MOST_MEASURED:
         raise PayloadError(f"{who} measured on {evaluation.num_examples} examples; expected 0 to {MOST_MEASURED - 1}")
@@ -115,9 +115,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Refuse impossible sums of a task. Without examples, the sums may be absent. Raises PayloadError, which names
-    `who`.
-    """
+    """Raise PayloadError, which names `who`, for impossible sums of a task. Without examples, sums may be absent."""
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")
     for named, value in zip(task.sums, sums, strict=False):
@@ -156,7 +154,7 @@ def _parts(flow: pb.Flow) -> tuple[int, ...]:
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
-    """Refuse impossible counts of bytes. Raises PayloadError, which names the first impossible count."""
+    """Raise PayloadError, which names the first impossible count, for impossible counts of bytes."""
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
@@ -170,7 +168,7 @@ class HeldOut:
     task: Task
 
     def check(self, evaluation: pb.Evaluation) -> None:
-        """Refuse a measurement on another number of examples, or with impossible sums. Raises PayloadError."""
+        """Raise PayloadError for a measurement on a wrong number of examples, or with impossible sums."""
         who, enrolled_with = quoted(evaluation.device_id), self.examples.get(evaluation.device_id, 0)
         if evaluation.num_examples != enrolled_with:
             raise PayloadError(
@@ -199,7 +197,7 @@ class ChildLimits:
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:
-        """Refuse an update if its sum of squares so far exceeds the limit on norms. Raises PayloadError."""
+        """Raise PayloadError if the sum of squares of an update so far exceeds the limit on norms."""
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
                 f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "
@@ -207,7 +205,7 @@ class ChildLimits:
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:
-        """Refuse measurements that are impossible for the device. Raises PayloadError."""
+        """Raise PayloadError for measurements that are impossible for the device."""
         if self.held_out is not None:
             for evaluation in evaluations:
                 self.held_out.check(evaluation)

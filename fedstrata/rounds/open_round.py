@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 
 class Stage:
-    """Define one optional part of a round, such as a question. This class itself changes nothing. A round asks its
+    """Define one optional part of a round, such as a question. This base class changes nothing. A round calls its
     stages in order.
 
     If a feature is off, the round has no stage for it.
@@ -150,7 +150,7 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the bytes that a child has been sent, for the round's deadline and timeline."""
+        """Return how many bytes a child has been sent. The deadline and the timeline of the round use this number."""
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
@@ -192,8 +192,8 @@ class OpenRound:
         return pb.ModelPart(send_again=pb.SendAgain(round=self.number)) if is_sent else None
 
     def resumed_at(self, request: pb.FetchModelRequest) -> int:
-        """Return the position, in bytes of the payload, from which a child continues its download. Raises
-        OffsetError.
+        """Return the position, in bytes of the payload, from which a child continues its download. Raises OffsetError
+        for an impossible position.
         """
         offer = self.offer_to(request.child_id)
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)

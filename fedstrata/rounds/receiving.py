@@ -66,9 +66,10 @@ class Receiving:
         return self._partial.offset if self._partial else 0
 
     def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:
-        """Return the request for the next model, or for the rest of a model after a cut.
+        """Return the request for the next model or, after a cut, for the missing bytes of a model.
 
-        `sent_round` and `sent_digest` name the model of the child's last update; -1 without an update.
+        `sent_round` and `sent_digest` name the model from which the child's last update was computed; without an
+        update, `sent_round` is -1.
         """
         who, partial, masks = self._identity, self._partial, self._masks
         return pb.FetchModelRequest(
@@ -113,7 +114,9 @@ class Receiving:
         return ReceivedModel.of(partial.header, partial.flat, self._clock.whole_bytes(partial.header))
 
     def _begin(self, header: pb.ModelHeader) -> None:
-        """Begin a download, or continue a download that was cut. Raises PayloadError."""
+        """Begin a download, or continue a download that was cut. Raises PayloadError for a header that this child
+        cannot use.
+        """
         own = header.cluster if header.offered else -1
         kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)
         if kind not in self._known:

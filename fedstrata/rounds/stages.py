@@ -88,7 +88,7 @@ class Asking(Stage):
             self._around.opened.intake.exclude(child_id)
 
     def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Refuse an answer that is impossible for the child. Raises PayloadError."""
+        """Raise PayloadError for an answer that is impossible for the child."""
         if not 0 <= answer.trained_examples < MOST_MEASURED:
             raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
         self.check(self.question, arrays_of(self.question, answer), ())
@@ -141,7 +141,7 @@ class OnTime(Stage):
         return isinstance(message, pb.UpdateHeader) and self._note(message)
 
     def _note(self, header: pb.UpdateHeader) -> bool:
-        """Keep an announcement. Raises PayloadError."""
+        """Keep the announcement of an update. Raises PayloadError for an impossible announcement."""
         opened = self._around.opened
         if not self.deadline.are_announced or not opened.gathers(header):
             return False

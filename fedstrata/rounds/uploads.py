@@ -38,16 +38,14 @@ class Uploads:
         self._turns = turns
 
     def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement in a header. Raises PayloadError for an update in a form that this parent does not
-        accept.
-        """
+        """Return the announcement in a header. Raises PayloadError if this parent refuses updates of this form."""
         announced = self.check_payload(opened, header)
         check_notes(header, has_work=self._terms.clock.wants_work)
         return announced
 
     def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement in a payload's header. A late payload is also checked, because `Attend` must still
-        read it. Raises PayloadError.
+        """Return the announcement in a payload's header. Raises PayloadError for a payload that this parent does not
+        accept, also if the payload is late, because `Attend` must still read it.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)

@@ -17,8 +17,8 @@ LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one messa
 
 
 def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
-    """Return an answer as a message. This function does not check the arrays: the parent refuses invalid ones, so it
-    never waits for a device that has stopped by itself.
+    """Return an answer as a message. This function does not check the arrays, because the parent does. If the device
+    stopped for an invalid array, the parent would wait for the device.
     """
     little = {name: np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")) for name, array in arrays.items()}
     headers = [

@@ -1,7 +1,7 @@
 """Models on disk, in the safetensors format. They are read and written piece by piece, so that no whole model is in
 memory.
 
-The data of a file is the flat vector of its layout. The metadata have the SHA-256 of the rest of the file. If this
+The data of a file is the flat vector of its layout. The metadata have a SHA-256 of everything else in the file. If this
 digest is wrong, an error names the file.
 """
 
@@ -84,7 +84,7 @@ class AnyModel(ABC):
     @property
     @abstractmethod
     def digest(self) -> bytes:
-        """The SHA-256 in the model's file, which covers the rest of the file."""
+        """The SHA-256 in the metadata of the model's file. It covers everything else in the file."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Flat:
@@ -174,7 +174,9 @@ class ModelFile(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 in the file, which covers the rest of the file. `verify` compares it with the content."""
+        """The SHA-256 in the file's metadata. It covers everything else in the file. `verify` compares it with the
+        content.
+        """
         return self._digest.encode()
 
     def read(self, start: int, stop: int) -> Flat:

@@ -221,9 +221,7 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether the offers name, for each cluster, some clusters in ascending order, one of which is the cluster
-    itself.
-    """
+    """Return whether the offers name, for each cluster, this cluster and possibly others, in ascending order."""
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
     )

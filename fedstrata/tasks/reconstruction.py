@@ -1,4 +1,4 @@
-"""Reconstruction: the inputs themselves are the targets, to find examples that are unlike the other examples."""
+"""Reconstruction: the targets are the inputs. Its models find examples that are unlike the other examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any

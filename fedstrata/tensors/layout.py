@@ -98,8 +98,8 @@ class Layout:
 
 
 def taken(whole: Flat, places: Sequence[slice]) -> Flat:
-    """Return some ranges of a vector, one after another, as one vector. If they are the whole vector, return the vector
-    itself.
+    """Return some ranges of a vector, one after another, as one vector. If they are the whole vector, the result is not
+    a copy.
     """
     if len(places) == 1 and places[0] == slice(0, len(whole)):
         return whole

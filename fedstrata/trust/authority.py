@@ -115,7 +115,7 @@ class Authority:
     ) -> dict[str, bytes]:
         """Return a new key, a certificate with these names, and this authority's certificates, by file name.
 
-        A server's certificate has its name alone and, with `server_domain`, its name in this domain, too.
+        A server's certificate has its name without a domain. With `server_domain` it also has its name in this domain.
 
         Raises:
             CertificateError: there are more names than a peer would accept.

@@ -369,7 +369,7 @@ def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
 
 
 def private_folder(folder: Path) -> None:
-    """Make a missing folder that only its owner may open. Raises OutputError."""
+    """Make a folder that only its owner may open, if it is missing. Raises OutputError if this fails."""
     try:
         make_private(folder)
     except OSError as error:

@@ -92,7 +92,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return handler._replace(**{"request_streaming": True, kind: None, as_stream: _guarded(behaviour, check)})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
-        """Return the caller, if its role may make the call. Raises NotAllowedError."""
+        """Return the caller. Raises NotAllowedError if the caller's role may not make the call."""
         auth = context.auth_context()
         try:
             peer = _named_by(tuple(auth.get("peer_uri", ())))
@@ -112,7 +112,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     @contextmanager
     def share(self, caller: Caller) -> Iterator[None]:
-        """Count a call of an identity as open while the block runs. Raises TooManyCallsError."""
+        """Count a call of an identity as open while the block runs. Raises TooManyCallsError for more calls than one
+        identity may have.
+        """
         try:
             with self._shares.call(caller.peer):
                 yield
@@ -233,8 +235,8 @@ class Lookout:
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
-        """Set `counts`, which returns whether a caller's calls may continue, and `check`, which raises the reason if
-        they may not.
+        """Set `counts` and `check`. `counts` returns whether the open calls of a caller may continue. If they may not,
+        `check` raises the reason.
         """
         self._counts = counts
         self._check = check

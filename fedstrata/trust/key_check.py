@@ -43,11 +43,12 @@ class KeyCheck:
         self._check_signature = lru_cache(KEYS_REMEMBERED)(self._signature_checked)
 
     def check(self, device_id: str, key: pb.MaskKey) -> None:
-        """Refuse a key that is not the device's own, or that no valid certificate has signed.
+        """Refuse a mask key if it is not the device's own, or if no valid certificate has signed it.
 
         Raises:
-            PayloadError: no honest device shows such a key. OutdatedError: its certificate is not valid. The device may
-                show the key again with another one.
+            PayloadError: no honest device sends such a key.
+            OutdatedError: the key's certificate is not valid. The device may send the key again with a
+                valid certificate.
         """
         _check_point(device_id, key.public_key)
         if self._tls is None:
@@ -100,7 +101,7 @@ def _check_point(device_id: str, public_key: bytes) -> None:
 
 @lru_cache(KEYS_REMEMBERED)
 def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
-    """Return a certificate and the names in it. Raises PayloadError."""
+    """Return a certificate and the names in it. Raises PayloadError if the bytes are not a device's certificate."""
     try:
         found = x509.load_der_x509_certificate(der)
         _ = found.public_key()  # a point that is not on its curve is found here

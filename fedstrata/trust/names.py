@@ -136,7 +136,9 @@ def device_names(ids: Iterable[str]) -> list[Name]:
 
 
 def name_of(text: str) -> Name:
-    """Return the name in a text without the run, such as `device/device-003`. Raises CertificateError."""
+    """Return the name in a text without the run, such as `device/device-003`. Raises CertificateError for any other
+    text.
+    """
     found = re.fullmatch(NAME, text)
     if found is None:
         raise CertificateError(f"{quoted(text)} is no name")
@@ -151,7 +153,7 @@ def server_name(name: Name, server_domain: str = "") -> str:
 
 
 def check_server_domain(domain: str) -> str:
-    """Return the domain of servers' names, which may be empty. Raises CertificateError."""
+    """Return the domain of servers' names, which may be empty. Raises CertificateError for any other text."""
     if domain and not (SERVER_DOMAIN.fullmatch(domain) and len(domain) <= LONGEST_SERVER_DOMAIN):
         raise CertificateError(
             f"{quoted(domain)} is no domain for the names of servers; write one such as fl.example.org, in small "
@@ -161,7 +163,9 @@ def check_server_domain(domain: str) -> str:
 
 
 def check_domain(domain: str) -> str:
-    """Return the name of a run or a release as certificates write it. Raises CertificateError."""
+    """Return the name of a run or a release as certificates write it. Raises CertificateError for a name that is not
+    allowed.
+    """
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
             f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"

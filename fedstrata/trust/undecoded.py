@@ -1,4 +1,6 @@
-"""Requests that cannot be decoded. gRPC would answer each of them itself, with a traceback in the log."""
+"""Requests that cannot be decoded. Without this module gRPC would answer such requests, each with a traceback in the
+log.
+"""
 
 from collections.abc import Callable
 from typing import Any

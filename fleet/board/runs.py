@@ -153,7 +153,7 @@ class HostedRun:
         changed()
 
     async def _train(self, owned: Owned) -> None:
-        """Run the device process until it ends by itself, or is stopped."""
+        """Run the device process until it exits or is stopped."""
         spec = self._prepared(owned)
         if self._is_stopping:
             return

@@ -195,13 +195,13 @@ class Roster:
         device.answered.add(answer.question)
 
     def note_lost_state(self, device: Device) -> None:
-        """Note that a device has lost its own state."""
+        """Note that a device has lost the state that it had kept."""
         if not device.has_lost_state:
             self._journal.devices.note_lost_state(device.device_index)
             device.has_lost_state = True
 
     def refuse(self, device: Device, reason: str) -> None:
-        """Continue without a device for the rest of the run."""
+        """Continue without a device until the end of the run."""
         device.refused = f"refused: {brief(reason)}"
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 

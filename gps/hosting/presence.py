@@ -48,13 +48,13 @@ class LpsPresence:
             self._heard[lps_id] = self._clock()
 
     def refuse(self, lps_id: str) -> None:
-        """Refuse an LPS for the rest of the run: it serves no clusters. With deadlines another LPS adopts its
-        clusters.
+        """Refuse an LPS until the end of the run. It then serves no clusters. If the run has deadlines, another LPS
+        adopts its clusters.
         """
         self._refused.add(lps_id)
 
     def is_refused(self, lps_id: str) -> bool:
-        """Return whether an LPS is refused for the rest of the run."""
+        """Return whether an LPS is refused until the end of the run."""
         return lps_id in self._refused
 
     def is_revoked(self, lps_id: str) -> bool:

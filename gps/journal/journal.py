@@ -43,7 +43,7 @@ class Journal(JournalFile):
         return self.rows(f"SELECT device_id, stage, reason FROM exclusions ORDER BY {order}")  # noqa: S608  # our own
 
     def refused_in_training(self) -> set[str]:
-        """Return the devices that an LPS has refused for the rest of the run."""
+        """Return the devices that an LPS has refused until the end of the run."""
         return {who for who, stage, reason in self.exclusions() if stage == "training" and reason.startswith("refused")}
 
 

@@ -32,7 +32,7 @@ class RoundTable:
         return (bytes(row) for key in wanted for (row,) in self._file.rows(one, *key))
 
     def rows_after(self, place: int) -> list[tuple[int, bytes]]:
-        """Return the rows that were written after a position, each with its own position. A row that replaces another
+        """Return the rows that were written after a position, each with its position. A row that replaces another row
         has a new position.
         """
         rows = self._file.rows("SELECT rowid, row FROM lps_rounds WHERE rowid > ? ORDER BY rowid", place)

@@ -53,7 +53,7 @@ class _Wish:
 
 
 class Reconciler(Backend):
-    """Keep the wanted state in Kubernetes. Each part of the state has a job with pauses of its own."""
+    """Keep the wanted state in Kubernetes. Each part of the state has its own job, with its own pauses."""
 
     def __init__(
         self, api: KubernetesApi, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None

@@ -116,8 +116,8 @@ class Keeper:
         """Return the sums for the aggregates of a global round. `children` has the examples of each LPS in one LPS
         round.
 
-        An LPS with a cluster of its own has one weight, its number of examples. If clusters span LPSs, an LPS has a
-        weight in every stream.
+        If each LPS has a cluster of its own, an LPS has one weight: its number of examples. If clusters span LPSs, an
+        LPS has a weight in every stream.
         """
         clusters, streams = len(self._plans.now.clusters), self._at(global_round)
         sizes = [stream.tensors.size for stream in streams.streams(clusters)]

@@ -26,11 +26,11 @@ class KeptModel:
         self._optimiser = OptimiserFiles(server_optimiser(experiment.training.gps_optimiser), folder, self._metadata)
 
     def begin(self, global_round: int) -> tuple[ModelFile, int]:
-        """Return the vector of a global round and the round's number. If the file is damaged, return the vector and the
-        number of the previous round.
+        """Return the file with the vector at the start of a global round, and the round's number. If this file is
+        damaged, return the file and the number of the previous round.
 
         Raises:
-            StateError: neither file is complete, or training is over, so its last round cannot be repeated.
+            StateError: both files are damaged, or training is over and the file with its result is damaged.
         """
         clear_asides(self._folder)
         if not global_round:

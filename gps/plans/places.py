@@ -114,7 +114,7 @@ class Places:
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
         """Give devices, by index, another LPS from a global round on. Return the ids of those that change their LPS.
 
-        A device that an LPS has refused for the rest of the run stays, because the other LPS would wait for it.
+        A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for it.
         """
         refused = self._journal.refused_in_training()
         devices = [self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices]

@@ -51,7 +51,7 @@ class Plans:
 
     @property
     def planned_rounds(self) -> int:
-        """The number of global rounds up to the newest plan, its own round included."""
+        """The number of global rounds up to and including the round of the newest plan."""
         return max(self._made, default=BEFORE) + 1
 
     def history(self) -> list[tuple[int, int, int]]:

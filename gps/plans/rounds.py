@@ -112,8 +112,8 @@ class GlobalRounds:
         return self._places.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
 
     def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
-        """Return the bytes that the GPS and the LPSs have exchanged. If LPSs make the first vector themselves, it is
-        not sent to them.
+        """Return the bytes that the GPS and the LPSs have exchanged. If LPSs compute the first vector, the GPS does not
+        send it.
         """
         if self.global_round or self._keeper.is_fetched_first:
             return gathered.exchanged

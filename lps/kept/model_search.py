@@ -1,7 +1,8 @@
 """A local parameter server (LPS) asks a cluster's devices for the model, if another LPS served the cluster before.
 
 The layers that belong to the cluster are in the files of the absent LPS, and in the model that each device last
-received. The LPS asks devices which model they have. It reads the most frequent model from one of them.
+received. The LPS asks devices which model they have. It reads the model that most devices have, from one of these
+devices.
 """
 
 import hashlib

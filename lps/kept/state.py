@@ -53,8 +53,8 @@ class ClusterState:
         term: int = 0,
         optimiser: ServerOptimiser | None = None,
     ) -> None:
-        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. Each later term
-        of this LPS has a folder of its own.
+        """Set `folder`, the folder of term 0. A term is a period in which one LPS serves the cluster. For each later
+        term, this LPS has another folder.
 
         The parameter `optimiser` changes the cluster's model by the mean update. If it is None, the mean update is
         added.
@@ -162,7 +162,9 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """Return the state at the start of an LPS round. Raises StateError, which names the file, if it is damaged."""
+        """Return the state at the start of an LPS round. If its file is damaged, raise StateError, which names the
+        file.
+        """
         model = self._file(lps_round)
         report = read_report(self._path(lps_round, "pb"))
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)

@@ -21,7 +21,9 @@ class Takeover:
     """Find the state of a cluster that another LPS served last, or that this LPS has served and lost."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
-        """Set `initial`, which returns every cluster's initial model. This model is used if nobody has another one."""
+        """Set `initial`, which returns the initial model, the same for every cluster. It is used if neither a device
+        nor an LPS has a later model.
+        """
         self._parts = parts
         self._state = state
         self._initial = initial

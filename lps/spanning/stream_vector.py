@@ -1,4 +1,6 @@
-"""The vector of all streams at an LPS: the parts for devices, the changes, and the update for the GPS."""
+"""The values of all streams at an LPS in one vector, from which devices receive their parts, and the GPS its update. A
+stream is a set of values that are averaged over the same devices.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

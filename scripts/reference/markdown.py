@@ -15,5 +15,5 @@ def cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text as code for a cell of a table; nothing for no text."""
+    """Return a text as code for a cell of a table; an empty text stays empty."""
     return f"`{' '.join(text.replace('|', chr(92) + '|').split())}`" if text else ""

@@ -87,7 +87,7 @@ def travels(method: Method, model: object) -> str:
 
 
 def refuses(method: Method) -> str:
-    """Return the table of features that the method itself refuses."""
+    """Return the table of features that a method refuses with `Method.refuses`."""
     rows = [[code(feature), cell(reason)] for feature, reason in method.refuses().items()]
     own = table(["feature", "reason"], rows) if rows else ""
     return f"{own}\n[What does not go together](../combinations.md#methods) has all refusals.\n"

@@ -70,7 +70,7 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Refuse sums that are impossible with this many examples and noise of this deviation. Raises PayloadError."""
+    """Raise PayloadError for sums that are impossible with this many examples and noise of this deviation."""
     if sums.shape != shape:
         raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)

@@ -2,7 +2,7 @@
 
 Source: Dwork, Talwar, Thakurta, Zhang, Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component
 Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. All answers of
-a device before training are computed from the noised matrix alone, so one ε covers them.
+a device before training are computed only from the noised matrix, so one ε covers them.
 """
 
 import math

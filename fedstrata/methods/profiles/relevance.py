@@ -51,8 +51,8 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
     this spectrum.
 
     The measure `geometric` is the paper's. `angles` is one minus the mean angle between directions at the same place,
-    divided by a right angle. `subspace` is the geometric mean of the paper's measure and of the share that the two
-    subspaces have in common.
+    divided by a right angle. `subspace` is the geometric mean of the paper's measure and of the common part of both
+    subspaces (`_shared_part`).
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
@@ -90,8 +90,8 @@ def _by_angles(cosines: Matrix) -> float:
 
 
 def _shared_part(cosines: Matrix) -> float:
-    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i: the share of V_i that lies in the
-    subspace of V_j.
+    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i. It is 1 if all directions lie in the subspace of
+    V_j, and 0 if all are orthogonal to it.
     """
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 

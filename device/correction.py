@@ -22,8 +22,8 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
     """Return whether a correction with this many vectors in `beside` leaves zeros unchanged.
 
     Raises:
-        PluginError: the result has another shape or type, depends on other elements or on chance, or is one of the
-            arguments.
+        PluginError: the result has another shape or type, depends on other elements or on chance, or is the same object
+            as an argument.
     """
     numbers = [
         torch.linspace(-1.0, 2.0 + place, 4 * ELEMENTS).sin().reshape(2, 2, ELEMENTS) for place in range(2 + beside)

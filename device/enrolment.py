@@ -104,7 +104,7 @@ async def _fold_answers(
     fold: Callable[[Arrays], Awaitable[object]],
     heard: dict[int, object],
 ) -> bool:
-    """Process one stream of answers. Return False if the parent ended it and the device must ask again."""
+    """Process one stream of answers. Return False if the parent ended the stream, so that the device must ask again."""
     header, expected, data = answers_pb2.AnswerHeader(), 0, bytearray()
     async for part in parts:
         match part.WhichOneof("part"):

@@ -38,7 +38,7 @@ class PersonalStore:
         """Return the newest complete state that is not newer than a round, and its round. Return None without such
         a state.
 
-        A file that is damaged, or belongs to another run or device, is named in the log and ignored.
+        If a file is damaged, or belongs to another run or device, the log names the file, and the file is ignored.
         """
         for known in self._rounds():
             if known <= lps_round:

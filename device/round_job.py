@@ -65,8 +65,8 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the values of the tensors that never leave this device, from the last round or initial. Return None if
-        no tensor stays.
+        """Return the values of the tensors that never leave this device: the values after the last round or, without
+        one, the initial values. Return None if all tensors leave the device.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
@@ -245,7 +245,7 @@ class RoundJob:
         )
 
     async def _trained_from(self) -> bytes:
-        """Return the digest of all values that this round's training starts from; an empty one if updates are not
+        """Return the digest of all values from which this round's training starts; an empty digest if updates are not
         masked.
         """
         if self._host.proofs is None:

@@ -144,7 +144,8 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
-        """Return the newest model of a cluster that this process has; None if this device has not received one, too.
+        """Return the newest model of a cluster that any device of this process has received. Return None if this device
+        has not received a model of the cluster.
 
         Because of this condition, messages do not depend on which device of the process called first.
         """
@@ -153,7 +154,7 @@ class DeviceRounds:
     async def _exchange(
         self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
     ) -> Offered:
-        """Send the next message, if there is one, and wait for the reply."""
+        """Send the next message, if this device has a message to send, and wait for the reply."""
         if isinstance(goes_up, Update):
             if self._masks is not None:
                 goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))

@@ -325,7 +325,7 @@ class DeviceWork:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return a vector with all tensors: the received ones and the device's own."""
+    """Return a vector with all tensors: the received tensors and the device's own tensors."""
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)

@@ -51,7 +51,7 @@ class Folder:
 
 
 def init(folder: Path, run: str) -> Path:
-    """Make an authority, and return its folder. Raises CertificateError if there is one already."""
+    """Make an authority, and return its folder. Raises CertificateError if there is an authority already."""
     place = folder / AUTHORITY
     if (place / CA).exists():  # written last
         raise CertificateError(f"{place} has an authority already; go on with certs issue, or give another --folder")
@@ -163,7 +163,8 @@ def renew(
 
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Make another authority, and let all holders of the folder's certificates trust both. Yield the holders.
+    """Make another authority, and let all holders of the folder's certificates trust both authorities. Yield the
+    holders.
 
     Certificates stay signed by the old authority until `renew` replaces them.
 

@@ -54,7 +54,9 @@ class ResearchNoise:
 
 
 class SealedNoise:
-    """Make noise from a secret. The secret, and the hash of each release, are on disk before the release."""
+    """Make noise from a secret. The secret and the hash of each release are written to disk before the values are
+    released.
+    """
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:
         """Use the owner's file `path`, which is written with the first key."""

@@ -91,7 +91,7 @@ class Fleet:
         return self._calls[board] > 0 or (called_at is not None and self._now() - called_at < BETWEEN_CALLS_S)
 
     def offers_of(self, board: str) -> pb.FetchOffersResponse:
-        """Return the offers to one board with its certificates: the first ones, as many as fit into a reply."""
+        """Return the first offers to one board, with the board's certificates: as many offers as fit into a reply."""
         reply, reply_bytes = pb.FetchOffersResponse(), 0
         for offer in self.offers.values():
             for loan in offer.loans:

@@ -101,7 +101,7 @@ def _begun(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 def _live(run: Run) -> dict[str, Any]:
-    """Return the values that only the live page shows. The record lacks them, because it is written after the run."""
+    """Return the values that only the live page shows. They are not in the record, which is written after the run."""
     phases, training = run.journal.phases(), run.experiment.training
     left = seconds_left(phases, run.phase, run.rounds.global_round, training.global_rounds)
     return {
@@ -120,7 +120,8 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """Return the seconds of training that remain at the pace of its global rounds; None before the first is closed.
+    """Return the seconds of training that remain at the pace of its global rounds; None before the first global round
+    is closed.
 
     The open round is counted as half done.
     """

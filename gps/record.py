@@ -52,7 +52,7 @@ class RunResult:
 
 
 def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
-    """Write the files of the record, except the models, which are there already."""
+    """Write the files of the record, except the models, which were written earlier."""
     _write(folder / "experiment.yaml", [result.experiment.to_yaml()])
     _write(folder / "rounds.csv", rounds_csv(timing.rows, make_task(result.experiment)))
     for name, lines in timing.tables().items():

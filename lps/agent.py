@@ -66,7 +66,8 @@ class LpsAgent:
 
     @property
     def has_its_models(self) -> bool:
-        """Return whether a round of each cluster is open here. Before that, possibly only devices have the models.
+        """Return whether a round of each cluster is open here. Before a round is open, possibly only devices have the
+        cluster's model.
 
         The result is also True before devices are grouped, and after the run.
         """

@@ -26,8 +26,8 @@ class Members:
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
         """Return whether the open round can continue with the GPS's newest list of devices.
 
-        It cannot if the GPS has gone back by one global round and so undone a move: the round would wait for devices
-        that have moved back, and its sums would have other devices.
+        The round cannot continue if the GPS has gone back by one global round and so undone a move of devices. The
+        round would wait for devices that have moved back, and its sums would have other devices.
         """
         if home is None or home.term != self._term:
             return False

@@ -106,7 +106,7 @@ class ToGps:
     async def submit_answers(
         self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
-        """Send the devices' answers in a global round, by device index, and the time of the last answer."""
+        """Send the devices' answers in a global round, by device index. Also send the time of the last answer."""
         size = bytes_of(answers)
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
 

@@ -26,7 +26,7 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True)
 class _Opened:
-    """Hold a cluster's open round, when it was first seen, and how long the last round took."""
+    """Hold a cluster's open round, the time at which the round was first seen, and how long the last round took."""
 
     number: int
     at: float

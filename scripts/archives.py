@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def pack(folder: Path, archive: Path, *, root: str, time: int) -> None:
-    """Write a folder's files to a .tar.gz, under `root` and with one time (seconds since 1970), sorted by name."""
+    """Write a folder's files to a .tar.gz, under `root`, sorted by name. All files have the same time (seconds since
+    1970).
+    """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     with (
         archive.open("wb") as file,
@@ -25,7 +27,9 @@ def pack(folder: Path, archive: Path, *, root: str, time: int) -> None:
 
 
 def zipped(folder: Path, archive: Path, *, root: str, time: int) -> None:
-    """Write a folder's files to a .zip, under `root` and with one time (seconds since 1970), sorted by name."""
+    """Write a folder's files to a .zip, under `root`, sorted by name. All files have the same time (seconds since
+    1970).
+    """
     at = datetime.fromtimestamp(time, UTC).timetuple()[:6]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -16,7 +16,7 @@ CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 
 def write_artefact(packed: Path, archive: Path, *, time: int) -> None:
-    """Write the layout of a packed chart as a tar archive, with one time (seconds since 1970) for all its files."""
+    """Write the layout of a packed chart as a tar archive, with the same time (seconds since 1970) for all files."""
     with tarfile.open(packed) as chart:
         file = chart.extractfile("fedstrata/Chart.yaml")
         if file is None:

@@ -77,8 +77,8 @@ class Masks:
 
         Raises:
             PayloadError: the roster cannot hide this device.
-            RosterError: a key in it does not belong to its device, or has no valid certificate. This device waits for
-                another roster.
+            RosterError: a key in the roster does not belong to its device, or has no valid certificate. This device
+                waits for another roster.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:

@@ -207,7 +207,7 @@ def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the sum of the losses (steps, devices, rows) of each device. The sum goes step by step, so that other
     devices change no bit.
 
-    NumPy's own sum over steps adds in a different order for one device than for two.
+    NumPy's sum over steps would add in another order for one device than for two devices.
     """
     total = np.zeros(losses.shape[1])
     for step in losses.sum(2, dtype=np.float64):

@@ -63,8 +63,8 @@ class FleetBackend(LocalBackend):
         self._watches.add(asyncio.create_task(self._watch_boards()))
 
     def _lent(self, experiment: Experiment, fleet: pb.FetchFleetResponse) -> tuple[str, list[Share]]:
-        """Return the id of the run's offer, and its boards. A continued run has the same ones, and so each device finds
-        its state.
+        """Return the id of the run's offer, and its boards. A continued run has the same offer and boards, so each
+        device finds its state.
         """
         if self._offer_file.exists():
             kept = json.loads(self._offer_file.read_text(encoding="utf-8"))

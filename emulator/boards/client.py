@@ -78,7 +78,9 @@ class FleetClient:
         return await self._answered(self._stub.FetchFleet(pb.FetchFleetRequest(), timeout=CALL_S))
 
     async def next_after(self, known: bytes) -> pb.FetchFleetResponse:
-        """Return boards and offers once they are others than those of a version. Wait also while the fleet is away."""
+        """Return boards and offers as soon as they differ from those with the number `version`. While the fleet is
+        away, wait, too.
+        """
         reply: pb.FetchFleetResponse = await ask(
             self._stub, "FetchFleet", pb.FetchFleetRequest(known_version=known), log
         )

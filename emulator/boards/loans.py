@@ -42,8 +42,8 @@ def offer_of(
 
 
 def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResponse) -> list[Share]:
-    """Return the boards of a run that goes on: those with the state of its devices, here or not. `boards` has the
-    range of each board's devices by the board's name.
+    """Return the boards of a run that continues: the boards with the state of its devices, whether they are here or
+    not. `boards` has the range of each board's devices by the board's name.
 
     Raises:
         ExperimentError: the fleet does not know a board.
@@ -57,8 +57,8 @@ def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResp
 
 
 def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:
-    """Return the boards of a run. If the partition is local, they are those with the names of its devices. Otherwise
-    they are the boards that are here, those with room first, and share the devices evenly.
+    """Return the boards of a run. If the partition is local, the run uses the boards with the names of its devices.
+    Otherwise it uses the boards that are here, boards with room first, and divides the devices evenly among them.
 
     Raises:
         ExperimentError: a board is unknown, or no board is here.

@@ -144,7 +144,7 @@ class ReleaseCertificates:
         return f"{self._release.name}-tls-{who}"
 
     def existing_authority(self) -> Authority:
-        """Return the authority of the release. Raises CertificateError if `fedstrata up` has not made one."""
+        """Return the authority of the release. Raises CertificateError if `fedstrata up` has not made an authority."""
         authority = self._found_authority()
         if authority is None:
             raise CertificateError(
@@ -154,8 +154,8 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """Return the authority of the release. Return None without one. Raises CertificateError if its Secret is
-        damaged.
+        """Return the authority of the release; None if the release has no authority. Raises CertificateError if the
+        Secret with the authority is damaged.
         """
         name = self.secret(AUTHORITY)
         found = self._secrets.read(name)
@@ -171,7 +171,9 @@ class ReleaseCertificates:
                 ) from None
 
     def _new_authority(self) -> Authority:
-        """Return a new authority. If another `fedstrata up` has made one at the same time, return that one."""
+        """Return a new authority. If another `fedstrata up` has made an authority at the same time, return that
+        authority.
+        """
         authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
             self._new.append(name)

@@ -123,7 +123,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """Return the content of a values file. Raises ExperimentError if it is not one."""
+    """Return the content of a values file. Raises ExperimentError if the text is not a values file."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

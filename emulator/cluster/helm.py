@@ -158,8 +158,8 @@ def chart_of(found: Mapping[str, Any]) -> str:
 
 
 def _refused(message: str) -> ExperimentError | AddressError:
-    """Return an error with Helm's message on one line. If the chart refused the values, the message is the chart's own
-    text.
+    """Return an error with Helm's message on one line. If the chart refused the values, the message is the text in the
+    chart.
     """
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):

@@ -184,7 +184,8 @@ class GpsAccess:
         """Yield the operator's certificate of the release; None if its pods do not encrypt.
 
         Raises:
-            AccountError: this account may not read it. CertificateError: it is missing or not usable.
+            AccountError: this account may not read the certificate. CertificateError: the certificate is missing or not
+                usable.
         """
         name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
         if name is None:

@@ -145,8 +145,8 @@ def _check_not_overtaken(
 def _values(
     request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return all values for the chart: values that the release already has, values of this request, and
-    computed ones.
+    """Return all values for the chart: values that the release already has, values of this request, and computed
+    values.
     """
     merged = with_code(merge_values([*kept, asked]), request.code)
     merged = with_lps_count(merged, asked, request.experiment)

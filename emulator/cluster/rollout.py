@@ -91,7 +91,7 @@ def outdated_pods(seen: Seen) -> list[Any]:
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
-    """Return the label by which a workload's newest pods are known, and its value; the value is empty if it is not
+    """Return the label that a workload's newest pods have, and the value of the label; an empty value if it is not
     known yet.
     """
     if not is_seen(found):
@@ -110,7 +110,9 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 
 
 def hopeless(pod: Any) -> str:
-    """Return why a pod cannot start, in Kubernetes' words or the pod's own; an empty text if it may still start."""
+    """Return why a pod cannot start, in the words of Kubernetes or of the pod; an empty text if the pod may still
+    start.
+    """
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
         if waiting is not None and PASSING in (waiting.message or ""):
@@ -158,7 +160,7 @@ def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a text with a few names, and the number of the other names."""
+    """Return a text with a few of the names, followed by the number of the other names."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""The command `export`, which writes a record, or a model of it, for other programs."""
+"""The command `export`, which writes a record or one of its models for other programs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

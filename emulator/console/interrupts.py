@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM. The first signal ends the work, and a second one does not interrupt the clean-up."""
+"""Ctrl-C and SIGTERM. The first signal ends the work. Further signals do not interrupt the clean-up."""
 
 import asyncio
 import signal

@@ -84,8 +84,8 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return the bytes that an LPS needs beyond an idle one: 2.5 × its cluster's model. If clusters span LPSs, it is
-    5.5 × the streams of all clusters. benchmarks/memory.py measures these factors.
+    """Return how many bytes an LPS needs more than an idle LPS: 2.5 × its cluster's model. If clusters span LPSs, it
+    needs 5.5 × the streams of all clusters more. benchmarks/memory.py measures these factors.
 
     Raises:
         FedstrataError: the model or the method cannot be made.

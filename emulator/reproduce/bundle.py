@@ -1,7 +1,7 @@
-"""A bundle: the folder of a sweep or of a reproduced table, or a tar of it. It comes from strangers.
+"""A bundle: the folder of a sweep or of a reproduced table, or a tar of it. Bundles come from strangers.
 
-Nothing in it is executed, and nothing outside it is read or written for it. Its experiments may use only Fedstrata's
-own data sets, models and methods.
+Nothing in a bundle is executed, and a bundle causes no reading or writing of files outside of it. Its experiments may
+use only Fedstrata's own data sets, models and methods.
 """
 
 import lzma

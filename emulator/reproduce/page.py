@@ -36,7 +36,8 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Return whether our value is within two standard deviations of the published value, or above or below them.
+        """Return whether our value is within two standard deviations of the published value, above this range, or below
+        it.
 
         The variance of the difference is the sum of both variances. An unknown variance is left out.
         """

@@ -75,7 +75,7 @@ def tables() -> list[PublishedTable]:
 
 
 def find_table(name: str) -> PublishedTable:
-    """Return the table with this name. Raises ExperimentError with the nearest names for an unknown one."""
+    """Return the table with this name. For an unknown name, raise ExperimentError with the most similar names."""
     known = {path.stem: path for path in sorted(TABLES.glob("*.yaml"))}
     if name not in known:
         near = get_close_matches(name, known, n=1)

@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def failure(self) -> DataError | None:
-        """The error to raise if something is wrong; None if nothing is."""
+        """The error to raise if something is wrong; None if nothing is wrong."""
         found = [*self.faults, *(f"{each.run.label}: {fault}" for each in self.replays for fault in each.faults)]
         return DataError("; ".join(found)) if found else None
 

@@ -54,7 +54,7 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
 
 
 def show(comparison: Comparison, console: "Console") -> None:
-    """Print the runs (in two tables, if one is too wide for the console), the groups, and notes."""
+    """Print the runs, the groups and notes. If the table of runs is too wide for the console, print two tables."""
     from rich.text import Text
 
     results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]

@@ -36,8 +36,8 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Hold mean and sample standard deviation of `count` values. Without values both are None. With one value the
-    deviation is None.
+    """Hold mean and sample standard deviation of `count` values. Without values both numbers are None. With a single
+    value the deviation is None.
     """
 
     mean: float | None

@@ -1,5 +1,5 @@
-"""The bytes that devices have sent and received: in all, until they were grouped, and until the main metric reached 95
-% of its final value.
+"""The bytes that devices have sent and received: in the whole run, until the devices were grouped, and until the main
+metric reached 95 % of its final value.
 
 Bytes are of the links device-gps and device-lps, in both directions.
 """
@@ -37,8 +37,8 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the main metric first reached 95 % of its final value; None if it was not measured in
-    training.
+    """Return the bytes until the main metric first reached 95 % of its final value; None if the metric was not measured
+    in training.
     """
     curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds:

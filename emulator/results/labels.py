@@ -24,10 +24,10 @@ MOST_DEVICES = 10_000
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Return how many training examples have each label, one row per device in the order of clusters, or per cluster if
-    there are many devices.
+    """Return how many training examples have each label: one row per device, in the order of clusters, or one row per
+    cluster if there are many devices.
 
-    Return None if the data is missing or is own data, or the experiment cannot be read.
+    Return None if the data is missing, if it is own data, or if the experiment cannot be read.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)

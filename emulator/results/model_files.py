@@ -95,8 +95,8 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
 
 
 def _examples(experiment: Experiment) -> tuple[Examples, str]:
-    """Return examples for a comparison of outputs: the first of the data set or, if it is not on this machine, random
-    ones.
+    """Return examples for a comparison of outputs: the first examples of the data set or, if the data set is not on
+    this machine, random examples.
     """
     if not isinstance(experiment.partition, LocalPartition):
         with suppress(DataError):

@@ -54,7 +54,7 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
-    """Return the bars of one global round: the lane of the GPS, then the lane of each LPS, followed by those of its
+    """Return the bars of one global round: the lane of the GPS, then the lane of each LPS, followed by the lanes of its
     devices.
     """
     of_lps = {row.child: row for row in waits if row.tier == "gps"}
@@ -105,8 +105,8 @@ def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
 
 
 def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
-    """Return the bars of an LPS's devices. If there are many devices, only those with the longest own work are
-    drawn.
+    """Return the bars of an LPS's devices. If there are many devices, only the devices that receive, compute and send
+    for the longest time are drawn.
     """
     busy: dict[str, float] = defaultdict(float)
     for row in (row for each in rounds for row in each.rows):

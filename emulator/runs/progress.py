@@ -37,7 +37,9 @@ def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
 
 
 def headline_of(status: pb.RunStatus) -> Metric:
-    """Return the main metric of a run's task. Until a GPS has named one, return the main metric of a classification."""
+    """Return the main metric of a run's task. Until a GPS has named a main metric, return the main metric of a
+    classification.
+    """
     said = status.headline
     if not said.name:
         return CLASSIFICATION.headline
@@ -46,7 +48,9 @@ def headline_of(status: pb.RunStatus) -> Metric:
 
 
 def mean_of(status: pb.RunStatus) -> float | None:
-    """Return the plain mean of the main metric over the clusters that have measured it; None if none has."""
+    """Return the plain mean of the main metric over the clusters that have measured it; None if no cluster has measured
+    it.
+    """
     values = [value for cluster in status.clusters if (value := _headline(cluster)) is not None]
     return sum(values) / len(values) if values else None
 
@@ -111,8 +115,8 @@ class LogLines(Display):
 
 
 def can_draw_over(console: Console) -> bool:
-    """Return whether lines of the console can be overwritten: it is a real terminal. A notebook only claims to
-    be one.
+    """Return whether lines of the console can be overwritten. This is true only for a real terminal. A notebook claims
+    to be a terminal, too, but it cannot do this.
     """
     return console.is_terminal and console.file.isatty()
 
@@ -171,7 +175,9 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return one line with the devices and LPSs that the run waits for; an empty text if it waits for none of them."""
+    """Return one line with the devices and LPSs that the run waits for; an empty text if it waits for no device and no
+    LPS.
+    """
     if not status.waits:
         return ""
     named = [f"{printable(w.name)} ({printable(w.what)}, {human_seconds(w.seconds)})" for w in status.waits]

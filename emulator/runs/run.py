@@ -121,7 +121,7 @@ def _tell(folder: Path, *, is_json: bool) -> None:
 
 
 def make_display(*, is_json: bool, is_quiet: bool) -> Display:
-    """Return the display that the user asked for, or the best one for this terminal."""
+    """Return the display that the user asked for, or by default the best display for this terminal."""
     console = _console()
     if is_quiet:
         return Display()

@@ -302,7 +302,7 @@ def _exit_code(pod: Any) -> int | None:
 
 
 def _last_words(pod: Any) -> str:
-    """Return why a pod failed: the last line of its container, or Kubernetes' reason."""
+    """Return why a pod failed: the last line that its container printed or, without a line, Kubernetes' reason."""
     ended = _terminated(pod)
     if ended is None:
         return f"pod {pod.metadata.name}: {pod.status.reason or 'failed'} {pod.status.message or ''}".strip()

@@ -54,7 +54,9 @@ def _check_text(sweep: Sweep) -> None:
 
 
 def _check_files(run: SweepRun, modules: set[str] | None) -> None:
-    """Raise ExperimentError if a run needs a file of this machine. `modules` are the own modules in pods; None: any."""
+    """Raise ExperimentError if a run needs a file of this machine. `modules` are the own modules in pods; None allows
+    any module.
+    """
     experiment = run.experiment
     if isinstance(experiment.partition, LocalPartition):
         raise ExperimentError(f"{run.label}: partition.kind local is of boards; pods have no data of their own")

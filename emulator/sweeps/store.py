@@ -18,7 +18,7 @@ class RunClaim(Protocol):
         """Give the run's complete record to the other processes. Raises FedstrataError if they cannot get it."""
 
     def note(self, failure: Failure) -> None:
-        """Tell the other processes that the run failed. Raises FedstrataError if they cannot be told."""
+        """Tell the other processes that the run failed. Raises FedstrataError if this is impossible."""
 
     def release(self) -> None:
         """End the claim."""

@@ -64,7 +64,7 @@ class SweepOutcome:
 
     @property
     def failure(self) -> FedstrataError | None:
-        """The error to raise if a run has failed; None if none has."""
+        """The error to raise if a run has failed; None if no run has failed."""
         if not self.failures:
             return None
         run, error = self.failures[0]
@@ -214,7 +214,9 @@ class _Work:
 
 
 async def _noted(claim: RunClaim, failure: FedstrataError, seconds: float) -> FedstrataError:
-    """Note the failure of a run for the other processes. Return it, with the reason if they cannot be told."""
+    """Note the failure of a run for the other processes. Return the failure and, if it cannot be noted, also the reason
+    for this.
+    """
     try:
         await asyncio.to_thread(claim.note, Failure(reason=str(failure), seconds=seconds))
     except FedstrataError as error:

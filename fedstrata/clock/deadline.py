@@ -63,7 +63,7 @@ class Deadline:
     # --- what children announce ---------------------------------------------------------------
 
     def wants_word_of(self, child_id: str) -> bool:
-        """Return whether a child has to announce its update before it sends it."""
+        """Return whether a child has to announce an update before it sends the update."""
         return False
 
     def note(self, header: pb.UpdateHeader) -> None:
@@ -72,7 +72,7 @@ class Deadline:
         """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the given children for which the round still waits."""
+        """Return the given children for which the round still waits."""
         return children
 
     def holds_back(self, child_id: str) -> bool:
@@ -293,7 +293,9 @@ class SharedUplink(OwnLinks):
         self._late_answers[name] = Exchanged.of_flow(flow)
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return the announced transfers instead of the sent ones: lateness was calculated from the announcements."""
+        """Return the announced transfers instead of the sent transfers, because lateness was calculated from the
+        announcements.
+        """
         counted = {name: self._counted.get(name, each) for name, each in exchanged.items()}
         dropped = {name: each for name, each in self._counted.items() if name not in exchanged}
         return counted, self._late_answers | dropped

@@ -80,8 +80,8 @@ class GpsClock:
         return 0
 
     def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
-        """Return the times of the global round that has just been closed, or the bytes that its links have carried;
-        None if the clock keeps nothing.
+        """Return what the clock keeps of the global round that has just been closed: its times, or the bytes that links
+        have carried; None for a clock that keeps nothing.
         """
         return None
 

@@ -52,7 +52,7 @@ class Link:
         return self._rates[way]
 
     def drawn(self, address: Sequence[int]) -> "Link":
-        """Return the link with its generated traces replaced by drawn ones."""
+        """Return the link with drawn traces in place of generators of traces."""
         return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
 
     def at(self, now_ns: int) -> LinkTimes:
@@ -114,8 +114,8 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield pairs of a link's name and settings: for each link of the schedule, one for its first settings and one
-        after each of its changes.
+        """Yield pairs of a link's name and settings, for each link of the schedule: the first settings, and the
+        settings after each change.
         """
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
@@ -212,8 +212,8 @@ class TierLinks:
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """Return the longest time, in seconds, that one payload down and one up can take if this many children use the
-        shared link.
+        """Return the longest time, in seconds, that a payload down and a payload up can take together if this many
+        children use the shared link.
         """
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):

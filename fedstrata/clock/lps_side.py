@@ -29,7 +29,7 @@ class Devices(Protocol):
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
         """Return, by device, the time from which the device takes part in a round that begins at a given time. Raises
-        RunStoppedError.
+        RunStoppedError if the devices have left and will not return.
         """
 
 

@@ -58,8 +58,8 @@ class Part:
         )
 
     def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return the part of a child that has answered. The child learns of the plan one latency after its
-        parent does.
+        """Return the part of a child that has answered. The child learns of the plan one latency after its parent
+        learns of it.
         """
         return replace(
             self,
@@ -152,8 +152,8 @@ class Round:
         return answered_ns
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
-        """Return the part of one child with an update, calculated as if only this child used the links. Raises
-        PayloadError.
+        """Return the times of one child's part with its update, as if only this child used the links. Raises
+        PayloadError if the work takes more than 73 years.
         """
         (part,) = self._ready(self._parts({name: updated}))
         back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
@@ -161,8 +161,8 @@ class Round:
         return part.over(back_ns)
 
     def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return the part of one child up to its answer, calculated as if only this child used the links. Raises
-        PayloadError.
+        """Return the times of one child's part up to its answer, as if only this child used the links. Raises
+        PayloadError if the work takes more than 73 years.
         """
         (part,) = self._parts({name: answered})
         (at_ns,) = self._answered([part])
@@ -257,8 +257,8 @@ class Round:
         return self._arrivals([part.answering() for part in parts], is_answer=True)
 
     def _ready(self, parts: Sequence[Part], dropped: Sequence[Part] = ()) -> list[Part]:
-        """Return the parts, then those of children that dropped out. In each part `ready_ns` is the time at which the
-        child begins to send its update.
+        """Return the parts of the children, then the parts of children that dropped out. In each part `ready_ns` is the
+        time at which the child begins to send its update.
         """
         every, goes_on_ns = [*parts, *dropped], self._goes_on_ns
         if goes_on_ns is None:

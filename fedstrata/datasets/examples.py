@@ -196,7 +196,9 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Hold a data set. Own code returns one from `load(settings)`. Every process must get the same data."""
+    """Hold a data set. The function `load(settings)` of own code returns such an object. Every process must get the
+    same data.
+    """
 
     train: Examples
     """Examples to train on."""

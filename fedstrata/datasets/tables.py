@@ -29,7 +29,9 @@ DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZ
 
 
 def find_table(folder: Path, name: str) -> Path | None:
-    """Return the file or folder of a table. Return None if it is missing. Raises DataError if there are several."""
+    """Return the file or folder of a table; None if the table is missing. Raises DataError if several files or folders
+    have its name.
+    """
     found = [path for path in (*(folder / f"{name}{ending}" for ending in READERS), folder / name) if path.exists()]
     if len(found) > 1:
         raise DataError(f"there are {found[0]} and {found[1]}; leave one")

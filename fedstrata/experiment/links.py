@@ -246,7 +246,7 @@ class Links(Settings):
 
     @property
     def timed_key(self) -> str | None:
-        """The first key that sets a time; None if none does."""
+        """The first key that sets a time; None if no key does."""
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
             if link.said:
                 return f"links.{name}.{next(iter(link.said))}"

@@ -320,7 +320,9 @@ class GivenPartition(FoundPartition):
     examples: tuple[DeviceList, ...] | None = Field(default=None, min_length=1)
     """Indexes of each device's training examples, with ranges: `[[0, 1, "5-9"], [2, 3]]`."""
     file: Path | None = None
-    """In place of `examples`: text with one line per training example, the index of its owner; -1 is nobody."""
+    """In place of `examples`: a text file with the index of its owner for each training example, one per line; -1 means
+    nobody.
+    """
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
     """With `file`: number of devices."""
 

@@ -25,7 +25,7 @@ class Ditto(FedAvg):
         pull: NonNegativeFloat = 0.1
         """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""
         personal_epochs: int | None = Field(default=None, ge=1)
-        """Epochs of the device's own model per round; without this key as many as of the global model."""
+        """Epochs of the device's own model per round; without this key, the same number as of the global model."""
 
     has_personal_state = True
 

@@ -31,12 +31,12 @@ TUNING_STREAM = 1  # its batches are drawn apart from those of the body
 
 
 class FedBabu(Method):
-    """Train and average a body (`model.shared`) with a head that stays untrained. Each device fine-tunes the model
-    before it uses it.
+    """Train and average a body (`model.shared`) with a head that stays untrained. Each device fine-tunes the received
+    model before it uses the model.
     """
 
     class Options(MethodSettings):
-        """Hold which tensors fine-tuning trains, and for how long."""
+        """Hold the layers that fine-tuning changes, and its number of epochs."""
 
         tuned: Literal["head", "all"] = "head"
         """Layers that fine-tuning changes: `head`, or `all`."""

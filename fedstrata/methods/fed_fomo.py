@@ -123,8 +123,8 @@ class FedFomo(Method):
         return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
 
     def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
-        """Return the numbers of the models that a device receives: its own, those with the greatest sums of gains, and
-        some random ones.
+        """Return the numbers of the models that a device receives: its own model, the models with the greatest sums of
+        gains, and some random models.
         """
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
         others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first

@@ -24,7 +24,7 @@ class FedRep(Method):
         """Hold how many epochs the head is trained."""
 
         head_epochs: int | None = Field(default=None, ge=1)
-        """Epochs of the head per round; without this key as many as of the body."""
+        """Epochs of the head per round; without this key, the same number as of the body."""
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""

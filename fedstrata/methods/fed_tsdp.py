@@ -114,7 +114,7 @@ class FedTsdp(Method):
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
         """Return the tensors that are shared with L_s = `layers`, and the other tensors. From 4 layers, ceil(2 · L_s)
-        falls to 7 tensors after seven groupings, and floor(2 · L_s) after one.
+        falls to 7 tensors after seven groupings, and floor(2 · L_s) falls to 7 after one grouping.
         """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]

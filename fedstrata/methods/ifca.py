@@ -60,8 +60,8 @@ class Ifca(Method):
         return int(self.options.clusters)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel with reach `CLUSTER`: the whole model, or all layers except the shared ones, which have a
-        channel of their own.
+        """Return one channel with reach `CLUSTER`: the whole model, or all layers except the shared layers, which have
+        another channel.
         """
         return shared_and_rest(model, Reach.CLUSTER) if self.options.shares_layers else all_layers(model, Reach.CLUSTER)
 

@@ -104,8 +104,8 @@ class LabelMeans(Method):
         return replace(base, reach=Reach.CLUSTER), head
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks, by label, for the sum of z, the count and a share of the squares. Only the GPS
-        reads the answers.
+        """Return the question for three values per label: the sum of z, the count, and a part of the squares. Only the
+        GPS reads the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes, rows + 2)

@@ -113,8 +113,8 @@ class OneShot(Method):
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless eigenvectors are orthonormal, and unless there are as many as a device with this
-        many examples has.
+        """Raise PayloadError if eigenvectors are not orthonormal, or if their number is wrong for a device with this
+        many examples.
         """
         self.check_answer(question, arrays, relayed_by)
         if question.name == PROFILE:

@@ -123,7 +123,7 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
 
 
 def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
-    """Return the layout of an optimiser's state for a vector of this layout: its vectors one after the other."""
+    """Return the layout of an optimiser's state, which is one or several vectors of this layout in a row."""
     return Layout(
         tuple(
             TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)

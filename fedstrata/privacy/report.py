@@ -19,8 +19,8 @@ def not_covered(experiment: Experiment) -> tuple[str, ...]:
 
 
 class EpsilonSpent:
-    """Compute ε of a run's updates so far. It is computed again only if there were further releases since the last
-    time.
+    """Compute ε of a run's updates so far. If there were no further releases since the last call, return the last
+    result.
     """
 
     def __init__(self, experiment: Experiment) -> None:

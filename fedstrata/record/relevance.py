@@ -39,7 +39,9 @@ def relevance_csv(relevance: Matrix, ids: Sequence[str]) -> Iterator[str]:
 
 
 def read_relevance(path: Path) -> Relevance | None:
-    """Return the matrix of a file; None if it has no device, or the file is missing. Raises DataError."""
+    """Return the matrix in a file; None if the file has no device or is missing. Raises DataError if the file is
+    malformed.
+    """
     table = csv_rows(path) if path.exists() else []
     ids = tuple(table[0][1:]) if table else ()
     if not ids:

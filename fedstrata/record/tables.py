@@ -135,7 +135,7 @@ def csv_rows(path: Path) -> list[list[str]]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of the record. Raises DataError."""
+    """Return the text of a file of the record. Raises DataError if the file is missing or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

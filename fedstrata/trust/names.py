@@ -222,7 +222,7 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return an id's stem and the number at its end; None if it does not end in a number."""
+    """Return the number at the end of an id, and the text before it; None if the id does not end in a number."""
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 

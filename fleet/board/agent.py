@@ -97,7 +97,7 @@ class BoardAgent:
             run.start(self._owned, self._note_end)
 
     def _note_end(self) -> None:
-        """Give the room of an ended run to the next one, and tell the fleet."""
+        """Give the room of an ended run to the next run, and tell the fleet."""
         self._fill()
         self._changed.set()
 

@@ -39,7 +39,7 @@ class Enrolment:
     # --- waiting --------------------------------------------------------------------------------
 
     async def gather_devices(self) -> None:
-        """Wait until every device has enrolled and answered the first question, or for the deadline."""
+        """Wait until every device has enrolled and answered the first question, or until the deadline."""
         self._set_deadline()
         if not self.is_closed:
             await self._questions.changes.wait_until(self._all_there, self._time_left())

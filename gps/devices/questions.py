@@ -53,7 +53,7 @@ class Questions:
         self._on_late = on_late
 
     def tell(self) -> None:
-        """Let every waiting call check whether it can continue."""
+        """Let every waiting call check its condition again."""
         for index in [index for index in self._decided if self._is_decided(index)]:
             self._decided.pop(index).set()
             self._decided_ns[index] = time.monotonic_ns()

@@ -46,7 +46,7 @@ class BackendCalls:
         self.tell("Excluded", f"{who}, {stage}: {reason}", is_warning=True)
 
     def exclude(self, who: str, stage: str, reason: str) -> None:
-        """Note an exclusion. If it is new, write an Event about it."""
+        """Note an exclusion. If the exclusion is new, write an Event about it."""
         if self._journal.exclude(who, stage, reason):
             self.tell_excluded(who, stage, reason)
 

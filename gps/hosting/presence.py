@@ -68,8 +68,8 @@ class LpsPresence:
     def left_s(self, lps_id: str) -> float:
         """Return how many seconds an LPS may still be silent; a negative number for an absent or revoked LPS.
 
-        With deadlines a refused LPS is also absent. Without deadlines it is not, because no other LPS may continue with
-        a cluster that has missed a round.
+        With deadlines a refused LPS is also absent. Without deadlines a refused LPS is not absent, because no other LPS
+        may continue a cluster that has missed a round.
         """
         if self.is_revoked(lps_id):
             return -1.0

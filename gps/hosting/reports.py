@@ -68,8 +68,8 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Note that a call has begun. The record is written after its reply, so that the byte counts include the reply.
-        Return the function to call after the reply.
+        """Note that a call has begun. Return the function to call after the call's reply. The record is written after
+        this, so that the byte counts include the reply.
         """
         self._under_way += 1
         return self._call_ended
@@ -112,7 +112,7 @@ class Reports:
                 self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Refuse a report of an LPS with impossible content. Raises UnknownChildError, PayloadError."""
+        """Raise UnknownChildError or PayloadError if the content of an LPS's report is impossible."""
         self._check_known(header.home_id)
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")

@@ -139,8 +139,8 @@ class Serving:
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """Return, for each cluster with an absent LPS, the LPS that should adopt it.
 
-        Clusters in `done` need no LPS. The adopting LPS is the cluster's own LPS if it is back. Otherwise it is the LPS
-        with the fewest clusters, or the first of several such LPSs.
+        Clusters in `done` need no LPS. If the cluster's own LPS is back, this LPS should serve the cluster. Otherwise
+        it should be the LPS with the fewest clusters, or the first of several such LPSs.
         """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0

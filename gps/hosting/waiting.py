@@ -109,8 +109,8 @@ class Waiting:
         return self.waits
 
     def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
-        """Yield each missing child, and the message that it must send. If another part of the run knows since when the
-        run waits, also yield this time.
+        """Yield each missing child, and the message that it must send. Also yield the time since which the run waits,
+        if another part of the run knows it.
         """
         if phase == "enrolment":
             yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())

@@ -25,7 +25,7 @@ class Journal(JournalFile):
         self.clock = ClockTable(self)
 
     def begin_phase(self, phase: str) -> None:
-        """Note the beginning of a phase. If it is noted again, the first time stays."""
+        """Note when a phase begins. A second note of the same phase changes nothing."""
         self.write("INSERT OR IGNORE INTO phases (phase, began) VALUES (?, ?)", phase, wall_time())
 
     def phases(self) -> dict[str, float]:

@@ -49,7 +49,7 @@ UNIQUE = {
 
 
 class JournalFile:
-    """Read and write rows. Each call is a transaction of its own, or part of the surrounding one."""
+    """Read and write rows. Each call is a transaction, or a part of the surrounding transaction."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
         """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for a file of another run."""
@@ -83,10 +83,11 @@ class JournalFile:
 
     @contextmanager
     def together(self, *, durable: bool = False) -> Iterator[None]:
-        """Write everything in the block as one transaction. With `durable`, flush it and all earlier writes to disk.
+        """Write everything in the block as one transaction. With `durable`, flush the transaction and all earlier
+        transactions to disk.
 
-        A block inside another block belongs to the outer transaction. If the inner block is durable, the outer one must
-        be, too.
+        A block inside another block belongs to the outer transaction. If the inner block is durable, the outer block
+        must be durable, too.
         """
         try:
             with self._using:

@@ -28,9 +28,9 @@ def parse() -> argparse.Namespace:
 
 
 async def follow(options: argparse.Namespace, job: str) -> int:
-    """Log the phases of a Job's run until its end. Return the exit code that the run has.
+    """Log the phases of a Job's run until its end. Return the exit code of the run.
 
-    A GPS that is away, or that conducts the run of another Job, is asked again: it is about to be replaced.
+    If the GPS is away, or conducts the run of another Job, ask again, because Kubernetes is about to replace the GPS.
     """
     log, backoff = EventLog("run"), Backoff()
     phase = waits_for = ""

@@ -23,8 +23,8 @@ FORBIDDEN = 403
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Hold the seconds between attempts. Each pause is twice the last. Pauses are longer if a right is missing, or if
-    the state is already as wanted.
+    """Hold the seconds between attempts. Each pause is twice as long as the last pause. Pauses are longer if a right is
+    missing, or if the state is already as wanted.
     """
 
     first_s: float = 1.0
@@ -121,8 +121,8 @@ class Reconciler(Backend):
             await wish.changes.wait_until(lambda: wish.is_new, pause_s)
 
     async def _attempt(self, wish: _Wish) -> float:
-        """Make one attempt. Return the seconds until the next attempt; a change of the wanted state starts it
-        earlier.
+        """Make one attempt. Return the seconds until the next attempt, which begins earlier if the wanted state
+        changes.
         """
         try:
             await asyncio.to_thread(wish.attempt)

@@ -44,8 +44,8 @@ class Asking:
     async def take(
         self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer], is_current: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take the answers of an LPS's devices, after the time that their transfer takes on its link. A repeated bundle
-        changes nothing.
+        """Take the answers of an LPS's devices, after the time that the answers take on the LPS's link. A repeated
+        bundle changes nothing.
 
         After this time, `is_current` is asked whether the devices still belong to this LPS.
 
@@ -85,7 +85,9 @@ class Asking:
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Make the plan of a global round, unless it was made before a restart. Return whether it was made now."""
+        """Make the plan of a global round, unless the GPS made it before a restart. Return whether this call made the
+        plan.
+        """
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
             return False

@@ -16,7 +16,9 @@ from gps.plans.keepers import Gathered, Keeper
 
 
 class KeptModel:
-    """Hold one file per global round for the vector and, if the GPS's optimiser has a state, one for the state."""
+    """Hold one file per global round for the vector and, if the GPS's optimiser has a state, one more file for the
+    state.
+    """
 
     def __init__(self, experiment: Experiment, keeper: Keeper, folder: Path, log: EventLog) -> None:
         self.keeper = keeper
@@ -59,7 +61,7 @@ class KeptModel:
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
-        """Write the vector after a global round, and return it. If the vector is small, the returned one stays in
+        """Write the vector after a global round, and return it. If the vector is small, the returned vector stays in
         memory.
         """
         following, layout = global_round + 1, self.keeper.layout(global_round + 1)

@@ -14,7 +14,7 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. If another LPS adopts its devices, it stays the name of their home."""
+    """Return the name of an LPS. It stays the name of its devices' home even if another LPS adopts these devices."""
     return f"lps-{number}"
 
 
@@ -112,7 +112,8 @@ class Places:
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Give devices, by index, another LPS from a global round on. Return the ids of those that change their LPS.
+        """Give devices, by index, another LPS from a global round on. Return the ids of the devices that change their
+        LPS.
 
         A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for it.
         """

@@ -46,7 +46,7 @@ class Plans:
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan that was made in a global round from devices' answers; None if it is not made yet."""
+        """Return the plan that was made in a global round from devices' answers; None if there is no such plan yet."""
         return self._made.get(global_round)
 
     @property

@@ -96,7 +96,9 @@ class GlobalRounds:
         opened()
 
     async def _begin(self) -> AnyModel:
-        """Return the vector at the start of the open global round. If its file is damaged, go back by one round."""
+        """Return the vector at the start of the open global round. If the file with this vector is damaged, go back by
+        one round.
+        """
         model, begun = await asyncio.to_thread(self._kept.begin, self.global_round)
         if begun < self.global_round:
             self.global_round = begun

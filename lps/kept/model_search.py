@@ -73,7 +73,7 @@ class Votes:
 
     def most_believed(self) -> str | None:
         """Return the first device that names the most frequent model. If several models are equally frequent, take the
-        newest possible one.
+        newest model that this LPS can use.
         """
         votes = Counter(self.said.values())
         if not votes:
@@ -157,7 +157,9 @@ class ModelSearch:
         self._changes.tell()
 
     async def _hear_devices(self) -> None:
-        """Wait for the first device without a limit, and for the other devices; with deadlines, for a limited time."""
+        """Wait without a limit for the first device, and then for the other devices. If the run has deadlines, wait for
+        the other devices only for a limited time.
+        """
         await self._changes.wait_until(lambda: bool(self._votes.held), None)
         longest_s = None if self._wait.deadline_s is None else max(self._wait.deadline_s, REUNION_S)
         await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)
@@ -194,7 +196,8 @@ class ModelSearch:
         """Take the model that was requested from a device. If the model is no longer needed, ignore it.
 
         Raises:
-            PayloadError: the model is not the requested one, or not finite. The LPS then asks another device.
+            PayloadError: the model is not the requested model, or has values that are not finite. The LPS then asks
+                another device.
             NotReadyError: the stream was cut. SupersededError: the device has begun a newer stream.
         """
         check_run(self._run_id, header.run_id)

@@ -115,7 +115,9 @@ class ClusterState:
     def write(
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
-        """Write the start of an LPS round. It can be used only if the start of the global round is there, too."""
+        """Write the state at the start of an LPS round. This state can be used only together with the state at the
+        start of its global round.
+        """
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
         write_model(self.path_of(lps_round), self.layout, pieces, metadata, durable=durable, digest=digest)

@@ -35,7 +35,7 @@ AFTER = {"method": METHOD, "model": _models()}
 
 
 def page() -> str:
-    """Return the page: the keys that are one value, then a section for each key that holds others."""
+    """Return the page: the keys with a single value, then a section for each key that has further keys."""
     schema = experiment_schema()
     definitions = schema["$defs"]
     single: list[Key] = []

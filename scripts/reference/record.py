@@ -146,7 +146,9 @@ def _rows(kind: type, absent: str) -> list[list[str]]:
 
 
 def parts(kind: type, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Return the dataclasses inside of a dataclass, each with its path once; LINK, NAME and N stand for one each."""
+    """Return the dataclasses inside of a dataclass, each with its path once. In a path, LINK, NAME and N stand for any
+    link, name and number.
+    """
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if hint == dict[str, Measured]:
             continue

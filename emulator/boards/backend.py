@@ -17,6 +17,7 @@ from fedstrata.errors import AddressError, ExperimentError, FedstrataError, RunS
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import joined_address, split_address
 from fedstrata.process.owned import Restart
+from fedstrata.process.quoting import quoted
 from fedstrata.store import write_aside
 from fedstrata.v1 import fleet_service_pb2 as pb
 
@@ -68,6 +69,10 @@ class FleetBackend(LocalBackend):
         """
         if self._offer_file.exists():
             kept = json.loads(self._offer_file.read_text(encoding="utf-8"))
+            here = {state.board.name for state in fleet.boards if state.is_here}
+            if away := sorted(set(kept["boards"]) - here):
+                way_out = f"to give their devices to other boards, without their state, delete {self._offer_file}"
+                print(f"the run waits for {quoted(*away)}, which cannot be reached; {way_out}", file=sys.stderr)
             return kept["id"], shares_again(kept["boards"], fleet)
         offer_id = f"{experiment.run_id}-{secrets.token_hex(4)}"
         boards = shares(experiment, fleet, self._most_boards)

@@ -84,11 +84,12 @@ def turn_at(path: Path) -> Iterator[None]:
 
 def failures(folder: Path) -> list[Failure]:
     """Return the failures of the run in this folder, the earliest first."""
-    try:
-        lines = _beside(folder).read_text(encoding="utf-8").splitlines()
-        return [Failure(**json.loads(line)) for line in lines]
-    except (OSError, ValueError, TypeError):  # no claim yet, or the disk was full
-        return []
+    found: list[Failure] = []
+    with suppress(OSError):  # no claim yet
+        for line in _beside(folder).read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, TypeError):  # half a line: the disk was full
+                found.append(Failure(**json.loads(line)))
+    return found
 
 
 def claimed(folder: Path) -> list[Path]:

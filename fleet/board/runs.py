@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -217,4 +218,5 @@ class HostedRun:
         """
         await self.stop()
         (self._folder / END).unlink(missing_ok=True)
-        self._folder.touch()
+        with suppress(FileNotFoundError):  # somebody has deleted it
+            os.utime(self._folder)

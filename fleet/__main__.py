@@ -9,9 +9,9 @@ from fedstrata.process.metrics import LinkMeter
 from fedstrata.process.process import Arguments, folder, program_arguments, run_process, say_listening
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.files import load_tls
+from fedstrata.trust.files import FLEET, load_tls
 from fedstrata.trust.guard import guard_of
-from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.names import Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
 from fleet.offers import Fleet
@@ -37,7 +37,7 @@ def options_of_process() -> Arguments:
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Serve the fleet until a stop signal."""
-    tls = load_tls(options, Name("fleet"))
+    tls = load_tls(options, FLEET)
     if tls is None:
         raise CertificateError("a fleet needs certificates; give --tls (fedstrata certs issue fleet makes one)")
     state = folder(options.state)

@@ -15,7 +15,7 @@ from fedstrata.store import clear_asides, read_sealed, write_sealed
 from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 
-OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")  # it names a file here, and a folder on a board
 STATES = ("waiting", "running", "ended", "failed")
 BETWEEN_CALLS_S = 5.0  # how long a board may be between two calls and count as here
 MOST_RUNS, KEY_BYTES = 1_000, 1_000
@@ -114,8 +114,7 @@ class Fleet:
         """Return all boards with their runs, and all offers."""
         reply = pb.FetchFleetResponse()
         for name, board in sorted(self.boards.items()):
-            runs = [run for run in self._runs.get(name, {}).values() if run.offer_id in self.offers]
-            reply.boards.add(board=board, is_here=self._is_here(name), runs=runs)
+            reply.boards.add(board=board, is_here=self._is_here(name), runs=self._runs.get(name, {}).values())
         for offer in self.offers.values():
             reply.offers.add(offer_id=offer.offer_id, boards=[loan.board for loan in offer.loans])
         return _with_version(reply)

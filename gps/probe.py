@@ -8,8 +8,7 @@ import sys
 from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.rpc.client import CallError, plain_or_secure
 from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import GPS, load_tls
-from fedstrata.trust.names import Name
+from fedstrata.trust.files import GPS, OPERATOR, load_tls
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -39,7 +38,7 @@ async def probe(options: argparse.Namespace) -> int:
     """
     status = pb.RunStatus()
     try:
-        tls = load_tls(options, Name("operator"))
+        tls = load_tls(options, OPERATOR)
         async with plain_or_secure(options.gps, tls) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:

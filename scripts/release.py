@@ -7,7 +7,6 @@ FEDSTRATA_SIGNING_KEY names a key, SHA256SUMS.sig is its signature.
 
 import argparse
 import base64
-import hashlib
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import yaml
 from archives import pack, unpack, zipped
 from chart_readme import write_readme
 from oci import write_artefact
-from provenance import sign, signing_key, statement, written
+from provenance import digest_of, sign, signing_key, statement, written
 from sbom import locked_bill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,7 +167,7 @@ def _origin(tree: Path, target: Path, commit: str, home: str | None, *, has_imag
 def _checksums(target: Path) -> None:
     """Write SHA256SUMS in the form that `sha256sum --check` reads."""
     files = sorted(path for path in target.iterdir() if path.is_file())
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    lines = [f"{digest_of(path)}  {path.name}\n" for path in files]
     (target / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
 
 

@@ -11,13 +11,11 @@ from fedstrata.errors import AddressError, ExperimentError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import CALL_S
 from fedstrata.rpc.client import CallError, ask, plain_or_secure, refusal, until_reached
-from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.names import Name
+from fedstrata.trust.files import FLEET, OPERATOR, TlsFiles
 from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 
-FLEET = Name("fleet")
 T = TypeVar("T")
 log = EventLog("client")
 
@@ -43,7 +41,7 @@ class FleetClient:
         self._address = place.address
         self._patience_s = patience_s
         self._tls = TlsFiles.load(place.tls)
-        self._tls.require(Name("operator"))
+        self._tls.require(OPERATOR)
         self._channel = plain_or_secure(self._address, self._tls, FLEET)
         self._stub: Any = FleetServiceStub(self._channel)
 
@@ -78,9 +76,7 @@ class FleetClient:
         return await self._answered(self._stub.FetchFleet(pb.FetchFleetRequest(), timeout=CALL_S))
 
     async def next_after(self, known: bytes) -> pb.FetchFleetResponse:
-        """Return boards and offers as soon as they differ from those with the number `version`. While the fleet is
-        away, wait, too.
-        """
+        """Return boards and offers as soon as their version is not `known`. While the fleet is away, wait."""
         reply: pb.FetchFleetResponse = await ask(
             self._stub, "FetchFleet", pb.FetchFleetRequest(known_version=known), log
         )

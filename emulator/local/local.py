@@ -15,7 +15,7 @@ from emulator.local.faults import FaultDriver
 from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import TlsFiles, tls_arguments
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -210,8 +210,7 @@ class LocalBackend:
         return ProcessSpec(name=name, command=command, endpoints=DEVICE_ENDPOINTS, may_finish=True, may_move=True)
 
     def _common(self, tls: Path | None = None) -> tuple[str, ...]:
-        shown = ("--tls", str(tls or ""), "--revoked", "", "--server-domain", "")  # the shell may have FEDSTRATA_TLS
-        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *shown)
+        return ("--experiment", str(self._folder / "experiment.yaml"), "--exit-with-parent", *tls_arguments(tls))
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

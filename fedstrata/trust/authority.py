@@ -66,7 +66,7 @@ class Authority:
 
     def files(self) -> dict[str, bytes]:
         """Return key and certificate by file name."""
-        return {CA_KEY: _key_pem(self.key), CA: self.trusted()}
+        return {CA_KEY: key_pem(self.key), CA: self.trusted()}
 
     def trusted(self) -> bytes:
         """Return the content of `ca.pem`: the certificate of this authority, and of its predecessor if that is still
@@ -122,7 +122,7 @@ class Authority:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.certified(names, key.public_key(), days=days, server_domain=server_domain)
-        return {KEY: _key_pem(key), CERT: certificate, CA: self.trusted()}
+        return {KEY: key_pem(key), CERT: certificate, CA: self.trusted()}
 
     def certified(
         self,
@@ -249,7 +249,8 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a private key in PEM, without a password."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -7,19 +7,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedstrata.errors import CertificateError
+from fedstrata.trust.authority import key_pem
 from fedstrata.trust.files import KEY, write_private
 
 
 def key_of(folder: Path) -> tuple[bytes, bytes]:
-    """Return the private and the public key in a folder, in PEM. Make them if there is none.
+    """Return the private and the public key in a folder, in PEM. Make the keys if the folder has no key.
 
     Raises:
         CertificateError: the file of the key is damaged.
     """
     if not (folder / KEY).exists():
-        made = ec.generate_private_key(ec.SECP256R1())
-        pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        write_private(folder, {KEY: made.private_bytes(serialization.Encoding.PEM, pkcs8, plain)})
+        write_private(folder, {KEY: key_pem(ec.generate_private_key(ec.SECP256R1()))})
     private = (folder / KEY).read_bytes()
     try:
         public = serialization.load_pem_private_key(private, None).public_key()

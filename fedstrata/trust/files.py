@@ -29,7 +29,7 @@ READINGS = 20  # of files that are replaced while they are read
 # Bytes of a list: 13,000 devices as experiments call them, 3,600 names of any length, any number of devices in rows.
 # A server reads a changed list between two messages, and hears nobody meanwhile: 0.13 s of a core for rows alone.
 MOST_BYTES = 1 << 18
-GPS = Name("gps")
+GPS, FLEET, OPERATOR = Name("gps"), Name("fleet"), Name("operator")
 log = EventLog("trust")
 
 
@@ -344,6 +344,13 @@ class TlsFiles:
         context.load_verify_locations(self.folder / CA)
         context.load_cert_chain(self.folder / CERT, self.folder / KEY, password=lambda: "")
         return context
+
+
+def tls_arguments(folder: Path | None) -> tuple[str, ...]:
+    """Return the arguments with which a process that is started here uses the TLS files in a folder, or none. They
+    replace the variables of this process, such as FEDSTRATA_TLS.
+    """
+    return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
 
 
 def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:

@@ -13,14 +13,12 @@ from fedstrata.process.process import Arguments, first_of, folder, program_argum
 from fedstrata.rpc.client import plain_or_secure, until_reached
 from fedstrata.store import claim
 from fedstrata.trust.board_keys import key_of
-from fedstrata.trust.files import load_tls
-from fedstrata.trust.names import Name
+from fedstrata.trust.files import FLEET, load_tls
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 from fleet.board.agent import BoardAgent
 from fleet.board.runs import Owned
 
-FLEET = Name("fleet")
 log = EventLog("board")
 
 

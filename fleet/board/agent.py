@@ -1,7 +1,6 @@
 """The agent's work: ask the fleet for offers, and take as many as the board has room for."""
 
 import asyncio
-import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,8 +15,8 @@ from fedstrata.rpc.client import ask
 from fedstrata.store import read_sealed, write_sealed
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fleet.board.runs import HostedRun, Owned
+from fleet.offers import OFFER_ID
 
-OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")  # it names a folder
 FOLDERS_KEPT = 8  # of runs that were given back: an interrupted run may come again, and finds its state
 
 

@@ -1,4 +1,4 @@
-"""One run on a board: what is checked before, its files, and its device process."""
+"""One run on a board: the checks of its offer, its files, and its device process."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import Backoff
 from fedstrata.store import read_sealed, write_aside, write_sealed
 from fedstrata.trust.authority import Issued
-from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
+from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, tls_arguments, write_private
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
@@ -187,12 +187,11 @@ class HostedRun:
         TlsFiles.load(tls)
         with write_aside(file) as written:
             written.write(experiment.encode())
-        words = {"experiment": file, "gps": offer.gps, "devices": offer.devices, "tls": tls}
-        words |= {"state": self._folder / "state", "revoked": "", "server-domain": ""}  # not the agent's own
+        words = {"experiment": file, "gps": offer.gps, "devices": offer.devices, "state": self._folder / "state"}
         options = (word for name, value in words.items() for word in (f"--{name}", str(value)))
         return ProcessSpec(
             name="device",
-            command=("device", *options, "--exit-with-parent"),
+            command=("device", *options, "--exit-with-parent", *tls_arguments(tls)),
             endpoints={"http": "--http"},
             may_finish=True,
             may_move=True,

@@ -10,8 +10,7 @@ from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServ
 from fedstrata.process.logs import EventLog, configure_logs
 from fedstrata.process.sleeping import Backoff
 from fedstrata.rpc.client import CallError, plain_or_secure
-from fedstrata.trust.files import load_tls
-from fedstrata.trust.names import Name
+from fedstrata.trust.files import OPERATOR, load_tls
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -37,7 +36,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     while True:
         why = f"the GPS at {options.gps} has the run of another Job"
         try:
-            async with plain_or_secure(options.gps, load_tls(options, Name("operator"))) as channel:
+            async with plain_or_secure(options.gps, load_tls(options, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(
                     pb.WatchRunRequest(), timeout=WATCH_S, wait_for_ready=True
                 ):

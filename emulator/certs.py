@@ -115,7 +115,11 @@ def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
 
 
 def authority_of(folder: Path, release: Release | None) -> Authority:
-    """Return the authority in a folder, or of a release on Kubernetes. Raises CertificateError if there is none."""
+    """Return the authority in a folder, or of a release on Kubernetes.
+
+    Raises:
+        CertificateError: there is no authority.
+    """
     return _places_of(folder, release)[0].existing_authority()
 
 

@@ -1,4 +1,4 @@
-"""What the service of a fleet answers: to boards, and to operators."""
+"""The replies of the service of a fleet to boards and to operators."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from fleet.offers import Fleet
 
 
 class FleetServicer(FleetServiceServicer):
-    """Translate calls into those of a fleet. A call that waits ends when something has changed, or after 20 s."""
+    """Translate gRPC calls into calls of a `Fleet`. A waiting call ends when something has changed, or after 20 s."""
 
     def __init__(self, fleet: Fleet, log: EventLog) -> None:
         self._fleet = fleet

@@ -31,7 +31,9 @@ _options = argparse.Namespace()
 
 
 def work_of(config: ConfigRecord):
-    """Return the module of the configuration and its training; without a name, those of `benchmarks/loops.py`."""
+    """Return the module of the configuration and its training. Without a name, return the network and the training of
+    `benchmarks/loops.py`.
+    """
     if config["module"]:
         return modules.network(str(config["module"])), modules.train_one
     return Network(config["widths"]), partial(train_one, size=int(config["batch"]), rate=float(config["rate"]))

@@ -1,4 +1,4 @@
-"""Which boards a run takes, and which devices each of them becomes."""
+"""The choice of boards for a run, and of the devices that each board runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

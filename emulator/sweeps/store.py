@@ -1,4 +1,4 @@
-"""Where the processes of a sweep share its runs: what a sweep needs of such a place, and a folder as such a place."""
+"""The place where the processes of a sweep share its runs: its interface, and a folder as the first such place."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -64,7 +64,7 @@ class SyntheticSettings(Settings):
     num_devices: int = Field(default=30, ge=1, le=10_000)
     """Number of devices; `partition` needs the same number."""
     alike: bool = False
-    """Whether all devices have one true model and mean inputs of 0; α and β then change nothing."""
+    """If true, all devices have one true model and mean inputs of 0, and α and β change nothing."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Seed of the random numbers that generate the data; without this key the experiment's seed."""
 

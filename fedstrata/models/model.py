@@ -44,7 +44,7 @@ class Layer:
     shape: tuple[int, ...]
     """Shape of the weight: (out, in) or (out, in, *kernel)."""
     has_bias: bool = True
-    """Whether the layer has a bias of shape (out,)."""
+    """True if the layer has a bias of shape (out,)."""
 
     @property
     def tensors(self) -> tuple[LayerTensor, ...]:

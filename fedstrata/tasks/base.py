@@ -110,7 +110,7 @@ class Task:
     sums: tuple[Sum, ...] = ()
     """Sums over examples, in addition to the sum of losses."""
     labelled: ClassVar[bool] = False
-    """Whether each example has one label, and the model has one output per label, as some methods require."""
+    """True if each example has one label, and the model has one output per label. Some methods require this."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

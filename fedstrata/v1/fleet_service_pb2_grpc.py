@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FleetServiceStub:
-    """What the service of a fleet offers the agents of boards, and operators.
+    """The calls of boards' agents and of operators to the service of a fleet.
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class FleetServiceStub:
 
 
 class FleetServiceServicer:
-    """What the service of a fleet offers the agents of boards, and operators.
+    """The calls of boards' agents and of operators to the service of a fleet.
     """
 
     def FetchOffers(self, request, context):
@@ -121,7 +121,7 @@ def add_FleetServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetService:
-    """What the service of a fleet offers the agents of boards, and operators.
+    """The calls of boards' agents and of operators to the service of a fleet.
     """
 
     @staticmethod

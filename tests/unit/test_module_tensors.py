@@ -71,6 +71,17 @@ class Adapted(nn.Module):
         return self.adapter(self.norm(self.frozen(inputs.flatten(1))))
 
 
+class Computed(Adapted):
+    """An adapter that begins with values of the frozen part, and layers that are drawn a second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.normal_(self.norm.weight)
+        with torch.no_grad():
+            self.adapter.weight.copy_(self.frozen.weight[:10, :32])
+            self.adapter.bias.uniform_()
+
+
 class Failing(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -220,6 +231,10 @@ def test_frozen_layers_neither_train_nor_travel() -> None:
         assert value.tobytes() == module.state_dict()[name].numpy().tobytes(), name
 
 
+def tensors_at(model: Model) -> Mapping[str, np.ndarray]:
+    return model.layout.views(model.initial(SEED))
+
+
 def saved(path: Path, **changes: Any) -> Path:
     torch.manual_seed(1)
     tensors = {name: tensor for name, tensor in Adapted().state_dict().items() if not name.startswith("adapter")}
@@ -248,6 +263,17 @@ def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None
     model = build_model(settings("Adapted", **section), INFO)
     assert model.layout.views(model.initial(SEED))["adapter.bias"].tolist() == [0.25] * 10
     assert model.of_run(SEED).initial(SEED).tobytes() == model.initial(SEED).tobytes()
+
+
+def test_first_weights_may_be_computed_from_the_frozen_layers_of_a_file(tmp_path: Path) -> None:
+    path = saved(tmp_path / "backbone.safetensors")
+    section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path)}
+    first = tensors_at(build_model(settings("Computed", **section), INFO))
+    torch.manual_seed(1)
+    assert first["adapter.weight"].tobytes() == Adapted().frozen.weight[:10, :32].detach().numpy().tobytes()
+    torch.manual_seed(SEED)
+    assert first["adapter.bias"].tobytes() == Computed().adapter.bias.detach().numpy().tobytes()
+    assert sha256_of(path) == section["weights_sha256"]
 
 
 @pytest.mark.parametrize(

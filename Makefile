@@ -8,7 +8,7 @@ DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images reference release screenshots kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images reference release publish screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ images: ## container images of the three services, with docker, podman or builda
 
 release: setup ## wheel, source archive, chart, OCI artefact, site and images of the last commit, with checksums, in dist/
 	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
+
+publish: setup ## push images and chart of dist/ to REGISTRY with skopeo: bills of materials, and with a key signatures
+	$(BIN)/python scripts/publish.py $(or $(REGISTRY),$(error give REGISTRY=registry.example.org/lab))
 
 screenshots: setup ## take docs/page.png and docs/report.png anew, in Chromium: one to two minutes
 	$(BIN)/python scripts/screenshots.py

@@ -1,8 +1,10 @@
-"""A packed chart as an OCI artefact: an image layout in one archive, which skopeo or oras copies to a registry."""
+"""OCI artefacts as image layouts in one archive, which skopeo or oras copies to a registry."""
 
 import hashlib
 import json
 import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,28 +13,55 @@ import yaml
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-CONFIG = "application/vnd.cncf.helm.config.v1+json"
-CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+HELM_CONFIG = "application/vnd.cncf.helm.config.v1+json"
+HELM_CHART = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+TAG = "org.opencontainers.image.ref.name"
 
 
-def write_artefact(packed: Path, archive: Path, *, time: int) -> None:
-    """Write the layout of a packed chart as a tar archive, with the same time (seconds since 1970) for all files."""
+@dataclass(frozen=True)
+class Part:
+    """Hold the config or a layer of an artefact."""
+
+    media_type: str
+    content: bytes
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+    def described(self) -> dict[str, Any]:
+        """Return the descriptor of this part."""
+        said = {"mediaType": self.media_type, "digest": f"sha256:{self.digest}", "size": len(self.content)}
+        return {**said, "annotations": dict(self.annotations)} if self.annotations else said
+
+
+def write_chart(packed: Path, archive: Path, *, time: int) -> None:
+    """Write the artefact of a packed chart."""
     with tarfile.open(packed) as chart:
         file = chart.extractfile("fedstrata/Chart.yaml")
         if file is None:
             raise OSError(f"{packed.name} has no fedstrata/Chart.yaml")
         metadata = yaml.safe_load(file.read())
-    blobs: dict[str, bytes] = {}
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "config": _blob(blobs, CONFIG, _json(metadata)),
-        "layers": [_blob(blobs, CHART, packed.read_bytes())],
-    }
-    reference = _blob(blobs, MANIFEST, _json(manifest))
-    reference["annotations"] = {"org.opencontainers.image.ref.name": str(metadata["version"])}
-    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [reference]}
-    files = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index), **blobs}
+    config, layer = Part(HELM_CONFIG, as_json(metadata)), Part(HELM_CHART, packed.read_bytes())
+    write_artefact(archive, config, [layer], tag=str(metadata["version"]), time=time)
+
+
+def write_artefact(
+    archive: Path, config: Part, layers: Sequence[Part], *, tag: str, time: int = 0, subject: Part | None = None
+) -> None:
+    """Write a layout as a tar archive, with the same time (seconds since 1970) for all files.
+
+    The artefact is attached to the manifest `subject`, if there is one (OCI 1.1).
+    """
+    said = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.described()}
+    said["layers"] = [layer.described() for layer in layers]
+    if subject is not None:
+        said["subject"] = subject.described()
+    manifest = Part(MANIFEST, as_json(said), {TAG: tag})
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest.described()]}
+    files = {"oci-layout": as_json({"imageLayoutVersion": "1.0.0"}), "index.json": as_json(index)}
+    files |= {f"blobs/sha256/{part.digest}": part.content for part in (config, *layers, manifest)}
     with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
         for name, content in sorted(files.items()):
             member = tarfile.TarInfo(name)
@@ -40,12 +69,6 @@ def write_artefact(packed: Path, archive: Path, *, time: int) -> None:
             tar.addfile(member, BytesIO(content))
 
 
-def _blob(blobs: dict[str, bytes], media_type: str, content: bytes) -> dict[str, Any]:
-    """Keep a blob by its digest. Return its descriptor."""
-    digest = hashlib.sha256(content).hexdigest()
-    blobs[f"blobs/sha256/{digest}"] = content
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
-
-
-def _json(value: Any) -> bytes:
+def as_json(value: Any) -> bytes:
+    """Return a value as JSON. The same value gives the same bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from archives import pack, unpack, zipped
 from chart_readme import write_readme
-from oci import write_artefact
+from oci import write_chart
 from provenance import digest_of, sign, signing_key, statement, written
 from sbom import locked_bill
 
@@ -122,7 +122,7 @@ def _chart(tree: Path, target: Path, time: int, home: str | None) -> None:
             file.write(f"home: {home}\nsources: [{home}]\n")
     packed = target / f"fedstrata-{_version(tree)}.tgz"
     pack(chart, packed, root="fedstrata", time=time)
-    write_artefact(packed, target / f"fedstrata-{_version(tree)}-chart.oci.tar", time=time)
+    write_chart(packed, target / f"fedstrata-{_version(tree)}-chart.oci.tar", time=time)
 
 
 def _site(tree: Path, target: Path, time: int) -> None:

@@ -154,4 +154,6 @@ class Holding(Protocol):
         """Apply the model with which the next global round starts."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Go back to the start of a global round that the GPS must repeat. Return the report of that time."""
+        """Go back to the start of a global round that the GPS must repeat. Return this LPS's report as it was at that
+        start.
+        """

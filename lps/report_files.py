@@ -1,4 +1,6 @@
-"""Reports of a local parameter server (LPS) in sealed files: reports that the GPS lacks, and the complete report."""
+"""Sealed files with reports of a local parameter server (LPS): those at the start of the latest global rounds, and the
+complete report after the final measurement.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -314,7 +314,7 @@ def workers(setting: Setting) -> Iterator[Row]:
         if setting.peers:
             measures["BlazeFL"] = partial(theirs, processes)
         work = f"{4 if small else 100} devices, CNN of BlazeFL, {processes} processes"
-        yield from beside("workers", work, in_turn(setting, measures, 1 if small else 2), {})
+        yield from beside("workers", work, in_turn(setting, measures, 1 if small else min(2, setting.repeats)), {})
     counted = {name: [float(len(each))] for name, each in models.items() if each}
     yield from alone_and_beside("workers", "all these runs", counted, alone=ONE, aims={}, unit="different models")
 

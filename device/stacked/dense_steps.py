@@ -76,7 +76,9 @@ class DenseSteps(ABC):
 
     @abstractmethod
     def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
-        """Change a layer's weights and biases. `slope` is the gradient of its outputs, and `below` its input."""
+        """Update a layer's weights and biases. `slope` is the gradient of the loss in the layer's outputs. `below` is
+        the layer's input.
+        """
 
 
 class PlainSteps(DenseSteps):

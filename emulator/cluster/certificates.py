@@ -237,7 +237,9 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now owns the authority's Secret. `fedstrata up` uses the same name for it."""
+    """Return whether cert-manager now owns the Secret of the authority. `fedstrata up` gave its own authority's Secret
+    the same name, so this Secret must stay.
+    """
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
     return tls["mode"] == "cert-manager" and not issuer.get("name")

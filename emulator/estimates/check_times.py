@@ -43,7 +43,9 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Hold mean times: of the LPS with the longest LPS rounds, of a global round, and of the whole training."""
+    """Hold expected times: of an LPS round (mean, at the LPS with the longest ones), of a global round (mean), and of
+    the whole training.
+    """
 
     lps_round: pb.RoundTimes
     global_round: pb.RoundTimes

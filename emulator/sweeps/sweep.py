@@ -106,7 +106,7 @@ def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> Swee
 
 
 class _Work:
-    """Do the runs of one call, as far as no other process does them."""
+    """Do the runs of one call, except those that other processes complete."""
 
     def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
         self._store, self._waiting, self._display = request.store, list(wanted), display

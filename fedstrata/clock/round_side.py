@@ -43,7 +43,7 @@ class ParentClock:
     takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
 
     def __init__(self, *, wants_work: bool = False) -> None:
-        """Set `wants_work`: whether each update must state how much its sender has computed, for a timeline."""
+        """Set `wants_work`: whether each update must state how much its sender has computed. A timeline needs this."""
         self.wants_work = wants_work
 
     def now_ns(self) -> int:

@@ -148,7 +148,7 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """The encoding of tensors on a link, down (models) and up (updates), and the times of transfers with a clock."""
+    """The encoding of tensors on a link, down (models) and up (updates). With a clock, also how long transfers take."""
 
     down: Encoding = "float32"
     """Encoding of models; `int8` has a scale for each tensor."""

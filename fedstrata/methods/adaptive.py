@@ -130,8 +130,8 @@ class Adaptive(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Return the result of the training before the grouping, if this is the first round. In later rounds train from
-        the mix, and keep the result.
+        """In the first round, return the result of the training before the grouping. In later rounds, train from the
+        mix of the device's own model and the received one, and keep the result as its own model.
         """
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)

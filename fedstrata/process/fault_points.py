@@ -1,8 +1,8 @@
-"""Named points of the code at which tests can let a process die, to cause a crash at a critical moment.
+"""Named points of the code at which tests can kill a process, to imitate a crash at a critical moment.
 
-Nothing happens unless the environment variable FEDSTRATA_DIE_AT is set, to a JSON list of `{"point", "round", "count",
+Nothing happens unless the environment variable FEDSTRATA_DIE_AT holds a JSON list of `{"point", "round", "count",
 "marker"}`. A process kills itself by SIGKILL when it reaches the point for the `count`-th time, in that round if one is
-given. Before, it makes the marker file, so that the restarted process does not die again.
+given. Just before, it creates the marker file. While this file exists, the process does not die again.
 """
 
 import json

@@ -20,7 +20,7 @@ ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKey:
-    """Name a count of bytes: the link, the direction, the kind and the end of the link."""
+    """Identify a count of bytes by link, direction, kind, and the end (child or parent) that counts."""
 
     link: str
     direction: str

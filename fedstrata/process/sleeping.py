@@ -105,7 +105,7 @@ class Backoff:
         self.attempts = 0
 
     async def pause(self) -> None:
-        """Wait for the next pause."""
+        """Pause once. The next pause is twice as long, up to the limit."""
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**self.attempts)
         self.attempts = min(self.attempts + 1, 16)
         await asyncio.sleep(pause_s)

@@ -114,7 +114,9 @@ class Notes:
 
 
 class Enough:
-    """Decide how few children may be left in a round. This class sets no limit; only the quorum matters."""
+    """Decide whether enough children are left in a round. This base class requires none beyond the quorum; subclasses
+    may require more.
+    """
 
     is_void_without_any: ClassVar[bool] = False
     """Whether the sum is void if any child leaves, even one that has sent nothing."""

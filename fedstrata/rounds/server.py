@@ -66,7 +66,7 @@ class RoundServer(ChildCalls):
         """Wait until the open round is complete, or until its deadline with a quorum, and close it.
 
         Raises:
-            RunStoppedError: too few children have reported, or can still report.
+            RunStoppedError: too few children have reported, or too few are left that can still report.
         """
         opened = self.opened()
         intake, wait = opened.intake, self.exchange.wait

@@ -1,4 +1,4 @@
-"""The updates of the open round, from their headers to the sum."""
+"""Takes the updates of the open round: checks their headers, receives their parts, and adds them to the sum."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext

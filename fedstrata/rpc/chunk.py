@@ -33,7 +33,9 @@ class Chunk:
 
 
 class Whole:
-    """Hold a part with a header and, in `small`, its payload. `chunk` is the payload as a separate part."""
+    """Hold a part that has a header and a small payload. `chunk` gives the payload as if it had come in a part of its
+    own.
+    """
 
     __slots__ = ("chunk", "header")
     data = b""  # none of the part's own, as protobuf has it

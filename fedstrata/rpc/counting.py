@@ -75,7 +75,7 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 
 
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
-    """Return the function that counts the messages of a method, by link, direction and kind."""
+    """Return the function that counts the bytes of an RPC method's messages, by link, direction, kind and end."""
     link, kind = METHODS[method]
 
     def of_kind(kind: str) -> Callable[[int], None]:

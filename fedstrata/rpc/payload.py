@@ -48,7 +48,8 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
 def accepted_codec(
     header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
 ) -> tuple[PayloadCodec, int]:
-    """Return the codec and the number of examples of a payload with one part that matches the declaration.
+    """Check a payload's header, which must announce one part of this name, layout and encoding. Return the codec and
+    the number of examples.
 
     Raises:
         PayloadError: another encoding, part, tensor name, order, shape, scale or length.

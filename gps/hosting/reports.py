@@ -170,7 +170,7 @@ class Reports:
         self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's model. If its LPS begins to send the model again, stop."""
+        """Take a cluster's model. If its LPS begins to send it again, end this transfer and leave it to the new one."""
         before, newest = self._newest.get(header.home_id), Supersedable()
         self._newest[header.home_id] = newest
         if before is not None:

@@ -24,7 +24,7 @@ class PlanTable:
         self._file.write("UPDATE run SET version = version + 1")
 
     def make(self, global_round: int, plan: str, affinity: bytes) -> None:
-        """Write the plan of a global round, or of the time before training."""
+        """Write the plan that was made in a global round, or before training."""
         with self._file.together(durable=True):
             self._file.write("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, NULL)", global_round, plan, affinity)
             self.count_change()

@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="the folder of `fedstrata sweep` of the same file")
     asked = parser.parse_args()
     sweep = load_sweep(asked.sweep)
-    dataset = load_dataset(sweep.runs[0].experiment.drawn_data)
+    dataset = load_dataset(sweep.runs[0].experiment.data, sweep.runs[0].experiment.seed)
     if asked.runs is not None:
         compare(sweep, dataset, asked.runs)
     else:

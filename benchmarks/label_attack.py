@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="examples of the attacked device")
     asked = parser.parse_args()
-    train = load_dataset(DataSettings(name="fashion-mnist")).train
+    train = load_dataset(DataSettings(name="fashion-mnist"), 0).train
     there = np.flatnonzero(np.isin(train.labels, CLOTHES))[:EXAMPLES]
     examples = train.take(there)
     rows = examples.inputs.astype(np.float64).reshape(len(there), -1)

@@ -171,7 +171,7 @@ def images(settings: Any) -> Any:
         framed = np.pad(part.stored[:size], ((0, 0), (0, 0), (2, 2), (2, 2)))
         return Examples(inputs=np.repeat(framed, 3, axis=1), labels=part.labels[:size])
 
-    whole = load_dataset(DataSettings(name="fashion-mnist"))
+    whole = load_dataset(DataSettings(name="fashion-mnist"), 0)
     return Dataset(train=wide(whole.train, 50000), test=wide(whole.test, 10000), num_classes=10)
 
 

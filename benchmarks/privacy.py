@@ -63,7 +63,7 @@ def attacked(rows: Matrix, sizes: Sequence[int]) -> dict[tuple[float | None, int
 
 def attack(sizes: Sequence[int]) -> dict[str, dict[float, list[float]]]:
     """Print a table with a row per size and a column per ε. Return the values for the figure."""
-    train = load_dataset(DataSettings(name="fashion-mnist")).train
+    train = load_dataset(DataSettings(name="fashion-mnist"), 0).train
     there = np.isin(train.labels, CLOTHES)
     rows = np.asarray(train.inputs[np.flatnonzero(there)[:20000]], np.float64).reshape(20000, -1)
     found = attacked(rows, sizes)

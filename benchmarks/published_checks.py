@@ -19,7 +19,7 @@ from fedstrata.experiment import DataSettings, SyntheticSettings
 
 def synthetic(mu: float, rounds: int) -> list[float]:
     """Return the accuracy in percent after each round."""
-    data = load_dataset(DataSettings(name="synthetic", synthetic=SyntheticSettings(seed=3)))
+    data = load_dataset(DataSettings(name="synthetic", synthetic=SyntheticSettings(seed=3)), 0)
     inputs, tests = (np.c_[part.inputs, np.ones(len(part))].astype(np.float64) for part in (data.train, data.test))
     targets, owners = np.eye(10)[data.train.labels], data.train.column("device")
     received, rng, accuracies = np.zeros((61, 10)), np.random.default_rng(3), []
@@ -42,7 +42,7 @@ def synthetic(mu: float, rounds: int) -> list[float]:
 
 def fcube(draw: int | None, seed: int, rounds: int) -> float:
     """Return the accuracy in percent after the last round on a draw of the points; None is Fedstrata's."""
-    data = load_dataset(DataSettings(name="fcube"))
+    data = load_dataset(DataSettings(name="fcube"), 0)
     x, tests, owners = data.train.inputs, data.test.inputs, data.train.column("owner")
     if draw is not None:  # sizes are drawn again, and signs, which give the owner, stay
         rng = np.random.default_rng(draw)

@@ -64,7 +64,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     """Return everything that the devices of this process share, including their data."""
     limit_threads()
     keep_for_training()
-    dataset = load_dataset(experiment.drawn_data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
     method = make_method(experiment)
     architectures = Architectures(experiment, method)

@@ -45,7 +45,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     return TrainingJob(
         model=model,
         start=make_method(experiment).initial(model, 0),
-        examples=device_data(experiment, load_dataset(experiment.drawn_data), device_index).train,
+        examples=device_data(experiment, load_dataset(experiment.data, experiment.seed), device_index).train,
         training=experiment.training,
         seed=experiment.seed,
         device_index=device_index,

@@ -29,7 +29,7 @@ def try_experiment(experiment: Experiment) -> None:
         FedstrataError: a model or the task is not usable, or the second training gives another result.
     """
     training_job(experiment, 0)  # refuses data that lie elsewhere, and sets the threads
-    dataset, size = load_dataset(experiment.drawn_data), experiment.training.batch_size
+    dataset, size = load_dataset(experiment.data, experiment.seed), experiment.training.batch_size
     try_all(experiment, Architectures(experiment, make_method(experiment)), dataset, make_task(experiment))
     lone = next((index for index, n in enumerate(example_counts(experiment, dataset)) if n % size == 1), None)
     if lone is not None:

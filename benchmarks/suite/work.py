@@ -13,7 +13,7 @@ from fedstrata.partitions import device_data
 def write_work(experiment_file: Path, folder: Path, settings: Sequence[str] = ()) -> Path:
     """Write inputs.npy (devices, examples, width) and labels.npy, int64 (devices, examples, …), into a new folder."""
     experiment = load_experiment(experiment_file, settings)
-    dataset = load_dataset(experiment.drawn_data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     inputs, labels = [], []
     for index in range(experiment.device_count):
         data = device_data(experiment, dataset, index).train

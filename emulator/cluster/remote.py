@@ -212,9 +212,8 @@ def _check_partition(experiment: Experiment) -> None:
     """
     if isinstance(experiment.partition, LocalPartition):
         return
-    here = experiment.drawn_data.model_copy(update={"download": False})
     try:
-        dataset = load_dataset(here)
+        dataset = load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
     except (DataError, PluginError):
         return
     check_partition(experiment, dataset)

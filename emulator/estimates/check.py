@@ -114,7 +114,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
     # with a local partition each device has data of its own, which is not seen from here
     if isinstance(experiment.partition, LocalPartition):
         return None
-    dataset = load_dataset(experiment.drawn_data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     check_partition(experiment, dataset)
     check_deadlines(experiment, dataset)
     return dataset

@@ -61,7 +61,7 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
     rounds, homes = _looked_at(training, moment), _homes(experiment)
-    counts = example_counts(experiment, load_dataset(experiment.drawn_data))
+    counts = example_counts(experiment, load_dataset(experiment.data, experiment.seed))
     asked, other = (_sent(experiment, payloads, each, counts) for each in (moment, None))
     drawn = []
     for number in range(rounds):

@@ -60,7 +60,7 @@ def label_counts(experiment: Experiment) -> Counts | None:
     Raises:
         FedstrataError: the data is not in a usual folder, or does not fit the partition.
     """
-    data = experiment.drawn_data
+    data = experiment.data.drawn(experiment.seed)
     if data.name not in BUILT_IN or experiment.device_count > MOST_DEVICES:
         return None
     dataset = _loaded(data.model_copy(update={"folder": None, "download": False}))
@@ -75,4 +75,4 @@ def label_counts(experiment: Experiment) -> Counts | None:
 
 @lru_cache(maxsize=1)
 def _loaded(data: DataSettings) -> Dataset:
-    return load_dataset(data)
+    return load_dataset(data, 0)  # data that are drawn state their seed

@@ -100,7 +100,7 @@ def _examples(experiment: Experiment) -> tuple[Examples, str]:
     """
     if not isinstance(experiment.partition, LocalPartition):
         with suppress(DataError):
-            train = load_dataset(experiment.drawn_data).train
+            train = load_dataset(experiment.data, experiment.seed).train
             return train.take(np.arange(EXAMPLES) % len(train)), f"{EXAMPLES} training examples"
     shape = (EXAMPLES, *dataset_info(experiment.data).input_shape)
     drawn = np.random.default_rng(0).standard_normal(shape, np.float32)

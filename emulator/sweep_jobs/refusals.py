@@ -108,7 +108,7 @@ def _check_memory(run: SweepRun, request: JobRequest) -> None:
 def _has_data(experiment: Experiment) -> bool:
     """Return whether the data set of an experiment is here. Pods may have data that this machine lacks."""
     try:
-        load_dataset(experiment.drawn_data.model_copy(update={"download": False}))
+        load_dataset(experiment.data.model_copy(update={"download": False}), experiment.seed)
     except (DataError, PluginError):
         return False
     return True

@@ -35,9 +35,9 @@ def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -
     """Divide the data among the devices, and check that enough devices can meet the deadlines."""
     if isinstance(experiment.partition, LocalPartition):
         return
-    data = experiment.drawn_data
+    data = experiment.data.drawn(experiment.seed)
     if data not in datasets:
-        datasets[data] = load_dataset(data)
+        datasets[data] = load_dataset(data, experiment.seed)
     dataset = datasets[data]
     check_partition(experiment, dataset)
     check_deadlines(experiment, dataset)

@@ -7,7 +7,7 @@ from fedstrata.datasets.examples import Dataset, DatasetInfo
 from fedstrata.datasets.published import Published
 from fedstrata.datasets.turning import in_orientations, oriented_info
 from fedstrata.errors import DataError, ExperimentError, FedstrataError, PluginError
-from fedstrata.experiment import DataSettings
+from fedstrata.experiment import DataSettings, SyntheticSettings
 from fedstrata.plugins import describe, load_plugin
 
 BUILT_IN = {
@@ -24,7 +24,6 @@ MOST_SAID = 8  # names of columns in a message
 LOADERS = {
     "digits": digits.load,
     "fcube": fcube.load,
-    "synthetic": synthetic.load,
     "fashion-mnist": fashion_mnist.load,
     "emnist": emnist.load,
     "cifar-10": cifar.load_cifar_10,
@@ -64,15 +63,19 @@ def _plain_info(settings: DataSettings) -> DatasetInfo:
     )
 
 
-def load_dataset(settings: DataSettings) -> Dataset:
+def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     """Return the data set. It has the shape and the classes of `dataset_info`.
+
+    `seed` is the experiment's. It counts only for `synthetic` without a seed of its own.
 
     Raises:
         DataError: the data is missing, damaged, or of another shape than declared.
         PluginError: own code in `module:function` is missing, fails or gives something else.
     """
-    loader = LOADERS.get(settings.name, _load_own)
-    dataset = loader(settings)
+    if settings.name == "synthetic":
+        dataset = synthetic.load(settings.synthetic or SyntheticSettings(), seed)
+    else:
+        dataset = LOADERS.get(settings.name, _load_own)(settings)
     declared = _plain_info(settings)
     if dataset.info != declared:
         raise DataError(

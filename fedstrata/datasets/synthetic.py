@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstrata.datasets.examples import Dataset, DatasetInfo, Examples
-from fedstrata.errors import DataError
-from fedstrata.experiment import DataSettings, SyntheticSettings
+from fedstrata.experiment import SyntheticSettings
 
 INPUTS, CLASSES = 60, 10
 INFO = DatasetInfo(input_shape=(INPUTS,), num_classes=CLASSES)
@@ -29,12 +28,12 @@ TRAINED = 0.9
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
-def load(settings: DataSettings) -> Dataset:
-    """Return the examples of all devices. The column `device` has the owner, for a partition that is `natural`."""
-    law = settings.synthetic
-    if law is None or law.seed is None:
-        raise DataError("data.synthetic has no seed; set data.synthetic.seed, or load an experiment's drawn_data")
-    drawn = [_examples(law, law.seed, device) for device in range(law.num_devices)]
+def load(law: SyntheticSettings, seed: int) -> Dataset:
+    """Return the examples of all devices, drawn with the law's seed or, without one, with `seed`. The column `device`
+    has the owner, for a partition that is `natural`.
+    """
+    seed = seed if law.seed is None else law.seed
+    drawn = [_examples(law, seed, device) for device in range(law.num_devices)]
     ends = [int(TRAINED * len(labels)) for _, labels in drawn]
     train = [(inputs[:end], labels[:end]) for (inputs, labels), end in zip(drawn, ends, strict=True)]
     test = [(inputs[end:], labels[end:]) for (inputs, labels), end in zip(drawn, ends, strict=True)]

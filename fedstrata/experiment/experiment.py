@@ -131,11 +131,6 @@ class Experiment(Settings):
         return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
 
     @property
-    def drawn_data(self) -> DataSettings:
-        """The data set, with the seed of its draw if it is drawn."""
-        return self.data.drawn(self.seed)
-
-    @property
     def device_count(self) -> int:
         return self.partition.device_count
 
@@ -191,7 +186,7 @@ class Experiment(Settings):
         With a clock, the digest also covers times and rates, with presets replaced by their numbers.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
-        resolved["data"] = self.drawn_data.model_dump(mode="json", by_alias=True)
+        resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)
         del resolved["faults"], resolved["energy"]
         links = {"device-lps": self.links.device_lps, "lps-gps": self.links.lps_gps}
         resolved["links"] = {name: {"down": link.down, "up": link.up} for name, link in links.items()}

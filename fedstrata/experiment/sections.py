@@ -111,7 +111,7 @@ class DataSettings(Settings):
     """The distribution of `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return the settings with a seed in `synthetic`: the present seed or, without one, the given seed."""
+        """Return equal settings for equal data: `synthetic` states its seed, the present seed or else the given one."""
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
             return self

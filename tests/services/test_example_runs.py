@@ -35,7 +35,7 @@ def test_there_are_the_examples_that_the_documentation_names() -> None:
 def test_an_example_runs_to_a_completed_record(path: Path, tmp_path: Path) -> None:
     experiment = shortened(path)
     try:
-        load_dataset(experiment.data)
+        load_dataset(experiment.data, experiment.seed)
     except DataError as error:
         pytest.skip(f"its data set is not here: {error}")
     summary = run_in_process(experiment, tmp_path / "run").summary

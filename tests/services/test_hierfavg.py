@@ -14,7 +14,7 @@ from tests.support.tiers import run_in_process, small
 
 Weights = dict[str, NDArray[np.float64]]
 EDGES, RATE, CLOUD_ROUNDS = ((0, 3), (1, 2, 4)), 0.1, 3  # devices of each edge server
-DATASET = load_dataset(small().data)
+DATASET = load_dataset(small().data, 0)
 
 
 def slope(weights: Weights, inputs: NDArray[np.float64], labels: NDArray[np.int64]) -> Weights:

@@ -134,7 +134,7 @@ def in_lpss(
     """Each cluster's weights: of each stream every LPS sends how far it moved, and counts by all who moved it."""
     training = experiment.training
     cluster_of = {device: name for name, devices in clusters.items() for device in devices}
-    dataset = load_dataset(experiment.data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     size_of = {device: len(device_data(experiment, dataset, device).train) for device in cluster_of}
     models = dict.fromkeys(clusters, initial_weights(experiment))
     for global_round in range(training.global_rounds):

@@ -34,7 +34,7 @@ OVERRIDES = (
     f"training.global_rounds={ROUNDS}",
     "training.optimiser={learning_rate: 0.1, momentum: 0.5}",
 )
-DATASET = load_dataset(small().data)
+DATASET = load_dataset(small().data, 0)
 BASE, HEAD = ("fc1.weight", "fc1.bias"), ("fc2.weight", "fc2.bias")
 
 

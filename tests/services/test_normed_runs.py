@@ -59,7 +59,7 @@ class PlainDevice:
     def __init__(self, index: int) -> None:
         self.index, self.module = index, Normed()
         self.adamw = torch.optim.AdamW(self.module.parameters(), RATE)
-        self.data = device_data(experiment(), load_dataset(experiment().data), index).train
+        self.data = device_data(experiment(), load_dataset(experiment().data, 0), index).train
 
     def train(self, received: dict[str, torch.Tensor], number: int) -> dict[str, torch.Tensor]:
         self.module.load_state_dict(received, strict=False)
@@ -167,7 +167,7 @@ def plain_sgd(index: int, received: dict[str, torch.Tensor], address: list[int])
 
 
 def accuracies(models: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    found, dataset = {}, load_dataset(experiment().data)
+    found, dataset = {}, load_dataset(experiment().data, 0)
     for index, weights in enumerate(models):
         module, held_out = Normed(rate=0.0).eval(), device_data(experiment(), dataset, index).test
         module.load_state_dict(weights, strict=False)

@@ -120,7 +120,7 @@ def test_a_module_in_part_frozen_ends_as_a_plain_pytorch_loop_does(record: RunRe
 def federated(experiment: Experiment) -> Net:
     """The final model of FedAvg over devices with as many examples each."""
     torch.manual_seed(experiment.seed)
-    module, dataset = Net(), load_dataset(experiment.data)
+    module, dataset = Net(), load_dataset(experiment.data, experiment.seed)
     for lps_round in range(experiment.training.global_rounds):
         start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
         trained = []

@@ -79,7 +79,9 @@ def test_a_regression_ends_as_plain_pytorch_does(record: RunRecord, home: Path) 
 def test_a_regression_is_measured_as_scikit_learn_does(record: RunRecord, home: Path) -> None:
     experiment = load_experiment(home / "own.yaml")
     weights = federated(experiment)
-    tests = [device_data(experiment, load_dataset(experiment.data), device).test for device in range(4)]
+    tests = [
+        device_data(experiment, load_dataset(experiment.data, experiment.seed), device).test for device in range(4)
+    ]
     said = np.concatenate([outputs(weights, torch.tensor(each.inputs)).numpy() for each in tests]).ravel()
     true = np.concatenate([each.targets for each in tests if each.targets is not None]).ravel()
     expected = {
@@ -126,7 +128,7 @@ def federated(experiment: Experiment) -> dict[str, torch.Tensor]:
     """The final model of FedAvg over devices with as many examples each, by the mean squared error."""
     model = build_model(experiment.model, dataset_info(experiment.data))
     weights = {name: torch.tensor(each) for name, each in model.layout.views(model.initial(experiment.seed)).items()}
-    dataset = load_dataset(experiment.data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     for lps_round in range(experiment.training.global_rounds):
         ends = []
         for device in range(4):

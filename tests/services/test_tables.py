@@ -62,7 +62,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plainly(experiment: Experiment, shares: list[int]) -> Any:
     """A table after all rounds, by the formula: half of it and half of the mean of what devices have."""
-    dataset = load_dataset(experiment.data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     labels = [device_data(experiment, dataset, index).train.labels for index in range(experiment.device_count)]
     own = [np.bincount(found, minlength=10) / len(found) for found in labels]
     table = np.zeros(10)

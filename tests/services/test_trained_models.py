@@ -81,7 +81,7 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images() -> NDArray[np.float32]:
-    found: NDArray[np.float32] = load_dataset(DataSettings()).test.inputs[:600]  # more than are computed at once
+    found: NDArray[np.float32] = load_dataset(DataSettings(), 0).test.inputs[:600]  # more than are computed at once
     return found
 
 
@@ -121,7 +121,7 @@ def test_predictions_have_the_accuracy_that_devices_measured_or_the_page_says_th
 ) -> None:
     experiment = experiment_of(method)
     folder = run_in_process(experiment, tmp_path).folder
-    record, dataset = fedstrata.load(folder), load_dataset(experiment.data)
+    record, dataset = fedstrata.load(folder), load_dataset(experiment.data, experiment.seed)
     measured = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["device_accuracy"]
     page = (Path(__file__).parents[2] / "docs/use-the-model.md").read_text(encoding="utf-8")
     rows = [row.split("|") for row in page.splitlines() if row.startswith("| `")]
@@ -165,7 +165,7 @@ def test_onnx_is_compared_on_draws_if_the_data_are_elsewhere(
 ) -> None:
     pytest.importorskip("onnx")
 
-    def absent(_: DataSettings) -> None:
+    def absent(*_: object) -> None:
         raise DataError("the data set is not here")
 
     monkeypatch.setattr(model_files, "load_dataset", absent)

@@ -18,7 +18,7 @@ class Devices:
     """The devices of an experiment, in one process."""
 
     def __init__(self, experiment: Experiment) -> None:
-        dataset = load_dataset(experiment.data)
+        dataset = load_dataset(experiment.data, experiment.seed)
         self.experiment = experiment
         self.method: Method = make_method(experiment)
         self.model = build_model(experiment.model, dataset.info)

@@ -11,7 +11,7 @@ from fedstrata.models import build_model
 from fedstrata.partitions import device_data
 
 Weights = dict[str, NDArray[np.float64]]
-DATASET = load_dataset(DataSettings())
+DATASET = load_dataset(DataSettings(), 0)
 SHARED = ("fc1.weight", "fc1.bias")
 HEAD = ("fc2.weight", "fc2.bias")
 

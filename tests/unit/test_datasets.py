@@ -127,7 +127,7 @@ def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
 
 
 def test_digits_are_split_four_to_one_for_every_digit() -> None:
-    digits = load_dataset(DataSettings(name="digits"))
+    digits = load_dataset(DataSettings(name="digits"), 0)
     train, test = np.bincount(digits.train.labels), np.bincount(digits.test.labels)
     assert len(digits.train) + len(digits.test) == 1797
     assert (test == (train + test) // 5).all()
@@ -140,13 +140,13 @@ def test_the_fifth_image_of_a_digit_is_a_test_image() -> None:
 
     images, labels = load_digits(return_X_y=True)
     fifth_zero = images[np.flatnonzero(labels == 0)[4]].reshape(1, 8, 8) / 16
-    digits = load_dataset(DataSettings(name="digits"))
+    digits = load_dataset(DataSettings(name="digits"), 0)
     held_out_zero = digits.test.inputs[np.flatnonzero(digits.test.labels == 0)[0]]
     assert np.array_equal(held_out_zero, fifth_zero)
 
 
 def test_an_owner_of_fcube_has_five_hundred_points_in_each_of_two_opposite_octants() -> None:
-    fcube = load_dataset(DataSettings(name="fcube"))
+    fcube = load_dataset(DataSettings(name="fcube"), 0)
     assert (len(fcube.train), len(fcube.test)) == (4000, 1000)
     for each in (fcube.train, fcube.test):
         assert np.array_equal(each.labels, each.inputs[:, 0] < 0)
@@ -244,7 +244,7 @@ def write_fashion_mnist(folder: Path, suffix: str = "", side: int = 28, num_labe
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_fashion_mnist_is_read_from_the_folder_first(tmp_path: Path, suffix: str) -> None:
     write_fashion_mnist(tmp_path, suffix)
-    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path))
+    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path), 0)
     assert (len(dataset.train), len(dataset.test)) == (3, 2)
     assert dataset.info == DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
     assert dataset.train.take(np.array([2])).inputs.max() == np.float32(2) / np.float32(255)
@@ -256,7 +256,7 @@ def test_fashion_mnist_is_read_from_the_data_folder_of_the_environment(
     write_fashion_mnist(tmp_path / "fashion-mnist")
     monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path))
     settings = DataSettings(name="fashion-mnist", folder=tmp_path / "empty")
-    assert len(load_dataset(settings).train) == 3
+    assert len(load_dataset(settings, 0).train) == 3
 
 
 def test_missing_fashion_mnist_says_where_it_was_looked_for_and_what_to_do(
@@ -265,7 +265,7 @@ def test_missing_fashion_mnist_says_where_it_was_looked_for_and_what_to_do(
     monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
     monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
     with pytest.raises(DataError) as raised:
-        load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path / "own"))
+        load_dataset(DataSettings(name="fashion-mnist", folder=tmp_path / "own"), 0)
     for place in ("own", "data/fashion-mnist", "debian"):
         assert str(tmp_path / place) in str(raised.value)
     assert "apt-get install dataset-fashion-mnist" in str(raised.value)
@@ -278,7 +278,7 @@ def test_in_a_pod_missing_fashion_mnist_is_a_matter_of_the_charts_values(
     monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDSTRATA_POD_NAME", "lab-fedstrata-device-0")
     with pytest.raises(DataError, match="name the folder that holds fashion-mnist/") as raised:
-        load_dataset(DataSettings(name="fashion-mnist"))
+        load_dataset(DataSettings(name="fashion-mnist"), 0)
     assert "apt-get" not in str(raised.value)
     assert "fedstrata data" not in str(raised.value)
     assert "data.download: true" in str(raised.value)
@@ -290,7 +290,7 @@ def test_without_a_folder_of_the_environment_the_users_own_is_looked_in(
     monkeypatch.delenv("FEDSTRATA_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     write_fashion_mnist(tmp_path / "fedstrata" / "fashion-mnist")
-    assert len(load_dataset(DataSettings(name="fashion-mnist")).train) == 3
+    assert len(load_dataset(DataSettings(name="fashion-mnist"), 0).train) == 3
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_folder("fashion-mnist") == tmp_path / ".local" / "share" / "fedstrata" / "fashion-mnist"
@@ -300,15 +300,15 @@ def test_images_of_another_size_or_without_labels_are_refused(tmp_path: Path) ->
     settings = DataSettings(name="fashion-mnist", folder=tmp_path)
     write_fashion_mnist(tmp_path, side=27)
     with pytest.raises(DataError, match=r"images of \(27, 27\); Fashion-MNIST has 28 × 28"):
-        load_dataset(settings)
+        load_dataset(settings, 0)
     write_fashion_mnist(tmp_path, num_labels=2)
     with pytest.raises(DataError, match=r"holds 3 images, but .* 2 labels"):
-        load_dataset(settings)
+        load_dataset(settings, 0)
 
 
 @needs_fashion_mnist
 def test_the_real_fashion_mnist_has_6000_and_1000_images_of_each_kind_kept_as_bytes() -> None:
-    dataset = load_dataset(DataSettings(name="fashion-mnist"))
+    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
     assert np.bincount(dataset.train.labels).tolist() == [6000] * 10
     assert np.bincount(dataset.test.labels).tolist() == [1000] * 10
     assert dataset.train.scale == 255
@@ -337,13 +337,13 @@ def publisher(published: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.M
 
 def test_missing_files_are_downloaded_into_the_folder(publisher: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own" / "data"
-    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=folder, download=True))
+    dataset = load_dataset(DataSettings(name="fashion-mnist", folder=folder, download=True), 0)
     assert len(dataset.train) == 3
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.gz" for name in FILES)
 
 
 def test_a_download_without_a_folder_goes_to_the_users(publisher: Path, tmp_path: Path) -> None:
-    assert len(load_dataset(DataSettings(name="fashion-mnist", download=True)).train) == 3
+    assert len(load_dataset(DataSettings(name="fashion-mnist", download=True), 0).train) == 3
     assert len(list((tmp_path / "data" / "fashion-mnist").iterdir())) == 4
 
 
@@ -422,7 +422,7 @@ def folder_settings(folder: Path) -> DataSettings:
 def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", x=np.array([[0.5, 1], [2, 3]]), y=np.array([1, 0], np.uint8))
     np.savez_compressed(tmp_path / "test.npz", x=np.array([[0, 255]], np.uint8), y=np.array([1]))
-    dataset = load_dataset(folder_settings(tmp_path))
+    dataset = load_dataset(folder_settings(tmp_path), 0)
     assert dataset.train.inputs.tolist() == [[0.5, 1], [2, 3]]
     assert dataset.train.labels.tolist() == [1, 0]
     assert dataset.test.inputs.tolist() == [[0.0, 1.0]]
@@ -450,12 +450,12 @@ def test_a_folder_of_something_else_is_refused(
     for part in ("train", "test"):
         np.savez(tmp_path / f"{part}.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=message):
-        load_dataset(folder_settings(tmp_path))
+        load_dataset(folder_settings(tmp_path), 0)
 
 
 def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds neither train and test nor a file for each device"):
-        load_dataset(folder_settings(tmp_path))
+        load_dataset(folder_settings(tmp_path), 0)
     np.savez(tmp_path / "train.npz", x=np.ones((50, 2)), y=np.zeros(50, np.int64))
     whole = (tmp_path / "train.npz").read_bytes()
     with (tmp_path / "single.npy").open("wb") as file:
@@ -465,7 +465,7 @@ def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Pa
         assert damaged != whole
         (tmp_path / "train.npz").write_bytes(damaged)
         with pytest.raises(DataError, match=r"cannot use .*train\.npz"):
-            load_dataset(folder_settings(tmp_path))
+            load_dataset(folder_settings(tmp_path), 0)
 
 
 @pytest.mark.parametrize(
@@ -486,12 +486,12 @@ def test_an_own_data_set_that_fails_or_is_another_than_declared_is_refused(
 ) -> None:
     settings = own_data(tmp_path, monkeypatch, body)
     with pytest.raises(error, match=message):
-        load_dataset(settings)
+        load_dataset(settings, 0)
 
 
 def test_an_own_data_set_is_called_with_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = own_data(tmp_path, monkeypatch, "return made(*settings.input_shape)")
-    assert load_dataset(settings).info == DatasetInfo(input_shape=(2,), num_classes=2)
+    assert load_dataset(settings, 0).info == DatasetInfo(input_shape=(2,), num_classes=2)
 
 
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> DataSettings:

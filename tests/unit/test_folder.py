@@ -24,7 +24,7 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 def loaded(folder: Path, **said: Any) -> Dataset:
     settings = {"input_shape": (2,), "num_classes": 2, "target": "fault", "columns": ("region",), **said}
-    return load_dataset(DataSettings.model_validate({"name": "folder", "folder": folder, **settings}))
+    return load_dataset(DataSettings.model_validate({"name": "folder", "folder": folder, **settings}), 0)
 
 
 def test_a_csv_file_for_each_device_gives_inputs_labels_and_columns(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ PAPERS = {
 def test_fashion_mnist_serves_the_shifts_of_the_papers(name: str) -> None:
     rows, devices, number = PAPERS[name]
     plan = experiment(groups(*({**row, "devices": devices, "examples_per_device": number} for row in rows)))
-    dataset = load_dataset(DataSettings(name="fashion-mnist"))
+    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
     owned = [device_data(plan, dataset, index) for index in range(plan.device_count)]
     assert [len(device.train) for device in owned] == [number] * plan.device_count
     assert len(set(plan.task_of_devices() or [])) == len(rows)

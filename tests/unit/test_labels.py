@@ -28,7 +28,7 @@ def test_counts_are_of_the_examples_that_devices_train_on_by_the_labels_that_the
     experiment = parse_experiment(GROUPS)
     counts = label_counts(experiment)
     assert counts is not None
-    dataset = load_dataset(experiment.data)
+    dataset = load_dataset(experiment.data, experiment.seed)
     for index in range(experiment.device_count):
         labels = device_data(experiment, dataset, index).train.labels.tolist()
         assert counts[index].tolist() == [labels.count(label) for label in range(10)]

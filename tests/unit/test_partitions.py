@@ -282,7 +282,7 @@ def test_the_split_is_forgotten_with_the_data_set() -> None:
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist")
 def test_fashion_mnist_is_split_into_clothes_shoes_and_bags() -> None:
     partition = tasks(([0, 1, 2, 3, 4, 6], 5, 1000), ([5, 7, 9], 3, 800), ([8], 2, 600), minority_ratio=0.1)
-    dataset = load_dataset(DataSettings(name="fashion-mnist"))
+    dataset = load_dataset(DataSettings(name="fashion-mnist"), 0)
     shoes = device_data(experiment(partition), dataset, 6)
     assert np.isin(shoes.train.labels, [5, 7, 9]).sum() == 720
     assert label_counts(shoes.train, 10)[[5, 7, 9]].tolist() == [240, 240, 240]

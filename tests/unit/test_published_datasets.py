@@ -34,7 +34,7 @@ def _no_data_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(name: str, folder: Path | None, **keys: Any) -> Dataset:
-    return load_dataset(DataSettings(name=name, folder=folder, **keys))
+    return load_dataset(DataSettings(name=name, folder=folder, **keys), 0)
 
 
 def pixels(part: object) -> NDArray[np.uint8]:

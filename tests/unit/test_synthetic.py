@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedstrata.datasets import Dataset, load_dataset
-from fedstrata.errors import DataError, ExperimentError
+from fedstrata.errors import ExperimentError
 from fedstrata.experiment import DataSettings, SyntheticSettings
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
@@ -20,8 +20,8 @@ method: fedavg
 """
 
 
-def drawn(**law: float) -> Dataset:
-    return load_dataset(DataSettings(name="synthetic", synthetic=SyntheticSettings.model_validate(law)))
+def drawn(seed: int, **law: float) -> Dataset:
+    return load_dataset(DataSettings(name="synthetic", synthetic=SyntheticSettings.model_validate(law)), seed)
 
 
 def of(dataset: Dataset, device: int) -> tuple[np.ndarray, list[int]]:
@@ -86,27 +86,24 @@ def test_a_device_keeps_its_examples_if_more_devices_are_drawn() -> None:
 
 def test_the_seed_of_the_draw_is_the_experiments_unless_the_file_has_another() -> None:
     experiment = parse_experiment(EXPERIMENT)
-    owned = device_data(experiment, load_dataset(experiment.drawn_data), 3)
+    owned = device_data(experiment, load_dataset(experiment.data, experiment.seed), 3)
     inputs, labels = of(drawn(num_devices=4, seed=5), 3)
     assert np.array_equal(np.concatenate([owned.train.inputs, owned.test.inputs]), inputs)
     assert [*owned.train.labels, *owned.test.labels] == labels
     fixed = EXPERIMENT.replace("devices: 4}}", "devices: 4, seed: 9}}")
     cases = ((EXPERIMENT, 8), (fixed, 8), (fixed, None))
-    seeds = [parse_experiment(text, seed=seed).drawn_data.synthetic for text, seed in cases]
-    assert [law.seed for law in seeds if law] == [8, 9, 9]
+    for (text, seed), expected in zip(cases, (8, 9, 9), strict=True):
+        experiment = parse_experiment(text, seed=seed)
+        sets = load_dataset(experiment.data, experiment.seed), drawn(expected, num_devices=4)
+        assert len({each.train.inputs.tobytes() for each in sets}) == 1
 
 
 def test_a_recorded_experiment_with_another_seed_draws_other_data() -> None:
     recorded = parse_experiment(EXPERIMENT).to_yaml()
     again = parse_experiment(recorded, seed=8)
-    assert again.drawn_data.synthetic == SyntheticSettings(num_devices=4, seed=8)
+    assert again.data.drawn(again.seed).synthetic == SyntheticSettings(num_devices=4, seed=8)
     assert again.digest == parse_experiment(EXPERIMENT, seed=8).digest
     assert parse_experiment(recorded, seed=5).digest == parse_experiment(recorded).digest != again.digest
-
-
-def test_data_without_a_seed_are_refused() -> None:
-    with pytest.raises(DataError, match="synthetic has no seed; set data"):
-        drawn(num_devices=2)
 
 
 def test_the_law_is_refused_beside_another_data_set() -> None:

@@ -22,7 +22,7 @@ def folder(path: Path, orientations: tuple[int, ...], shape: tuple[int, ...] = (
 
 
 def test_the_images_of_each_label_are_turned_in_turn_and_named_anew(tmp_path: Path) -> None:
-    dataset = load_dataset(folder(tmp_path, (0, 90)))
+    dataset = load_dataset(folder(tmp_path, (0, 90)), 0)
     assert dataset.train.scale == 255
     assert dataset.train.labels.tolist() == [0, 1, 2, 0, 3, 1]
     assert dataset.train.stored[0].tolist() == [[0, 1], [2, 3]]
@@ -38,7 +38,7 @@ def test_the_servers_know_the_number_of_labels_without_the_data() -> None:
 
 
 def test_floating_point_images_turn_as_bytes_do() -> None:
-    upright, both = (load_dataset(DataSettings(name="digits", orientations=turns)) for turns in (None, (0, 90)))
+    upright, both = (load_dataset(DataSettings(name="digits", orientations=turns), 0) for turns in (None, (0, 90)))
     assert both.num_classes == 20
     first_turned = int(np.flatnonzero(both.train.labels == 13)[0])
     assert upright.train.labels[first_turned] == 3
@@ -47,7 +47,7 @@ def test_floating_point_images_turn_as_bytes_do() -> None:
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Fashion-MNIST is not here: apt-get install dataset-fashion-mnist")
 def test_fashion_mnist_upright_and_turned_has_twenty_classes_of_half_as_many_images() -> None:
-    dataset = load_dataset(DataSettings(name="fashion-mnist", orientations=(0, 90)))
+    dataset = load_dataset(DataSettings(name="fashion-mnist", orientations=(0, 90)), 0)
     assert np.bincount(dataset.train.labels).tolist() == [3000] * 20
     assert np.bincount(dataset.test.labels).tolist() == [500] * 20
 
@@ -67,5 +67,5 @@ def test_what_cannot_be_turned_is_refused(
 
 
 def test_oblong_images_can_be_upside_down(tmp_path: Path) -> None:
-    dataset = load_dataset(folder(tmp_path, (0, 180), (1, 3)))
+    dataset = load_dataset(folder(tmp_path, (0, 180), (1, 3)), 0)
     assert dataset.train.inputs[2].tolist() == (np.array([[22, 21, 20]], np.float32) / 255).tolist()

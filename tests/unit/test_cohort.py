@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fedstrata.experiment.sections import MAX_DEVICES
 from fedstrata.streams.cohort import COHORT, cohort
-from fedstrata.streams.first_draws import first_draws
 
 
 @pytest.mark.parametrize(
@@ -21,10 +20,11 @@ def test_a_share_is_rounded_up_and_a_number_is_at_most_all(
     assert len(cohort(range(members), participation, seed=1, lps_round=0)) == expected
 
 
-def test_the_devices_with_the_smallest_draws_take_part() -> None:
+@given(st.one_of(st.integers(0, 9), st.integers(0, 2**63 - 1)), st.integers(0, 10**6))
+def test_the_devices_with_the_smallest_draws_take_part(seed: int, lps_round: int) -> None:
     members = [9, 4, 7, 1, 30]
-    draws = {device: np.random.default_rng([3, COHORT, 8, device]).random() for device in members}
-    assert cohort(members, 2, seed=3, lps_round=8) == sorted(sorted(members, key=draws.__getitem__)[:2])
+    draws = {device: np.random.default_rng([seed, COHORT, lps_round, device]).random() for device in members}
+    assert cohort(members, 2, seed, lps_round) == sorted(sorted(members, key=draws.__getitem__)[:2])
 
 
 def test_every_seed_and_round_has_a_cohort_of_its_own_and_devices_take_part_equally_often() -> None:
@@ -52,10 +52,3 @@ def test_who_is_asked_does_not_depend_on_order_nor_on_how_devices_are_split_but_
 
 def test_the_address_is_no_devices() -> None:
     assert COHORT > MAX_DEVICES
-
-
-@given(
-    st.lists(st.integers(0, 2**70), min_size=1, max_size=6), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=5)
-)
-def test_numbers_drawn_together_have_the_bits_of_a_generator_each(address: list[int], last: list[int]) -> None:
-    assert first_draws(address, last) == [np.random.default_rng([*address, number]).random() for number in last]

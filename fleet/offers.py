@@ -43,6 +43,7 @@ class Fleet:
         self._runs: dict[str, dict[str, pb.BoardRun]] = {}  # as each board has said
         self._calls: Counter[str] = Counter()  # that a board has open
         self._called_at: dict[str, float] = {}
+        self._replies: dict[str, pb.FetchOffersResponse] = {}  # by board, until an offer changes
 
     def report(self, request: pb.FetchOffersRequest) -> bool:
         """Note what a board has, and how its runs go. Return whether this is news.
@@ -92,6 +93,11 @@ class Fleet:
 
     def offers_of(self, board: str) -> pb.FetchOffersResponse:
         """Return the first offers to one board, with the board's certificates: as many offers as fit into a reply."""
+        if board not in self._replies:
+            self._replies[board] = _with_version(self._reply_to(board))
+        return self._replies[board]
+
+    def _reply_to(self, board: str) -> pb.FetchOffersResponse:
         reply, reply_bytes = pb.FetchOffersResponse(), 0
         for offer in self.offers.values():
             for loan in offer.loans:
@@ -106,9 +112,9 @@ class Fleet:
                     )
                     reply_bytes += one.ByteSize() + FRAME_BYTES
                     if reply_bytes > MOST_OFFERED_BYTES:
-                        return _with_version(reply)
+                        return reply
                     reply.offers.append(one)
-        return _with_version(reply)
+        return reply
 
     def everything(self) -> pb.FetchFleetResponse:
         """Return all boards with their runs, and all offers."""
@@ -138,9 +144,9 @@ class Fleet:
             last = max((int(path.name.partition("-")[0]) for path in self._files.values()), default=0)
             path = self._offers / f"{last + 1:08d}-{request.offer_id}"
         write_sealed(path, request.SerializeToString())
-        self._forget_runs(request.offer_id)
         self._files[request.offer_id] = path
         self.offers[request.offer_id] = request
+        self._forget(request.offer_id)
 
     def withdraw(self, offer_id: str) -> bool:
         """Take a run back from its boards. Return whether it was offered."""
@@ -149,11 +155,12 @@ class Fleet:
             return False
         path.unlink(missing_ok=True)
         del self.offers[offer_id]
-        self._forget_runs(offer_id)
+        self._forget(offer_id)
         return True
 
-    def _forget_runs(self, offer_id: str) -> None:
-        """Forget how a run went on its boards, because the same run may be offered again."""
+    def _forget(self, offer_id: str) -> None:
+        """Forget replies with an offer that has changed, and how its run went: the same run may be offered again."""
+        self._replies.clear()
         for runs in self._runs.values():
             runs.pop(offer_id, None)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -154,21 +154,46 @@ class HostedRun:
         changed()
 
     async def _train(self, owned: Owned) -> None:
-        """Run the device process until it exits or is stopped."""
+        """Run the device process until it exits, is stopped, or has a certificate that has expired."""
         spec = self._prepared(owned)
         if self._is_stopping:
             return
         self._trouble = ""
-        self._process = OwnedProcess(spec, self._folder, self._note_restart)
+        self._process = process = OwnedProcess(spec, self._folder, self._note_restart)
         self._log.info("started", devices=self.offer.devices)
-        await self._process.keep_alive()
+        loop, valid_s = asyncio.get_running_loop(), self._valid_for().total_seconds()
+        ends = [loop.call_later(valid_s, process.terminate), loop.call_later(valid_s + STOP_DEADLINE_S, process.kill)]
+        try:
+            await process.keep_alive()
+        finally:
+            for end in ends:
+                end.cancel()
+        self._check_not_expired()
+
+    def _valid_for(self) -> timedelta:
+        """Return how long the offer's certificate is still valid. Raises CertificateError if it cannot be read."""
+        try:
+            return Issued.parse(self.offer.certificate, "the offer").until - datetime.now(UTC)
+        except ValueError:
+            raise CertificateError("the offer has a damaged certificate; offer the run again") from None
+
+    def _check_not_expired(self) -> None:
+        """Raise CertificateError if the offer's certificate has expired."""
+        left, now = self._valid_for(), datetime.now(UTC)
+        if left <= timedelta():
+            raise CertificateError(
+                f"the run's certificate for this board has expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
+                f"board's clock says {now:%Y-%m-%d %H:%M:%S}; fedstrata run --resume and fleet offer issue another"
+            )
 
     def _may_pass(self, error: Exception) -> bool:
-        """Return whether the same offer may work later: the disk has room again, or the clock is set."""
+        """Return whether the same offer may work later: the disk has room again, or the clock, which is behind, is
+        set.
+        """
         if isinstance(error, CertificateError):
             with suppress(CertificateError, ValueError):
                 issued = Issued.parse(self.offer.certificate, "the offer").certificate
-                return not issued.not_valid_before_utc <= datetime.now(UTC) <= issued.not_valid_after_utc
+                return datetime.now(UTC) < issued.not_valid_before_utc
             return False
         return isinstance(error, OSError | OutputError | StateError)
 
@@ -183,6 +208,7 @@ class HostedRun:
         if not DEVICES.fullmatch(offer.devices):
             raise ExperimentError(f"the offer names devices {quoted(offer.devices)}, not a row such as 0-4")
         experiment = experiment_here(offer.experiment, owned)
+        self._check_not_expired()
         write_private(tls, {KEY: owned.key, CERT: offer.certificate, CA: offer.ca})
         TlsFiles.load(tls)
         with write_aside(file) as written:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from made_certificates import made
 
 from emulator.boards.backend import FleetBackend, own_host
 from emulator.boards.client import FleetClient, FleetPlace
@@ -285,7 +286,7 @@ async def test_an_offer_for_another_key_fails_with_a_reason_that_a_restarted_age
     assert HostedRun(offered, tmp_path, EventLog("board")).told().state == "waiting"
 
 
-def offered_to(key: bytes, days: int = 1) -> pb.Offer:
+def offered_to(key: bytes) -> pb.Offer:
     """An offer that a board with this public key can take."""
     authority = Authority.new("run-1")
     names = [Name("device", "device-000", "device-001")]
@@ -295,21 +296,35 @@ def offered_to(key: bytes, days: int = 1) -> pb.Offer:
         gps="127.0.0.1:1",
         ca=authority.trusted(),
         devices="0-1",
-        certificate=authority.certified(names, public_key_of(key), days=days),
+        certificate=authority.certified(names, public_key_of(key)),
     )
 
 
-@pytest.mark.parametrize("trouble", ["full disk", "wrong clock"])
-async def test_what_may_pass_is_tried_again_and_does_not_end_the_run(tmp_path: Path, trouble: str) -> None:
-    private, public = key_of(tmp_path / "mine")
-    if trouble == "full disk":
+@pytest.mark.parametrize(
+    ("is_full", "days", "said", "is_over"),
+    [
+        (True, (-1, 9), "File exists", False),
+        (False, (9, 10), "is not yet valid", False),  # the board's clock is behind
+        (False, (-2, -1), "has expired on", True),
+        (False, (-1, 3 / 86_400), "has expired on", True),  # while the device process runs
+    ],
+)
+async def test_a_run_is_tried_again_or_fails_if_its_certificate_has_expired(
+    tmp_path: Path, is_full: bool, days: tuple[float, float], said: str, is_over: bool
+) -> None:
+    authority = Authority.new("run-1")
+    one = made("board", authority, days=days, names=[Name("device", "device-000", "device-001")])
+    offered = offered_to(key_of(tmp_path / "mine")[1])
+    offered.ca, offered.certificate = authority.trusted(), one.pem
+    if is_full:
         (tmp_path / "tls").write_text("in the way")
     told = asyncio.Event()
-    run = HostedRun(offered_to(public, days=0 if trouble == "wrong clock" else 1), tmp_path, EventLog("board"))
-    run.start(Owned(key=private, data=None, own_code=frozenset()), told.set)
+    run = HostedRun(offered, tmp_path, EventLog("board"))
+    run.start(Owned(key=one.key_pem(), data=None, own_code=frozenset()), told.set)
     await told.wait()
     await run.stop()
-    assert (run.told().state, bool(run.told().reason), run.is_over) == ("running", True, False)
+    assert (run.told().state, run.is_over) == ("failed" if is_over else "running", is_over)
+    assert said in run.told().reason
 
 
 def agent_with(folder: Path, *offers: str) -> BoardAgent:

@@ -122,7 +122,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]
-    tls = load_tls(options, *names)
+    tls = load_tls(options.tls, *names, revoked=options.revoked, server_domain=options.server_domain)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}
@@ -154,5 +154,4 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = options_of_process().parse_args()
-    run_process(parsed, lambda stop: main(parsed, stop))
+    run_process(options_of_process().parse_args(), main, tier="device")

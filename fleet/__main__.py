@@ -37,7 +37,7 @@ def options_of_process() -> Arguments:
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Serve the fleet until a stop signal."""
-    tls = load_tls(options, FLEET)
+    tls = load_tls(options.tls, FLEET, revoked=options.revoked, server_domain=options.server_domain)
     if tls is None:
         raise CertificateError("a fleet needs certificates; give --tls (fedstrata certs issue fleet makes one)")
     state = folder(options.state)
@@ -55,5 +55,4 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = options_of_process().parse_args()
-    run_process(parsed, lambda stop: main(parsed, stop))
+    run_process(options_of_process().parse_args(), main)

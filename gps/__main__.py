@@ -67,7 +67,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     the run.
     """
     experiment = load_experiment(Path(options.experiment))
-    tls = load_tls(options, GPS)
+    tls = load_tls(options.tls, GPS, revoked=options.revoked, server_domain=options.server_domain)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -126,5 +126,4 @@ def _import_clustering() -> None:
 
 
 if __name__ == "__main__":
-    parsed = options_of_process().parse_args()
-    run_process(parsed, lambda stop: main(parsed, stop))
+    run_process(options_of_process().parse_args(), main, tier="gps")

@@ -23,7 +23,6 @@ def parse() -> argparse.Namespace:
         "--tls", help="Show the operator's certificate of this folder; a GPS that speaks TLS needs one."
     )
     arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most this many seconds.")
-    arguments.set_defaults(revoked=None, server_domain=None)  # no list but the one in that folder
     return arguments.parse_args()
 
 
@@ -38,7 +37,7 @@ async def probe(options: argparse.Namespace) -> int:
     """
     status = pb.RunStatus()
     try:
-        tls = load_tls(options, OPERATOR)
+        tls = load_tls(options.tls, OPERATOR)
         async with plain_or_secure(options.gps, tls) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:

@@ -73,7 +73,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options, Name("lps", name))
+    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked, server_domain=options.server_domain)
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
@@ -115,5 +115,4 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = options_of_process().parse_args()
-    run_process(parsed, lambda stop: main(parsed, stop))
+    run_process(options_of_process().parse_args(), main, tier="lps")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -47,14 +48,12 @@ def service_arguments(tier: str, description: str) -> Arguments:
         "Answer HTTP requests to these names, with commas, and to addresses and this machine's names.",
         default="",
     )
-    arguments.set_defaults(tier=tier)
     return _with_common(arguments)
 
 
 def program_arguments(module: str, description: str) -> Arguments:
     """Return the options that all programs have."""
     arguments = Arguments(prog=f"python -m {module}", description=description)
-    arguments.set_defaults(tier="")  # it has no part in rounds
     return _with_common(arguments)
 
 
@@ -96,8 +95,15 @@ def say_listening(**addresses: str) -> None:
     print(json.dumps({"event": "listening", **addresses}), flush=True)
 
 
-def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awaitable[int | None]]) -> NoReturn:
+def run_process(
+    options: argparse.Namespace,
+    main: Callable[[argparse.Namespace, asyncio.Event], Awaitable[int | None]],
+    *,
+    tier: str | None = None,
+) -> NoReturn:
     """Run a service until its work is done or a signal stops it. Exit with a code of `fedstrata.errors`.
+
+    `tier` names the sender of a service's spans; None for programs that have no part in rounds.
 
     If `main` returns None, a signal has stopped it before its work was done. Then the exit code is the code of the
     signal, 143 for SIGTERM, so that a supervisor knows that the process is still needed.
@@ -106,9 +112,9 @@ def run_process(options: argparse.Namespace, main: Callable[[asyncio.Event], Awa
     configure_logs(options.log_level.upper())
     try:
         raise_limit()
-        if options.tier and (spans := process_spans()) is not None:
-            spans.open(options.tier)  # before the first round, which would wait for it
-        code = run_loop(_until_stopped(main, exit_with_parent=options.exit_with_parent))
+        if tier is not None and (spans := process_spans()) is not None:
+            spans.open(tier)  # before the first round, which would wait for it
+        code = run_loop(_until_stopped(partial(main, options), exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         code = error.exit_code

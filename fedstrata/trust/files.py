@@ -6,7 +6,6 @@ Files are checked when they are used, at most once per second, and read again af
 import ssl
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -353,24 +352,24 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
     return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
 
 
-def load_tls(options: Namespace, *me: Name) -> TlsFiles | None:
+def load_tls(
+    folder: str | None, *me: Name, revoked: str | None = None, server_domain: str | None = None
+) -> TlsFiles | None:
     """Return the TLS files of a process with the names `me`; None if no folder is given, so that the process does not
     encrypt.
 
-    `options` come from the command line: the folder, a list of revoked names that replaces the folder's list, and the
-    domain of the names of servers.
+    `revoked` names a list that replaces the folder's list. `server_domain` is the domain of the names of servers.
 
     Raises:
         CertificateError: the files in the folder are unusable, or name another holder. Or the domain is wrong.
     """
-    if not options.tls:
-        if options.server_domain:
+    if not folder:
+        if server_domain:
             raise CertificateError(
-                f"--server-domain {options.server_domain} names servers by their certificates; give --tls, too"
+                f"--server-domain {server_domain} names servers by their certificates; give --tls, too"
             )
         return None
-    revoked = Path(options.revoked) if options.revoked else None
-    tls = TlsFiles.load(Path(options.tls), revoked, check_server_domain(options.server_domain or ""))
+    tls = TlsFiles.load(Path(folder), Path(revoked) if revoked else None, check_server_domain(server_domain or ""))
     tls.require(*me)
     return tls
 

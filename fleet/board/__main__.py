@@ -37,7 +37,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Serve runs until a stop signal. Return None then."""
     if not options.runs.isdecimal() or not int(options.runs):
         raise ExperimentError(f"--runs takes a number of runs from 1 on, not {options.runs!r}")
-    tls = load_tls(options)
+    tls = load_tls(options.tls, revoked=options.revoked, server_domain=options.server_domain)
     if tls is None:
         raise CertificateError("a board needs a certificate; give --tls (fedstrata certs issue device NAME makes one)")
     if [(name.role, name.last) for name in tls.me.names] != [("device", "")]:
@@ -74,5 +74,4 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
 
 
 if __name__ == "__main__":
-    parsed = options_of_process().parse_args()
-    run_process(parsed, lambda stop: main(parsed, stop))
+    run_process(options_of_process().parse_args(), main)

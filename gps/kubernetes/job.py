@@ -22,7 +22,6 @@ def parse() -> argparse.Namespace:
     arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")
-    arguments.set_defaults(revoked=None, server_domain=None)
     return arguments.parse_args()
 
 
@@ -36,7 +35,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     while True:
         why = f"the GPS at {options.gps} has the run of another Job"
         try:
-            async with plain_or_secure(options.gps, load_tls(options, OPERATOR)) as channel:
+            async with plain_or_secure(options.gps, load_tls(options.tls, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(
                     pb.WatchRunRequest(), timeout=WATCH_S, wait_for_ready=True
                 ):

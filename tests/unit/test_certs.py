@@ -1,5 +1,4 @@
 import hashlib
-from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -135,7 +134,7 @@ def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Pat
     assert certs(folder, "issue", "device", "pi-1") == 0
     tls = folder / "devices" / "pi-1" if domain == "a..b" else None
     with pytest.raises(CertificateError, match=fault):
-        load_tls(Namespace(tls=tls, revoked=None, server_domain=domain))
+        load_tls(tls, server_domain=domain)
 
 
 def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

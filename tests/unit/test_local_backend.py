@@ -33,4 +33,5 @@ async def test_a_run_without_tls_takes_nothing_for_it_from_the_shell(
     with pytest.raises(RunStoppedError, match="started"):
         await backend.start(EXPERIMENT)
     (gps,) = started
-    assert load_tls(options_of_process().parse_args(gps.command[1:])) is None
+    options = options_of_process().parse_args(gps.command[1:])
+    assert load_tls(options.tls, revoked=options.revoked, server_domain=options.server_domain) is None

@@ -3,7 +3,6 @@
 import shutil
 import stat
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,12 +252,11 @@ def test_a_process_starts_with_a_certificate_of_all_that_it_is(
     authority: Authority, tmp_path: Path, issued_for: list[Name], is_for: list[Name], lacks: str | None
 ) -> None:
     authority.issue(issued_for, tmp_path)
-    options = Namespace(tls=str(tmp_path), revoked=None, server_domain=None)
     if lacks is None:
-        assert load_tls(options, *is_for) is not None
+        assert load_tls(str(tmp_path), *is_for) is not None
     else:
         with pytest.raises(CertificateError, match=lacks):
-            load_tls(options, *is_for)
+            load_tls(str(tmp_path), *is_for)
 
 
 # --- certificates that counted when a connection began ------------------------------------------------------

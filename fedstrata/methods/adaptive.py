@@ -24,20 +24,15 @@ from fedstrata.methods.base import (
     Answers,
     Arrays,
     Candidate,
-    Channel,
     Matrix,
     Measurement,
-    Method,
     Moment,
     Outcome,
     Plan,
     Question,
-    Reach,
     Work,
-    all_layers,
 )
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by, grouped_within
-from fedstrata.models import Model
+from fedstrata.methods.clusters import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.tensors.layout import Flat, Layout, taken
 
 PRETRAINED = "pretrained"
@@ -45,7 +40,7 @@ OWN = "model"
 MATRIX_AXES = 2  # of a dense layer's weight
 
 
-class Adaptive(Method):
+class Adaptive(Grouping):
     """Group devices once by their first training without others, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
@@ -71,15 +66,6 @@ class Adaptive(Method):
     def check(self) -> None:
         """Require either a number of clusters or a threshold; require a dense layer if dense layers are compared."""
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
-
-    @property
-    def clusters_known(self) -> int:
-        """The number in the options; 0 if the dendrogram decides."""
-        return self.options.given or 0
-
-    def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model, averaged in each cluster."""
-        return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 

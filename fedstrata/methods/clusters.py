@@ -9,7 +9,8 @@ from pydantic import Field
 
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment.sections import MethodSettings
-from fedstrata.methods.base import Candidate, Facts, Matrix
+from fedstrata.methods.base import Candidate, Channel, Facts, Matrix, Method, Reach, all_layers
+from fedstrata.models import Model
 
 # Devices that are at least 0.8 relevant to each other on average, all of them, learn one task.
 ONE_CLUSTER_BELOW = 0.2
@@ -25,6 +26,23 @@ class ClusterOptions(MethodSettings):
     def given(self) -> int | None:
         """The number of clusters in the options; None if they give none."""
         return None if self.clusters == "auto" else self.clusters
+
+
+class Grouping(Method):
+    """Define a method that groups devices once, into the number of clusters in the options or as the data decide."""
+
+    def check(self) -> None:
+        """Raise ExperimentError for more clusters than devices."""
+        check_clusters(self.options.clusters, self.facts)
+
+    @property
+    def clusters_known(self) -> int:
+        """The number in the options; 0 if the data decide."""
+        return self.options.given or 0
+
+    def channels(self, model: Model) -> tuple[Channel, ...]:
+        """Return one channel: the whole model, averaged in each cluster."""
+        return all_layers(model, Reach.CLUSTER)
 
 
 def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = None) -> None:

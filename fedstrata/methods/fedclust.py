@@ -18,28 +18,14 @@ from pydantic import Field
 
 from fedstrata.errors import PayloadError
 from fedstrata.methods.adaptive import compared
-from fedstrata.methods.base import (
-    Answers,
-    Arrays,
-    Candidate,
-    Channel,
-    Matrix,
-    Method,
-    Moment,
-    Plan,
-    Question,
-    Reach,
-    Work,
-    all_layers,
-)
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by, grouped_within
-from fedstrata.models import Model
+from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
+from fedstrata.methods.clusters import ClusterOptions, Grouping, check_clusters, closest, grouped_by, grouped_within
 from fedstrata.tensors.layout import taken
 
 LAST = "last_layer"
 
 
-class FedClust(Method):
+class FedClust(Grouping):
     """Group devices once by the weights of the last layer after a short local training."""
 
     class Options(ClusterOptions):
@@ -53,15 +39,6 @@ class FedClust(Method):
     def check(self) -> None:
         """Raise ExperimentError for more clusters than devices, or for both a threshold and a number of clusters."""
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
-
-    @property
-    def clusters_known(self) -> int:
-        """The number in the options; 0 if the dendrogram decides."""
-        return self.options.given or 0
-
-    def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model, averaged in each cluster."""
-        return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
         """Return the question that asks for the last layer after local training. Only the GPS reads the answers."""

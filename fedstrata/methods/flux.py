@@ -23,31 +23,17 @@ import numpy as np
 from pydantic import Field
 
 from fedstrata.errors import PayloadError
-from fedstrata.methods.base import (
-    Answers,
-    Arrays,
-    Candidate,
-    Channel,
-    Matrix,
-    Method,
-    Moment,
-    Plan,
-    Question,
-    Reach,
-    Work,
-    all_layers,
-)
-from fedstrata.methods.clusters import ClusterOptions, check_clusters
+from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
+from fedstrata.methods.clusters import ClusterOptions, Grouping
 from fedstrata.methods.fedclust import grouped_by_distance, nearest_cluster
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.label_means import ROUNDING, projected
-from fedstrata.models import Model
 
 MOMENTS = "moments"
 FEWEST = 2  # examples of a label that has moments
 
 
-class Flux(Method):
+class Flux(Grouping):
     """Group devices once by moments of their data and of each label. Each cluster averages all layers, independently of
     other clusters.
     """
@@ -62,19 +48,6 @@ class Flux(Method):
     def needs_labels(self) -> bool:
         """True, because devices describe each label."""
         return True
-
-    def check(self) -> None:
-        """Raise ExperimentError for more clusters than devices."""
-        check_clusters(self.options.clusters, self.facts)
-
-    @property
-    def clusters_known(self) -> int:
-        """The number in the options; 0 if the dendrogram decides."""
-        return self.options.given or 0
-
-    def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model, averaged in each cluster."""
-        return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
         """Return the question that asks for means and deviations of features, over all examples and by label. Only the

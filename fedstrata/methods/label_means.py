@@ -31,16 +31,14 @@ from fedstrata.methods.base import (
     Candidate,
     Channel,
     Matrix,
-    Method,
     Moment,
     Plan,
     Question,
     Reach,
     Work,
-    all_layers,
     shared_and_rest,
 )
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest
+from fedstrata.methods.clusters import ClusterOptions, Grouping, closest
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.label_means import (
     check_sums,
@@ -59,7 +57,7 @@ from fedstrata.models import Model
 LABELS, SUMS = "labels", "sums"
 
 
-class LabelMeans(Method):
+class LabelMeans(Grouping):
     """Group devices once, before training, by the mean input of each label, in two views (kinds of similarity)."""
 
     class Options(ClusterOptions, FeatureOptions):
@@ -85,19 +83,10 @@ class LabelMeans(Method):
         """True, because profiles are means of labels."""
         return True
 
-    def check(self) -> None:
-        """Raise ExperimentError for more clusters than devices."""
-        check_clusters(self.options.clusters, self.facts)
-
-    @property
-    def clusters_known(self) -> int:
-        """The number in the options; 0 if the silhouette decides."""
-        return self.options.given or 0
-
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return the channels. The option `averaging` decides over which devices each layer is averaged."""
         if self.options.averaging == "all":
-            return all_layers(model, Reach.CLUSTER)
+            return super().channels(model)
         if self.options.averaging == "shared":
             return shared_and_rest(model, Reach.CLUSTER)
         base, head = shared_and_rest(model, Reach.DEVICE)

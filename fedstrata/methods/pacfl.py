@@ -20,30 +20,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedstrata.errors import ExperimentError, PayloadError
-from fedstrata.methods.base import (
-    Answers,
-    Arrays,
-    Candidate,
-    Channel,
-    Matrix,
-    Method,
-    Moment,
-    Plan,
-    Question,
-    Reach,
-    Work,
-    all_layers,
-)
-from fedstrata.methods.clusters import ClusterOptions, check_clusters, closest, grouped_by
+from fedstrata.methods.base import Answers, Arrays, Candidate, Matrix, Moment, Plan, Question, Work
+from fedstrata.methods.clusters import ClusterOptions, Grouping, closest, grouped_by
 from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, feature_map
 from fedstrata.methods.profiles.relevance import check_eigenvectors, check_profile
-from fedstrata.models import Model
 
 Vectors = NDArray[np.float64]
 SUBSPACE = "subspace"
 
 
-class Pacfl(Method):
+class Pacfl(Grouping):
     """Group devices once, before training, by principal angles. Each cluster averages all layers, independently of
     other clusters.
     """
@@ -64,23 +50,14 @@ class Pacfl(Method):
         """Raise ExperimentError if `sum` is combined with `by_label`: the angle `sum` compares vectors at the same
         place, and the vectors of different labels are not comparable.
         """
-        check_clusters(self.options.clusters, self.facts)
+        super().check()
         if self.options.angle == "sum" and self.options.by_label:
             raise ExperimentError("method.angle sum compares vectors place by place; say method.by_label: false")
-
-    @property
-    def clusters_known(self) -> int:
-        """The number in the options; 0 if the dendrogram decides."""
-        return self.options.given or 0
 
     @property
     def needs_labels(self) -> bool:
         """True if the vectors are taken label by label."""
         return bool(self.options.by_label)
-
-    def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel: the whole model, averaged in each cluster."""
-        return all_layers(model, Reach.CLUSTER)
 
     def questions(self) -> Sequence[Question]:
         """Return the question that asks for the leading singular vectors. Only the GPS reads the answers."""

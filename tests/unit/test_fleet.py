@@ -303,7 +303,7 @@ def offered_to(key: bytes) -> pb.Offer:
 @pytest.mark.parametrize(
     ("is_full", "days", "said", "is_over"),
     [
-        (True, (-1, 9), "File exists", False),
+        (True, (-1, 9), "cannot write", False),
         (False, (9, 10), "is not yet valid", False),  # the board's clock is behind
         (False, (-2, -1), "has expired on", True),
         (False, (-1, 3 / 86_400), "has expired on", True),  # while the device process runs

@@ -61,7 +61,7 @@ class KeptModel:
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
-        """Write the model that follows a global round, and return it: in memory if it is small, otherwise as its file."""
+        """Write the model that follows a global round, and return it: in memory if it is small, else as its file."""
         following, layout = global_round + 1, self.keeper.layout(global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums, global_round))
         pieces = self._optimiser.moved(self._moves(model, sums, global_round))

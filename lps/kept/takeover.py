@@ -56,7 +56,7 @@ class Takeover:
         return found.lps_round < self._oldest
 
     def search(self) -> ModelSearch:
-        """Return the search for the cluster's latest model on its devices. The search must end before a round can open."""
+        """Return the search for the cluster's latest model on its devices. The search ends before a round can open."""
         now = self._parts.cluster.global_round * self._parts.rounds
         return ModelSearch(
             self._parts.lps.experiment.run_id,

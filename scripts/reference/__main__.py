@@ -1,4 +1,4 @@
-"""Write docs/reference/ and the descriptions in the chart's schema, from the code: `make reference`."""
+"""Write docs/reference/, the index of decisions and the descriptions in the chart's schema: `make reference`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ from scripts.reference import (
     chart,
     combinations,
     command_line,
+    decisions,
     errors,
     experiment,
     methods,
@@ -34,6 +35,7 @@ def files() -> Mapping[Path, str]:
         folder / "presets.md": presets.page(),
         folder / "python.md": python.page(),
         folder / "record.md": record.page(),
+        decisions.FOLDER / "README.md": decisions.page(),
         chart.CHART / "values.schema.json": chart.schema(),
     }
     return found | {folder / "methods" / f"{name}.md": text for name, text in methods.pages().items()}

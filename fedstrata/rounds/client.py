@@ -17,6 +17,7 @@ from fedstrata.rounds.sending import Sending
 from fedstrata.rpc.client import CallError, StatusCode, is_passing, refusal
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Flat, Layout, PayloadCodec
+from fedstrata.tensors.codec import SCALED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -58,7 +59,7 @@ class RoundClient:
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
         """Return the codec of a vector that this child sends. The default for `layout` is the client's own layout."""
         layout = self.layout if layout is None else layout
-        if self.link.up == "int8":
+        if self.link.up in SCALED:
             return PayloadCodec.for_vector(layout, self.link.up, flat)
         if self._codec is None or self._codec.layout != layout:
             self._codec = PayloadCodec(layout, self.link.up)

@@ -12,6 +12,7 @@ from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.payload import PartLayouts, parts_header
 from fedstrata.store import AnyModel
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
+from fedstrata.tensors.codec import SCALED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
@@ -76,7 +77,7 @@ class Offer:
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
         """Prepare the first message for every child. `header` has the values that all offers of the round share."""
-        scales = self.model.scales() if encoding == "int8" else []
+        scales = self.model.scales() if encoding in SCALED else []
         self.codec = PayloadCodec(self.model.layout, encoding, scales)
         parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]
         self.header = pb.ModelHeader()

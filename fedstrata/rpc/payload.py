@@ -6,7 +6,7 @@ from fedstrata.errors import PayloadError
 from fedstrata.process.quoting import quoted, shown
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tensors import Layout, PayloadCodec
-from fedstrata.tensors.codec import AnyEncoding
+from fedstrata.tensors.codec import SCALED, AnyEncoding
 from fedstrata.v1 import tensors_pb2 as pb
 
 KNOWN_HEADERS = 256  # of a link's payloads; they differ in their numbers of examples only
@@ -71,7 +71,7 @@ def accepted_parts(
         raise PayloadError(f"parts [{found}], expected {quoted(*(name for name, _ in parts))}")
     for part, (_, expected) in zip(header.parts, parts, strict=True):
         check_tensors(part.tensors, expected)
-    scales = [tensor.scale for part in header.parts for tensor in part.tensors] if encoding == "int8" else []
+    scales = [tensor.scale for part in header.parts for tensor in part.tensors] if encoding in SCALED else []
     for scale in scales:
         checked_number(scale, 0, LARGEST_SCALE, "the sender's tensor holds NaN or Inf: an int8 scale of")
     codec = PayloadCodec(layout, encoding, scales)

@@ -19,6 +19,7 @@ CHUNK_BYTES = 1 << 20
 # Beside what an experiment may choose: partial sums between servers, int64 on the exact sum's grid.
 AnyEncoding = Encoding | Literal["exact"]
 ELEMENT_BYTES: dict[AnyEncoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "exact": 8}
+SCALED: frozenset[AnyEncoding] = frozenset({"int8"})  # a tensor of these encodings has a scale
 FLOAT16_MAX = 65504.0
 
 
@@ -91,9 +92,9 @@ class PayloadCodec:
         return self.payload_bytes <= SMALL_BYTES
 
     @classmethod
-    def for_vector(cls, layout: Layout, encoding: Encoding, flat: Flat) -> "PayloadCodec":
+    def for_vector(cls, layout: Layout, encoding: AnyEncoding, flat: Flat) -> "PayloadCodec":
         """Return the codec for one vector, with int8 scales computed from its values."""
-        if encoding != "int8":
+        if encoding not in SCALED:
             return cls(layout, encoding)
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
 
@@ -105,10 +106,10 @@ class PayloadCodec:
             yield self._encode(read(start, stop), start, stop)
 
     def _encode(self, values: NDArray[Any], start: int, stop: int) -> bytes | memoryview:
-        if self.encoding != "int8":
+        if self.encoding not in SCALED:
             return encode(values, self.encoding)
         spans = self._spans(start, stop)
-        return b"".join(encode(values[a - start : b - start], "int8", scale) for a, b, scale in spans)
+        return b"".join(encode(values[a - start : b - start], self.encoding, scale) for a, b, scale in spans)
 
     def decode(self, data: bytes | memoryview, offset: int) -> NDArray[Any]:
         """Return the elements in a chunk that begins at byte `offset` of the payload.
@@ -123,11 +124,11 @@ class PayloadCodec:
                 f"a chunk of {len(data)} bytes at {offset} of {self.payload_bytes}: chunks hold whole elements of "
                 f"{self.element_bytes} bytes, 1 to {CHUNK_BYTES} bytes, within the payload"
             )
-        if self.encoding != "int8":
+        if self.encoding not in SCALED:
             return decode(data, self.encoding)
         view = memoryview(data)
         spans = self._spans(start, start + count)
-        return np.concatenate([decode(view[a - start : b - start], "int8", scale) for a, b, scale in spans])
+        return np.concatenate([decode(view[a - start : b - start], self.encoding, scale) for a, b, scale in spans])
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
         """Yield the ranges of elements from `start` to `stop` (exclusive) by tensor, each with the tensor's scale."""

@@ -15,7 +15,7 @@ from fedstrata.store.model_file import pieces_of
 from fedstrata.store.model_view import ModelView
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import Flat, PayloadCodec, RoutedSums
-from fedstrata.tensors.codec import AnyEncoding
+from fedstrata.tensors.codec import SCALED, AnyEncoding
 from lps.holding import Upward
 
 
@@ -109,7 +109,7 @@ def changes(moved: StreamVector, base: StreamVector, parts: PartLayouts, encodin
         return difference
 
     layout = moved.layout
-    if encoding == "int8":
+    if encoding in SCALED:
         codec = PayloadCodec.for_vector(layout, encoding, read(0, layout.size))
     else:
         codec = PayloadCodec(layout, encoding)

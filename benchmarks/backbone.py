@@ -3,8 +3,8 @@
     python -m benchmarks.backbone
 
 Runs FedAvg with ten devices on two LPSs twice, over gRPC. Prints the bytes on each link, and the peak resident size of
-the largest process of each tier. The GPS draws the first weights, one layer at a time. Fails if the links carry other
-bytes, if the GPS or an LPS has 20 MB more, or if a device process holds the backbone more than once.
+the largest process of each tier. The file of weights has the backbone and the first adapters. Fails if the links carry other
+other bytes, if the GPS or an LPS has 20 MB more, or if a device process holds the backbone more than once.
 """
 
 import argparse
@@ -62,8 +62,7 @@ def measured(width: int, *, backbone: bool) -> tuple[dict[str, Any], dict[str, f
     with tempfile.TemporaryDirectory() as folder:
         file, out, weights = (Path(folder, name) for name in ("run.yaml", "out", "backbone.safetensors"))
         if backbone:
-            layers = Adapted(width=width, backbone=True).layers.state_dict()
-            save_file({f"layers.{name}": values for name, values in layers.items()}, weights)
+            save_file(Adapted(width=width, backbone=True).state_dict(), weights)
         said = f", weights: {weights}" if backbone else ""
         file.write_text(FILE.format(width=width, backbone=str(backbone).lower(), weights=said))
         run = subprocess.Popen([sys.executable, "-m", "emulator", "run", file, "--out", out, "--quiet"], text=True)

@@ -87,10 +87,10 @@ class ModuleModel(Model):
         return self.forward.training(rng)
 
     def of_kinds(self, kinds: Kinds) -> "ModuleModel":
-        """Return the same model, with the tensors frozen that `kinds` names.
+        """Return the same model with these frozen tensors.
 
         Raises:
-            ExperimentError: a pattern in `kinds` matches no tensor, or the weights belong to another module.
+            ExperimentError: a pattern names nothing, or the weights belong to another module.
         """
         other = _model_of(self.module_factory, kinds)
         return replace(other, shared=tuple(name for name in other.layout.names if name in self.shared))
@@ -106,9 +106,7 @@ def _model_of(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds) -> 
     return ModuleModel(
         layout=layout,
         shared=(),
-        initial=lambda seed: _flattened(
-            _made(module_factory, kinds, seed, layout.names, mapped=tuple(parts.frozen)), kinds, layout
-        ),
+        initial=lambda seed: _initial(module_factory, kinds, seed, layout),
         outputs=forward.measured,
         statistics=tuple(statistics),
         normalisations=parts.normalisations,
@@ -316,20 +314,12 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
 
 
 def _made(
-    module_factory: "Callable[[], torch.nn.Module]",
-    kinds: Kinds,
-    seed: int,
-    names: Collection[str] = (),
-    mapped: Collection[str] = (),
+    module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
 ) -> "torch.nn.Module":
-    """Return a new module, with the named tensors, or all tensors, from the file of weights.
-
-    A layer gives up the memory of its `mapped` tensors as soon as it is made, and has the file's values in their place.
-    """
+    """Return a new module, with the named tensors, or all tensors, from the file of weights."""
     import torch
 
-    with _mapping(module_factory, kinds.weights, mapped):
-        module = _seeded(module_factory, seed)
+    module = _seeded(module_factory, seed)
     if kinds.weights is not None:
         known = _Parts(module, kinds).known
         with torch.no_grad():
@@ -338,48 +328,13 @@ def _made(
     return module
 
 
-@contextmanager
-def _mapping(
-    module_factory: "Callable[[], torch.nn.Module]", weights: WeightsFile | None, names: Collection[str]
-) -> "Iterator[None]":
-    """Run a block that makes the module once. Each submodule that is ready gets the named parameters from the file.
-
-    An outline of the module says in which order submodules are ready, because a submodule does not know its name.
-    """
-    import torch
-    from torch.nn.modules.module import register_module_module_registration_hook as register_hook
-
-    if weights is None or not names:
-        yield
-        return
-    ready: list[torch.nn.Module | None] = []
-
-    def made_anew() -> torch.nn.Module:
-        ready.clear()  # after an attempt without memory that failed
-        return module_factory()
-
-    with _turn:
-        hook = register_hook(lambda _parent, _name, part: ready.append(part))
-        try:
-            outline = _outline(made_anew)
-        finally:
-            hook.remove()
-        name_of = {id(part): name for name, part in outline.named_modules()}
-        values = {name: torch.from_numpy(each) for name, each in weights.values(names)}
-        order = iter([name_of.get(id(part), "") for part in ready])
-
-        def take_values(_parent: torch.nn.Module, _name: str, part: torch.nn.Module | None) -> None:
-            layer = next(order, "")
-            for leaf, parameter in part.named_parameters(recurse=False) if part is not None else ():
-                found = values.get(f"{layer}.{leaf}")
-                if found is not None and (found.shape, found.dtype) == (parameter.shape, parameter.dtype):
-                    parameter.data = found
-
-        hook = register_hook(take_values)
-        try:
-            yield
-        finally:
-            hook.remove()
+def _initial(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, layout: Layout) -> Flat:
+    """Return the first weights of the model. The module is not made if the file of weights has all of them."""
+    if kinds.weights is not None:
+        values = {name: np.array(each, np.float32) for name, each in kinds.weights.values(layout.names)}
+        if len(values) == len(layout.names):
+            return layout.flatten(values)
+    return _flattened(_made(module_factory, kinds, seed, layout.names), kinds, layout)
 
 
 def _flattened(module: "torch.nn.Module", kinds: Kinds, layout: Layout) -> Flat:

@@ -20,7 +20,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.methods import Facts, Pull, make_method
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.methods.gradients import gradient_at
-from fedstrata.models import Model, build_model, from_module
+from fedstrata.models import Model, build_model, from_module, torch_module
 from fedstrata.models.weights import sha256_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import CLASSIFICATION
@@ -69,17 +69,6 @@ class Adapted(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.adapter(self.norm(self.frozen(inputs.flatten(1))))
-
-
-class Computed(Adapted):
-    """An adapter that begins with values of the frozen part, and layers that are drawn a second time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        nn.init.normal_(self.norm.weight)
-        with torch.no_grad():
-            self.adapter.weight.copy_(self.frozen.weight[:10, :32])
-            self.adapter.bias.uniform_()
 
 
 class Failing(nn.Module):
@@ -231,10 +220,6 @@ def test_frozen_layers_neither_train_nor_travel() -> None:
         assert value.tobytes() == module.state_dict()[name].numpy().tobytes(), name
 
 
-def tensors_at(model: Model) -> Mapping[str, np.ndarray]:
-    return model.layout.views(model.initial(SEED))
-
-
 def saved(path: Path, **changes: Any) -> Path:
     torch.manual_seed(1)
     tensors = {name: tensor for name, tensor in Adapted().state_dict().items() if not name.startswith("adapter")}
@@ -265,15 +250,14 @@ def test_weights_of_a_file_are_what_training_begins_with(tmp_path: Path) -> None
     assert model.of_run(SEED).initial(SEED).tobytes() == model.initial(SEED).tobytes()
 
 
-def test_first_weights_may_be_computed_from_the_frozen_layers_of_a_file(tmp_path: Path) -> None:
-    path = saved(tmp_path / "backbone.safetensors")
+def test_servers_make_no_module_if_the_file_has_all_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {"adapter.weight": torch.rand(10, 32, dtype=torch.float64), "adapter.bias": torch.rand(10).half()}
+    path = saved(tmp_path / "whole.safetensors", **whole)
     section = {"freeze": ["frozen", "norm"], "weights": path, "weights_sha256": sha256_of(path)}
-    first = tensors_at(build_model(settings("Computed", **section), INFO))
-    torch.manual_seed(1)
-    assert first["adapter.weight"].tobytes() == Adapted().frozen.weight[:10, :32].detach().numpy().tobytes()
-    torch.manual_seed(SEED)
-    assert first["adapter.bias"].tobytes() == Computed().adapter.bias.detach().numpy().tobytes()
-    assert sha256_of(path) == section["weights_sha256"]
+    model = build_model(settings("Adapted", **section), INFO)
+    expected = model.of_run(SEED).initial(SEED)  # as a device makes it
+    monkeypatch.setattr(torch_module, "_made", None)
+    assert model.initial(SEED).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(

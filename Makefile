@@ -70,7 +70,7 @@ images: ## container images of the three services, with docker, podman or builda
 	scripts/images
 
 release: setup ## wheel, source archive, chart, OCI artefact, site and images of the last commit, with checksums, in dist/
-	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL))
+	$(BIN)/python scripts/release.py $(if $(HOME_URL),--home $(HOME_URL)) $(addprefix --arch ,$(ARCH))
 
 publish: setup ## push images and chart of dist/ to REGISTRY with skopeo: bills of materials, and with a key signatures
 	$(BIN)/python scripts/publish.py $(or $(REGISTRY),$(error give REGISTRY=registry.example.org/lab))

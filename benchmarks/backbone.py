@@ -2,8 +2,8 @@
 
     python -m benchmarks.backbone
 
-Runs FedAvg with ten devices on two LPSs twice, over gRPC. Prints the bytes on each link, and the peak resident size of
-the largest process of each tier. The file of weights has the backbone and the first adapters. Fails if the links carry other
+Runs FedAvg with ten devices on two LPSs twice, over gRPC. The file of weights has the backbone and the first adapters.
+Prints the bytes on each link, and the peak resident size of the largest process of each tier. Fails if the links carry
 other bytes, if the GPS or an LPS has 20 MB more, or if a device process holds the backbone more than once.
 """
 

@@ -57,7 +57,7 @@ def write_artefact(
     said = {"schemaVersion": 2, "mediaType": MANIFEST, "config": config.described()}
     said["layers"] = [layer.described() for layer in layers]
     if subject is not None:
-        said["subject"] = subject.described()
+        said |= {"subject": subject.described(), "artifactType": layers[0].media_type}
     manifest = Part(MANIFEST, as_json(said), {TAG: tag})
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest.described()]}
     files = {"oci-layout": as_json({"imageLayoutVersion": "1.0.0"}), "index.json": as_json(index)}
@@ -67,6 +67,14 @@ def write_artefact(
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(content), time
             tar.addfile(member, BytesIO(content))
+
+
+def manifest_of(archive: Path) -> Part:
+    """Return the manifest of an artefact that `write_artefact` has written."""
+    with tarfile.open(archive) as tar:
+        files = {member.name: content.read() for member in tar if (content := tar.extractfile(member))}
+    (described,) = json.loads(files["index.json"])["manifests"]
+    return Part(described["mediaType"], files[f"blobs/{described['digest'].replace(':', '/')}"])
 
 
 def as_json(value: Any) -> bytes:

@@ -32,19 +32,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="release", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where; its folder of the version is made anew")
     parser.add_argument("--home", metavar="URL", help="the project's address, for the chart's metadata")
+    parser.add_argument(
+        "--arch", action="append", default=[], help="an architecture of the images; default: of this machine"
+    )
     parser.add_argument("--without-images", action="store_true", help="leave the images out")
     parser.add_argument("--without-site", action="store_true", help="leave the documents' site out")
     asked = parser.parse_args()
     try:
-        images, site = not asked.without_images, not asked.without_site
-        print(release(asked.out.resolve(), home=asked.home, has_images=images, has_site=site))
+        images = None if asked.without_images else [["--arch", each] for each in asked.arch] or [[]]
+        print(release(asked.out.resolve(), home=asked.home, images=images, has_site=not asked.without_site))
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         sys.exit(f"release: {' '.join(str(said).split())[-600:]}")
 
 
-def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) -> Path:
-    """Make all files of a release, and return their folder."""
+def release(out: Path, *, home: str | None, images: list[list[str]] | None, has_site: bool) -> Path:
+    """Make all files of a release, and return their folder. `images` has the options of each call of scripts/images."""
     os.umask(0o022)
     named = os.environ.get("FEDSTRATA_SIGNING_KEY")
     key = signing_key(Path(named)) if named else None
@@ -61,9 +64,9 @@ def release(out: Path, *, home: str | None, has_images: bool, has_site: bool) ->
         _chart(tree, target, time, home)
         if has_site:
             _site(tree, target, time)
-        if has_images:
-            _images(tree, target, time, commit)
-        _origin(tree, target, commit, home, has_images=has_images)
+        for options in images or ():
+            _images(tree, target, time, commit, options)
+        _origin(tree, target, commit, home, has_images=images is not None)
     _checksums(target)
     if key is not None:
         sign(target / "SHA256SUMS", key)
@@ -145,10 +148,10 @@ def _site(tree: Path, target: Path, time: int) -> None:
     zipped(site, target / f"fedstrata-{_version(tree)}-docs.zip", root=f"fedstrata-{_version(tree)}-docs", time=time)
 
 
-def _images(tree: Path, target: Path, time: int, commit: str) -> None:
+def _images(tree: Path, target: Path, time: int, commit: str, options: list[str]) -> None:
     """Make an archive for each image, if a program that builds images is installed."""
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "FEDSTRATA_REVISION": commit[:12]}
-    done = subprocess.run([tree / "scripts" / "images", "--save", target], env=environment, check=False)
+    done = subprocess.run([tree / "scripts" / "images", "--save", target, *options], env=environment, check=False)
     if done.returncode == 2:
         _say("no images: scripts/images says why")
     elif done.returncode:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,13 +17,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from scripts.oci import write_chart
-from tests.support.registry import BINARY, REASON, blob, manifest, served_registry, tags
+from scripts.oci import as_json, write_chart
+from tests.support.registry import IS_HERE, REASON, blob, get, manifest, served_registry, tags
 
 ROOT = Path(__file__).parents[2]
 VERSION, IMAGE, CHART = "1.2.3", "lab/fedstrata/gps", "lab/fedstrata"
 PREDICATE = {"buildDefinition": {"buildType": "https://example.org#make-release"}}
-pytestmark = pytest.mark.skipif(BINARY is None, reason=REASON)
+pytestmark = pytest.mark.skipif(not IS_HERE, reason=REASON)
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -35,19 +36,24 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def image(architecture: str, **files: bytes) -> bytes:
-    """A docker-archive of one layer."""
-    layer = tar_of({f"opt/packages/{name}": content for name, content in files.items()})
-    diff = hashlib.sha256(layer).hexdigest()
-    config = {"architecture": architecture, "os": "linux", "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff}"]}}
-    listed = [{"Config": "config.json", "RepoTags": None, "Layers": ["layer.tar"]}]
-    return tar_of({
-        "manifest.json": json.dumps(listed).encode(), "config.json": json.dumps(config).encode(), "layer.tar": layer,
-    })  # fmt: skip
+def image(architecture: str, *layers: Mapping[str, bytes]) -> bytes:
+    """A docker-archive with these files."""
+    tars = {f"{number}/layer.tar": tar_of(files) for number, files in enumerate(layers)}
+    diffs = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in tars.values()]
+    config = {"architecture": architecture, "os": "linux", "rootfs": {"type": "layers", "diff_ids": diffs}}
+    listed = [{"Config": "config.json", "RepoTags": None, "Layers": list(tars)}]
+    return tar_of({"manifest.json": json.dumps(listed).encode(), "config.json": json.dumps(config).encode(), **tars})
+
+
+def of_packages(bill: bytes) -> dict[str, bytes]:
+    """A layer of an image, with the names that tar gives."""
+    return {"./opt/packages/sbom.cdx.json": bill}
 
 
 def bill(name: str) -> bytes:
-    return json.dumps({"bomFormat": "CycloneDX", "metadata": {"component": {"name": name}}}).encode()
+    """A bill with one package, in the bytes that are published."""
+    said = {"bomFormat": "CycloneDX", "components": [{"purl": f"pkg:pypi/{name}@1"}], "metadata": {"component": name}}
+    return as_json(said)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +67,20 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / f"fedstrata-{VERSION}.intoto.json").write_text(json.dumps(said))
     (folder / f"fedstrata-{VERSION}.cdx.json").write_bytes(bill("fedstrata"))
     for architecture in ("amd64", "arm64"):
-        content = image(architecture, **{"sbom.cdx.json": bill(architecture)})
-        (folder / f"gps-{architecture}.tar").write_bytes(content)
+        (folder / f"gps-{architecture}.tar").write_bytes(image(architecture, of_packages(bill(architecture))))
+    checksums(folder)
     return folder
+
+
+def checksums(folder: Path) -> None:
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    (folder / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
+
+
+@pytest.fixture
+def copy(release: Path, tmp_path: Path) -> Path:
+    """The same release, to be changed."""
+    return Path(shutil.copytree(release, tmp_path / "release"))
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +123,7 @@ def attached(address: str, name: str, subject: str, kind: str) -> tuple[dict[str
     """The layer's descriptor, and its content. It belongs to the manifest that has this digest."""
     said = json.loads(manifest(address, name, f"sha256-{subject}.{kind}"))
     assert said["subject"]["digest"] == f"sha256:{subject}"
+    assert said["artifactType"] == said["layers"][0]["mediaType"]
     assert len(manifest(address, name, f"sha256:{subject}")) == said["subject"]["size"]
     (layer,) = said["layers"]
     return layer, blob(address, name, layer["digest"])
@@ -129,7 +147,9 @@ def test_an_image_has_all_architectures_under_one_tag(there: str) -> None:
 
 
 def test_each_image_has_the_bill_of_materials_that_it_contains(there: str) -> None:
-    for each in json.loads(manifest(there, IMAGE, VERSION))["manifests"]:
+    images = json.loads(manifest(there, IMAGE, VERSION))["manifests"]
+    assert len(images) == 2
+    for each in images:
         layer, content = attached(there, IMAGE, each["digest"].removeprefix("sha256:"), "sbom")
         assert layer["mediaType"] == "application/vnd.cyclonedx+json"
         assert content == bill(each["platform"]["architecture"])
@@ -166,28 +186,82 @@ def test_the_provenance_is_a_signed_attestation_of_this_digest(
     assert said["predicate"] == PREDICATE
 
 
-def test_without_a_key_nothing_is_signed_and_a_second_time_changes_nothing(release: Path, tmp_path: Path) -> None:
+def state(address: str) -> dict[str, bytes]:
+    """All manifests of all tags."""
+    return {f"{name}:{tag}": manifest(address, name, tag) for name in (CHART, IMAGE) for tag in tags(address, name)}
+
+
+def test_publishing_again_changes_nothing(release: Path, keys: Path, there: str) -> None:
+    before = state(there)
+    done = publish(release, there, keys / "key.pem")
+    assert done.returncode == 0, done.stderr
+    assert state(there) == before
+
+
+def test_without_a_key_nothing_is_signed(release: Path, tmp_path: Path) -> None:
     with served_registry(tmp_path) as address:
-        first, second = publish(release, address), publish(release, address)
-        assert (first.returncode, first.stdout) == (0, second.stdout), first.stderr
+        assert publish(release, address).returncode == 0
         assert {each.rpartition(".")[2] for each in tags(address, IMAGE) - {VERSION}} == {"sbom"}
 
 
-def test_what_cannot_be_published_is_said_in_one_line(release: Path, tmp_path: Path) -> None:
+def test_the_bill_has_the_packages_of_all_layers_and_of_the_last_bill_of_a_path(copy: Path, tmp_path: Path) -> None:
+    layers = [of_packages(bill("old")), of_packages(bill("device")), {"opt/more/sbom.cdx.json": bill("emulator")}]
+    (copy / "gps-amd64.tar").write_bytes(image("amd64", *layers))
+    (copy / "gps-arm64.tar").unlink()
+    (copy / "SHA256SUMS").unlink()
+    checksums(copy)
+    with served_registry(tmp_path) as address:
+        done = publish(copy, address)
+        assert done.returncode == 0, done.stderr
+        (only,) = json.loads(manifest(address, IMAGE, VERSION))["manifests"]
+        said = json.loads(attached(address, IMAGE, only["digest"].removeprefix("sha256:"), "sbom")[1])
+    assert [part["purl"] for part in said["components"]] == ["pkg:pypi/device@1", "pkg:pypi/emulator@1"]
+    assert said["metadata"] == {"component": "emulator"}
+
+
+def test_another_release_of_the_same_version_is_refused(copy: Path, keys: Path, there: str) -> None:
+    before = state(there)
+    (copy / "gps-arm64.tar").unlink()
+    done = publish(copy, there, keys / "key.pem")
+    assert done.returncode == 1
+    assert f"{IMAGE}:{VERSION} is another one, such as of another release" in done.stderr
+    assert before.items() <= state(there).items()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no archive", "gps-arm64.tar: loading tar component manifest.json: unexpected EOF"),
+        (image("arm64", {}), "gps-arm64.tar has no /opt/packages/sbom.cdx.json; build the image anew"),
+        (image("arm64", of_packages(b"{}")), "gps-arm64.tar is no image of scripts/images ('components'); build it"),
+        (image("amd64", of_packages(bill("x"))), "gps-arm64.tar is an image for amd64; build it anew"),
+    ],
+    ids=["no archive", "no bill", "another file", "another architecture"],
+)
+def test_nothing_is_pushed_of_a_release_that_is_not_whole(
+    copy: Path, tmp_path: Path, content: bytes, message: str
+) -> None:
+    """First without the right checksum."""
+    changed = copy / "gps-arm64.tar"
+    changed.write_bytes(content)
+    with served_registry(tmp_path) as address:
+        done = publish(copy, address)
+        assert (done.returncode, done.stderr) == (
+            1, f"publish: {changed} is not the file of SHA256SUMS; run `make release` again\n",
+        )  # fmt: skip
+        (copy / "SHA256SUMS").unlink()
+        checksums(copy)
+        done = publish(copy, address)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert json.loads(get(address, "_catalog"))["repositories"] == []
+
+
+def test_a_folder_without_a_release_and_a_silent_registry_are_named(release: Path, tmp_path: Path) -> None:
     with served_registry(tmp_path) as address:
         done = publish(tmp_path, address)
-        assert (done.returncode, done.stderr) == (
-            1,
-            f"publish: {tmp_path} is no folder of a release; see `make release`\n",
-        )
-        for path in release.iterdir():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-        (tmp_path / "gps-arm64.tar").write_bytes(image("arm64"))
-        done = publish(tmp_path, address)
-        assert done.returncode == 1
-        assert done.stderr.endswith(
-            "gps-arm64.tar has no /opt/packages/sbom.cdx.json; build the image anew with scripts/images\n"
-        )
+    assert (done.returncode, done.stderr) == (1, f"publish: {tmp_path} is no folder of a release; see `make release`\n")
     done = publish(release, address)
     assert done.returncode == 1
     assert "connection refused" in done.stderr

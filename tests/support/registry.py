@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 BINARY = shutil.which("docker-registry")
-REASON = "no docker-registry here (Debian's packages docker-registry and skopeo)"
+IS_HERE = all(map(shutil.which, ("docker-registry", "skopeo", "openssl")))
+REASON = "needs Debian's packages docker-registry, skopeo and openssl"
 MANIFESTS = ", ".join(f"application/vnd.oci.image.{kind}.v1+json" for kind in ("index", "manifest"))
 
 
@@ -46,11 +46,14 @@ def manifest(address: str, name: str, reference: str) -> bytes:
         return bytes(reply.read())
 
 
-def blob(address: str, name: str, digest: str) -> bytes:
-    with urlopen(f"http://{address}/v2/{name}/blobs/{digest}", timeout=10) as reply:
+def get(address: str, path: str) -> bytes:
+    with urlopen(f"http://{address}/v2/{path}", timeout=10) as reply:
         return bytes(reply.read())
 
 
-def tags(address: str, name: str) -> set[Any]:
-    with urlopen(f"http://{address}/v2/{name}/tags/list", timeout=10) as reply:
-        return set(json.load(reply)["tags"])
+def blob(address: str, name: str, digest: str) -> bytes:
+    return get(address, f"{name}/blobs/{digest}")
+
+
+def tags(address: str, name: str) -> set[str]:
+    return set(json.loads(get(address, f"{name}/tags/list"))["tags"])

@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PEERS ?= .venv-peers
 PEERS_PYTHON ?= $(PYTHON)
+MOTO := .venv-moto
 DRAWS ?= 20
 ARRAY ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster bench bench-docs docs images reference release publish screenshots kind-up clean
+.PHONY: help setup demo test check format protos test-search test-runs test-combinations test-benchmarks test-kills test-pages test-browser test-cluster buckets bench bench-docs docs images reference release publish screenshots kind-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +56,13 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt
 	$(PEERS_PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet --requirement benchmarks/peers/requirements.txt
 	@touch $@
+
+$(MOTO)/.installed: tests/support/moto.txt
+	$(PYTHON) -m venv $(MOTO)
+	$(MOTO)/bin/pip install --quiet --requirement tests/support/moto.txt
+	@touch $@
+
+buckets: $(MOTO)/.installed ## a server of buckets for tests of sweeps in buckets, which are skipped without it
 
 bench: setup ## the benchmark suite beside its peers, half an hour: a table with ratios, and runs/bench.json
 	@timeout 600 $(MAKE) --no-print-directory $(PEERS)/.installed || echo "no peers here: the suite goes on without them"

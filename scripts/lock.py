@@ -17,7 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOUND = ROOT / "hashes.txt"
 MACHINES = ("x86_64", "aarch64")
-TAGS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014", "manylinux_2_17", "manylinux2010", "manylinux1")
+TAGS = (
+    "manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014", "manylinux_2_17", "manylinux2010",
+    "manylinux1",
+)  # fmt: skip
 PYTHON = "3.11"
 CPU_BUILDS = ("--index-url", "https://download.pytorch.org/whl/cpu")
 HEADER = """\
@@ -38,7 +41,7 @@ def report(*options: str) -> list[dict[str, object]]:
 
 def pinned() -> list[str]:
     """Return the packages of all images, each with its version."""
-    found = report("--constraint", "constraints.txt", ".[emulator,traces]")
+    found = report("--constraint", "constraints.txt", ".[emulator,s3,traces]")
     said = (item["metadata"] for item in found)
     return [f"{one['name']}=={one['version'].partition('+')[0]}" for one in said if one["name"] != "fedstrata"]
 

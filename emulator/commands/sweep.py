@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from emulator.sweep_jobs.objects import JobRequest
+    from emulator.sweep_jobs.storage import PodStorage
+    from emulator.sweeps.store import SweepStore
     from emulator.sweeps.sweep import SweepOutcome
 
 
@@ -27,6 +29,9 @@ class Pods:
     ] = None
     claim: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep the runs on this volume claim, which all pods mount.")
+    ] = None
+    secret: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --to: give pods the variables of this Secret.")
     ] = None
     parallelism: Annotated[int, typer.Option(min=1, help="Do this many runs at once, each in its own pod.")] = 4
     cores: Annotated[int, typer.Option(min=1, help="Give each pod this many cores.")] = 1
@@ -54,21 +59,32 @@ class Pods:
         changed = (each.name for each in fields(self) if getattr(self, each.name) not in (each.default, []))
         return [f"--{name.replace('_', '-')}" for name in changed]
 
-    def job(self) -> "JobRequest":
+    def storage(self, to: str | None) -> "PodStorage":
+        """Return the place of the runs. Raises BadParameter unless there is a claim or a bucket."""
+        from emulator.sweep_jobs.storage import BucketStorage, ClaimStorage
+
+        if to is not None and self.claim is None:
+            return BucketStorage(to, self.secret)
+        if to is not None or self.claim is None:
+            raise typer.BadParameter(
+                "--on kubernetes needs a volume claim that all pods mount, or a bucket; name it with --claim (kubectl "
+                "get pvc) or --to, not both"
+            )
+        if self.secret is not None:
+            raise typer.BadParameter("--secret: for a bucket only; add --to, or leave it out")
+        return ClaimStorage(self.claim)
+
+    def job(self, to: str | None) -> "JobRequest":
         """Return the request for a Job.
 
         Raises:
-            BadParameter: there is no claim. ExperimentError: a value is not allowed.
+            BadParameter: pods have no place for the runs. ExperimentError: a value is not allowed.
         """
         from emulator.cluster.chart_values import load_values
         from emulator.sweep_jobs.objects import JobRequest, memory_of
 
-        if self.claim is None:
-            raise typer.BadParameter(
-                "--on kubernetes needs a volume claim that all pods mount; name it with --claim (kubectl get pvc)"
-            )
         return JobRequest(
-            claim=self.claim, parallelism=self.parallelism, cores=self.cores, memory_mib=memory_of(self.memory),
+            storage=self.storage(to), parallelism=self.parallelism, cores=self.cores, memory_mib=memory_of(self.memory),
             image=self.image or "", queue=self.queue, priority_class=self.priority_class, retries=self.retries,
             pod=load_values(self.pod) if self.pod else {},
         )  # fmt: skip
@@ -85,6 +101,13 @@ def sweep(
             help="Write the runs and tables to this folder: a new folder, or this sweep's, to continue the sweep.",
         ),
     ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s3://BUCKET/PREFIX",
+            help="Share the runs with other machines in this bucket, which gets a copy of each record.",
+        ),
+    ] = None,
     jobs: Jobs = None,
     pods: Pods,
     place: Place,
@@ -97,47 +120,61 @@ def sweep(
     if pods.on is None:
         if given := pods.given():
             raise typer.BadParameter(f"{', '.join(given)}: for pods only; add --on kubernetes, or leave it out")
-        outcome = _here(file, out, jobs, console, output)
+        outcome = _here(file, _place(to, out), jobs, console, output)
     elif jobs is not None:
         raise typer.BadParameter("--jobs: for runs on this machine only; set --parallelism for pods")
     else:
-        outcome = _on_kubernetes(file, out, pods, place, console, output)
+        outcome = _on_kubernetes(file, to, out, pods, place, console, output)
     _tell(outcome, out, console, is_json=output.is_json)
     if outcome.failure is not None:
         raise outcome.failure
 
 
-def _here(file: Path, out: Path, jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
+def _place(to: str | None, out: Path) -> "SweepStore":
+    from emulator.sweeps.bucket import shared_bucket
+    from emulator.sweeps.store import SharedFolder
+
+    return SharedFolder(out) if to is None else shared_bucket(to, out)
+
+
+def _here(file: Path, store: "SweepStore", jobs: int | None, console: "Console", output: Output) -> "SweepOutcome":
     from emulator.sweeps.file import load_sweep
     from emulator.sweeps.progress import make_display
-    from emulator.sweeps.store import SharedFolder
     from emulator.sweeps.sweep import SweepRequest
     from emulator.sweeps.sweep import sweep as do_sweep
 
-    request = SweepRequest(sweep=load_sweep(file), store=SharedFolder(out), jobs=jobs)
+    request = SweepRequest(sweep=load_sweep(file), store=store, jobs=jobs)
     return do_sweep(request, make_display(console, is_json=output.is_json, is_quiet=output.is_quiet))
 
 
 def _on_kubernetes(  # noqa: PLR0917
-    file: Path, out: Path, pods: Pods, place: Place, console: "Console", output: Output
+    file: Path, to: str | None, out: Path, pods: Pods, place: Place, console: "Console", output: Output
 ) -> "SweepOutcome":
     from rich.console import Console
 
+    from emulator.sweep_jobs.finished import BucketRuns, ClaimRuns
     from emulator.sweep_jobs.objects import job_name
     from emulator.sweep_jobs.sweep_job import ClusterSweepRequest, sweep_on_kubernetes
+    from emulator.sweeps.bucket import shared_bucket
     from emulator.sweeps.file import load_sweep
     from emulator.sweeps.progress import make_display
+    from emulator.sweeps.store import SharedFolder
     from fedstrata.plugins import look_also_in
 
-    job, code = pods.job(), pods.code or ()
+    job, code = pods.job(to), pods.code or ()
     look_also_in(path.parent for path in code)
     loaded = load_sweep(file)
     where = place.release(job_name(loaded.name))
-    request = ClusterSweepRequest(sweep=loaded, out=out, job=job, where=where, code=code)
+    request = partial(ClusterSweepRequest, sweep=loaded, job=job, where=where, code=code)
+    if to is None:
+        given = request(store=SharedFolder(out), runs=partial(ClaimRuns, folder=out))
+    else:
+        bucket = shared_bucket(to, out)
+        given = request(store=bucket, runs=lambda *_: BucketRuns(bucket))
     is_apart = output.is_json or output.is_quiet
     beside = Console(highlight=False, stderr=True, quiet=output.is_quiet) if is_apart else console
     display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
-    return sweep_on_kubernetes(request, display, partial(beside.print, soft_wrap=True, markup=False))
+    return sweep_on_kubernetes(given, display, partial(beside.print, soft_wrap=True, markup=False))
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:

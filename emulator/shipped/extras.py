@@ -8,7 +8,13 @@ from typing import Any
 from fedstrata.errors import MissingPackageError
 
 # the extra of each module
-EXTRAS = {"pandas": "pandas", "torch.utils.tensorboard": "tensorboard", "mlflow": "mlflow", "onnx.reference": "onnx"}
+EXTRAS = {
+    "pandas": "pandas",
+    "torch.utils.tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "onnx.reference": "onnx",
+    **dict.fromkeys(("obstore", "obstore.exceptions", "obstore.store"), "s3"),
+}
 
 
 def needed(module: str) -> Any:

@@ -12,7 +12,8 @@ from emulator.cluster.kubernetes import InstalledRelease
 from emulator.cluster.release import Release
 from emulator.cluster.rollout import COMPONENT, hopeless, is_ready, unscheduled
 from emulator.cluster.secrets import CONFLICT, FORBIDDEN, NOT_FOUND, REQUEST_S, answering
-from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, Document, SweepObjects, owner
+from emulator.sweep_jobs.objects import OPTIONS, READER_PORT, SweepObjects, owner
+from emulator.sweep_jobs.storage import Document
 from fedstrata.errors import EXIT_DATA, EXIT_USAGE, AccountError, AddressError, ExperimentError, RunStoppedError
 from fedstrata.process.quoting import printable
 from fedstrata.process.sleeping import pass_time

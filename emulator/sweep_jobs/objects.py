@@ -6,18 +6,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from emulator.cluster.chart_values import merge_values
+from emulator.sweep_jobs.storage import CLAIM, TMP, Document, PodStorage
 from fedstrata.errors import ExperimentError
 
-Document = dict[str, Any]
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label
 OPTIONS = "fedstrata.io/options"  # an annotation of the Job
 JOB_NAME_MAX = 40  # characters; the names of pods add some
 HERE = "/etc/fedstrata"  # in pods: the sweep's file, and own code
-CLAIM = "/claim"  # in pods: the claim, with data sets in data/ and a folder per sweep in sweeps/
-DATA = f"{CLAIM}/data"
 READER_PORT = 8080
 READER_S = 3600  # how long a reader stays if its command was killed
 USER = 10001  # of the images
@@ -32,7 +29,7 @@ RESTRICTED: Document = {
 class JobRequest:
     """Hold the options of the user for the Job."""
 
-    claim: str  # a PersistentVolumeClaim
+    storage: PodStorage
     parallelism: int = 4  # pods at once
     cores: int = 1  # of each pod
     memory_mib: int = 2048  # of each pod
@@ -51,7 +48,7 @@ class SweepObjects:
     namespace: str
     request: JobRequest
     files: Mapping[str, str]  # by name: the sweep's file and own code
-    is_shared: bool = True  # whether several nodes can mount the claim at once
+    is_shared: bool = True  # whether several nodes can use the storage at once
 
     @property
     def job_name(self) -> str:
@@ -59,9 +56,9 @@ class SweepObjects:
         return job_name(self.name)
 
     @property
-    def folder(self) -> str:
-        """Return the sweep's folder in pods."""
-        return f"{CLAIM}/sweeps/{self.job_name.removesuffix('-sweep')}"
+    def place(self) -> list[str]:
+        """Return the arguments of `fedstrata sweep` in pods for the place of the runs."""
+        return self.request.storage.arguments(self.job_name.removesuffix("-sweep"))
 
     @property
     def labels(self) -> dict[str, str]:
@@ -77,7 +74,9 @@ class SweepObjects:
     @property
     def options(self) -> str:
         """Return the options of the pods as one text, without the parallelism, which may change during the work."""
-        return json.dumps({key: value for key, value in vars(self.request).items() if value and key != "parallelism"})
+        given = {**self.request.storage.options(), **vars(self.request)}
+        left_out = {"parallelism", "storage"}
+        return json.dumps({key: value for key, value in given.items() if value and key not in left_out})
 
     def config_map(self) -> Document:
         """Return the ConfigMap with the files that pods read."""
@@ -92,7 +91,7 @@ class SweepObjects:
         """Return the Job. Without `completions`, its pods share the runs, and end when all runs are done."""
         queue = {QUEUE: self.request.queue} if self.request.queue else {}
         sweep_file = next(name for name in self.files if name.endswith(".yaml"))
-        arguments = ["sweep", f"{HERE}/{sweep_file}", "--out", self.folder, "--jobs", "1", "--json"]
+        arguments = ["sweep", f"{HERE}/{sweep_file}", *self.place, "--jobs", "1", "--json"]
         resources = {"cpu": str(self.request.cores), "memory": f"{self.request.memory_mib}Mi"}
         container = {**self._container("sweep", resources), "args": arguments, "workingDir": HERE}
         container["volumeMounts"] = [*container["volumeMounts"], {"name": "files", "mountPath": HERE, "readOnly": True}]
@@ -116,7 +115,7 @@ class SweepObjects:
 
     def reader(self, job_uid: str) -> Document:
         """Return the pod that reads the results for the command. It ends with the Job, or after an hour."""
-        command = ["python3", "-m", "emulator.sweep_jobs.reader", self.folder, str(READER_PORT)]
+        command = ["python3", "-m", "emulator.sweep_jobs.reader", self.place[-1], str(READER_PORT)]
         container = {**self._container("reader", {"cpu": "100m", "memory": "128Mi"}), "command": command}
         container["volumeMounts"] = [{"name": "claim", "mountPath": CLAIM, "readOnly": True}]
         preferred = {"weight": 100, "podAffinityTerm": self._beside()}  # a claim of one node is there
@@ -144,11 +143,14 @@ class SweepObjects:
             "name": name,
             "image": self.request.image or f"localhost/fedstrata/emulator:{release_of_fedstrata()}",
             "imagePullPolicy": "IfNotPresent",
-            "env": [{"name": "FEDSTRATA_DATA", "value": DATA}],
             "resources": {"requests": dict(resources), "limits": dict(resources)},
             "securityContext": RESTRICTED,
             "terminationMessagePolicy": "FallbackToLogsOnError",  # the last words of a failed pod are its reason
-            "volumeMounts": [{"name": "claim", "mountPath": CLAIM}, {"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+            "volumeMounts": [
+                *({"name": volume["name"], "mountPath": path} for volume, path in self.request.storage.volumes()),
+                {"name": "tmp", "mountPath": TMP},
+            ],
+            **self.request.storage.environment(),
         }
 
     def _pod(self, container: Document) -> Document:
@@ -166,7 +168,7 @@ class SweepObjects:
             },
             "containers": [container],
             "volumes": [
-                {"name": "claim", "persistentVolumeClaim": {"claimName": self.request.claim}},
+                *(volume for volume, _ in self.request.storage.volumes()),
                 {"name": "tmp", "emptyDir": {}},
             ],
         }

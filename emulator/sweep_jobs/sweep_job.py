@@ -2,20 +2,20 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.cluster.chart_values import with_code
 from emulator.cluster.release import Release
 from emulator.sweep_jobs.api import JobState, SweepApi
+from emulator.sweep_jobs.finished import FinishedRuns, PodRuns
 from emulator.sweep_jobs.objects import JobRequest, SweepObjects, job_name
-from emulator.sweep_jobs.records import BegunRuns, fetch_record
 from emulator.sweep_jobs.refusals import check
 from emulator.sweeps.claims import Claim
 from emulator.sweeps.file import Sweep, SweepRun
-from emulator.sweeps.folder import RoundStart, check_folder, completed_record, joined, standing
+from emulator.sweeps.folder import RoundStart, check_folder, completed_record, standing
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
+from emulator.sweeps.store import SweepStore
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
 from fedstrata.errors import AccountError, AddressError, FedstrataError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
@@ -30,7 +30,8 @@ class ClusterSweepRequest:
     """Hold the arguments of `fedstrata sweep --on kubernetes`."""
 
     sweep: Sweep
-    out: Path
+    store: SweepStore  # of this machine
+    runs: Callable[[SweepApi, SweepObjects], PodRuns]  # of pods
     job: JobRequest
     where: Release
     code: Sequence[Path] = ()  # files of own code
@@ -45,7 +46,7 @@ def sweep_on_kubernetes(
         FedstrataError: nothing was started because something is wrong, or the Job failed. The message gives the reason.
         KeyboardInterrupt: a signal came. The Job goes on, and the same call follows it again.
     """
-    sweep, out, began = request.sweep, request.out, time.monotonic()
+    sweep, out, began = request.sweep, request.store.folder, time.monotonic()
     files = _files(request)
     check_folder(out)
     wanted = [run for run in sweep.runs if standing(out / run.path, run.experiment) is not RoundStart.DONE]
@@ -53,10 +54,11 @@ def sweep_on_kubernetes(
     api = SweepApi(request.where)
     objects = SweepObjects(
         name=sweep.name, namespace=request.where.namespace, request=request.job, files=files,
-        is_shared=api.is_shared(request.job.claim),
+        is_shared=request.job.storage.is_shared(api.is_shared),
     )  # fmt: skip
-    with joined(out, sweep):
-        following = _Following(api, objects, out=out, wanted=wanted, display=display, tell=tell)
+    with request.store.joined(sweep):
+        runs = request.runs(api, objects)
+        following = _Following(api, objects, runs=runs, out=out, wanted=wanted, display=display, tell=tell)
         if wanted:
             following.follow(Pace(waiting=wanted, done=len(sweep.runs) - len(wanted), jobs=request.job.parallelism))
     cost = Cost(
@@ -77,13 +79,13 @@ class _Following:
     """Follow the Job of a sweep, and fetch each record once."""
 
     def __init__(
-        self, api: SweepApi, objects: SweepObjects, *, out: Path, wanted: Sequence[SweepRun],
+        self, api: SweepApi, objects: SweepObjects, *, runs: PodRuns, out: Path, wanted: Sequence[SweepRun],
         display: SweepDisplay, tell: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._api, self._objects, self._out = api, objects, out
+        self._api, self._objects, self._runs, self._out = api, objects, runs, out
         self._waiting, self._display, self._tell = list(wanted), display, tell
         self._told: set[str] = set()
-        self._silent = 0  # looks in a row without an answer of the reader
+        self._silent = 0  # looks in a row without an answer
         self._heard = time.monotonic()  # when the last record came, or the Job was last at work
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
@@ -106,7 +108,7 @@ class _Following:
             )
             raise
         finally:
-            self._leave()
+            self._runs.leave()
         if self._waiting:
             if state.ended == "Complete":  # somebody has removed runs from the claim
                 self._api.delete_job(name)
@@ -139,8 +141,7 @@ class _Following:
                 self._heard = time.monotonic()
             elif time.monotonic() - self._heard > RECORDS_S:
                 raise AddressError(
-                    f"job {name} ended, but no records came from pod {name}-reader in {RECORDS_S:.0f} s; "
-                    "the same command tries again"
+                    f"job {name} ended, but no records came in {RECORDS_S:.0f} s; the same command tries again"
                 )
             pass_time(LOOK_S)
 
@@ -150,28 +151,27 @@ class _Following:
             self._tell(line)
 
     def _fetch(self, uid: str, pace: Pace, *, is_last: bool) -> bool:
-        """Fetch the new records. Return False if the reader did not answer."""
-        if not self._api.has_reader(self._objects, uid):
-            return False
+        """Fetch the new records. Return False if the pods' runs could not be reached."""
         try:
-            with self._api.reader_address(self._objects) as address:
-                begun = BegunRuns.at(address)
-                for run in [run for run in self._waiting if begun.is_completed(run.path)]:
-                    self._fetch_run(address, run, pace)
+            with self._runs.look(uid) as there:
+                if there is None:
+                    return False
+                for run in [run for run in self._waiting if there.is_finished(run)]:
+                    self._fetch_run(there, run, pace)
+                for run in list(self._waiting) if is_last else []:
+                    if failures := there.failures(run):
+                        self._end(run, pace, failures[-1].seconds, RunStoppedError(failures[-1].reason))
         except AccountError:  # no later look has the right
             raise
-        except AddressError as error:  # the reader is starting, or its node is lost, and it comes up on another
+        except AddressError as error:  # a reader is starting, or its node is lost, and it comes up on another
             self._silent += 1
             if self._silent == SILENT_LOOKS:
                 self._tell(str(error))
             return False
         self._silent = 0
-        for run in list(self._waiting) if is_last else []:
-            if failure := begun.failure(run.path):
-                self._end(run, pace, failure.seconds, RunStoppedError(failure.reason))
         return True
 
-    def _fetch_run(self, address: str, run: SweepRun, pace: Pace) -> None:
+    def _fetch_run(self, there: FinishedRuns, run: SweepRun, pace: Pace) -> None:
         from emulator.results.report import write_report
 
         folder = self._out / run.path
@@ -179,7 +179,7 @@ class _Following:
         if claim is None:  # a sweep on this machine does the run; its record is the same
             return
         with claim:
-            fetch_record(address, run.path, folder)
+            there.fetch(run)
             standing(folder, run.experiment)
             write_report(folder)
         record = completed_record(folder)
@@ -195,7 +195,3 @@ class _Following:
             self.failures.append((run, failure))
         record = completed_record(folder) if failure is None else None
         self._display.ended(run, RunEnd(failure=failure, record=record, folder=folder, seconds=seconds))
-
-    def _leave(self) -> None:
-        with suppress(AddressError):  # it ends by itself
-            self._api.delete_reader(self._objects)

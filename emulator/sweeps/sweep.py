@@ -168,6 +168,8 @@ class _Work:
         folder = self._out / run.path
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
+            if not (folder / "report.html").exists():  # the record came from elsewhere
+                await self._report(folder)
             end = RunEnd(failure=None, record=record, folder=folder, seconds=record.summary.total_seconds or 0.0)
         elif len(failed) > self._failed_before[run.path]:
             failure = RunStoppedError(failed[-1].reason)

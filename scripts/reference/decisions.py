@@ -56,6 +56,7 @@ DATES = {
         "http": "2026-11-25",
         "generated-data": "2026-11-26",
         "fleet": "2026-11-26",
+        "sweeps-in-buckets": "2026-11-26",
     },
 }
 

@@ -7,7 +7,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from emulator.sweep_jobs.objects import CLAIM, HERE, JobRequest, SweepObjects, job_name, memory_of
+from emulator.sweep_jobs.objects import HERE, JobRequest, SweepObjects, job_name, memory_of
+from emulator.sweep_jobs.storage import CLAIM, BucketStorage, ClaimStorage
 from fedstrata.errors import ExperimentError
 
 VERSIONS = ("1.25", "1.28", "1.31", "1.34", "1.37")  # 1.20 is tried on a cluster
@@ -16,7 +17,7 @@ FILES = {"five-seeds.yaml": "seeds: [3]\n", "mine.py": "x = 1\n"}
 
 
 def objects(*, is_shared: bool = True, **keys: Any) -> SweepObjects:
-    request = JobRequest(claim="shared", **keys)
+    request = JobRequest(**{"storage": ClaimStorage("shared"), **keys})
     return SweepObjects(name="five seeds", namespace="lab", request=request, files=FILES, is_shared=is_shared)
 
 
@@ -24,6 +25,8 @@ CASES = {
     "plain": objects(),
     "all": objects(parallelism=8, cores=2, queue="team-a", priority_class="low", pod=EXTRA, image="r.example/e:1"),
     "one node": objects(is_shared=False),
+    "bucket": objects(storage=BucketStorage("s3://lab/five-seeds", "lab-bucket")),
+    "bucket without secret": objects(storage=BucketStorage("s3://lab/five-seeds", None)),
 }
 
 
@@ -31,7 +34,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_objects_are_valid(case: str, version: str) -> None:
     of = CASES[case]
-    for document in (of.config_map(), of.job(), of.reader("1234")):
+    for document in (of.config_map(), of.job(), *([] if "bucket" in case else [of.reader("1234")])):
         kubernetes_validate.validate(json.loads(json.dumps(document)), version, strict=True)
 
 
@@ -58,6 +61,22 @@ def test_pods_run_the_sweep_in_its_folder_on_the_claim_until_all_work_is_done() 
     assert container["args"] == [
         "sweep", f"{HERE}/five-seeds.yaml", "--out", f"{CLAIM}/sweeps/five-seeds", "--jobs", "1", "--json",
     ]  # fmt: skip
+
+
+def test_pods_of_a_bucket_work_in_a_folder_of_their_own_and_get_credentials_by_the_secret_alone() -> None:
+    job = objects(storage=BucketStorage("s3://lab/five-seeds", "lab-bucket")).job()
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == [
+        "sweep", f"{HERE}/five-seeds.yaml", "--out", "/tmp/five-seeds", "--to", "s3://lab/five-seeds", "--jobs", "1",
+        "--json",
+    ]  # fmt: skip
+    assert container["envFrom"] == [{"secretRef": {"name": "lab-bucket"}}]
+    assert [each["name"] for each in container["env"]] == ["FEDSTRATA_DATA"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "files"]
+    assert json.loads(job["metadata"]["annotations"]["fedstrata.io/options"]) == {
+        "to": "s3://lab/five-seeds", "secret": "lab-bucket", "cores": 1, "memory_mib": 2048, "retries": 6,
+    }  # fmt: skip
 
 
 def test_a_job_names_the_options_of_its_pods_but_not_the_parallelism() -> None:

@@ -1,14 +1,13 @@
 """`fedstrata sweep` with real processes: killed in the middle and resumed, it comes to the same table."""
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from emulator.commands import main as cli
-from tests.support.programs import Program, of_mark
+from tests.support.programs import Program, of_mark, until_begun
 from tests.support.sweep_tables import without_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
@@ -105,13 +104,3 @@ def test_processes_share_a_folder_and_take_over_the_runs_of_a_killed_one(file: P
 
 
 RUNS = [f"runs/{cell}/seed-{seed}" for cell in ("one_shot", "random") for seed in (3, 4)]
-
-
-def until_begun(out: Path) -> Path:
-    """Wait until a run's GPS has state in the folder of a sweep; the run's folder."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for path in out.glob("runs/*/*/state/gps/*"):
-            return path.parents[2]
-        time.sleep(0.05)
-    raise AssertionError(f"no run has begun in {out}")

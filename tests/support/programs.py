@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -190,3 +191,13 @@ def wait_for_record(address: str) -> str:
         *_, last = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=60, wait_for_ready=True)
     assert last.phase == "completed", last.reason
     return str(last.run_id)
+
+
+def until_begun(out: Path) -> Path:
+    """Wait until a run's GPS has state in the folder of a sweep; the run's folder."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in out.glob("runs/*/*/state/gps/*"):
+            return path.parents[2]
+        time.sleep(0.05)
+    raise AssertionError(f"no run has begun in {out}")

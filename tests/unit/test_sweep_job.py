@@ -5,6 +5,7 @@ import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from emulator.cluster.release import Release
 from emulator.commands.main import execute
 from emulator.sweep_jobs import sweep_job
 from emulator.sweep_jobs.api import JobState
+from emulator.sweep_jobs.finished import ClaimRuns
 from emulator.sweep_jobs.objects import JobRequest, SweepObjects
 from emulator.sweep_jobs.reader import make_server
 from emulator.sweep_jobs.records import BegunRuns, fetch_record
 from emulator.sweep_jobs.refusals import check
+from emulator.sweep_jobs.storage import ClaimStorage
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, sweep_of
 from emulator.sweeps.progress import QuietSweep
+from emulator.sweeps.store import SharedFolder
 from fedstrata.errors import AccountError, AddressError, ExperimentError, PayloadError, RunStoppedError
 from tests.support.record_files import write_record
 
@@ -32,6 +36,7 @@ BASE: dict[str, Any] = {
     "method": {"name": "random", "clusters": 1},
 }
 RUN = Path("runs/base/seed-3")
+SHARED = ClaimStorage("shared")
 
 
 def sweep(seeds: Sequence[int] = (3, 4), **keys: Any) -> Sweep:
@@ -60,7 +65,7 @@ def test_what_a_pod_has_not_is_refused(keys: dict[str, Any], message: str, tmp_p
     document = {"base": {**BASE, **keys}, "seeds": [3]}
     loaded = sweep_of(document, name="tiny", where=str(tmp_path / "tiny.yaml"), beside=tmp_path)
     with pytest.raises(ExperimentError, match=message):
-        check(loaded, {"tiny.yaml": loaded.text}, JobRequest(claim="shared"))
+        check(loaded, {"tiny.yaml": loaded.text}, JobRequest(storage=SHARED))
 
 
 def test_own_code_goes_along_or_is_in_an_image_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,27 +74,33 @@ def test_own_code_goes_along_or_is_in_an_image_of_ones_own(tmp_path: Path, monke
     loaded = sweep(method={"name": "minelike:Mine"})
     files = {"tiny.yaml": loaded.text}
     with pytest.raises(ExperimentError, match="no module of minelike:Mine; send its file with --code"):
-        check(loaded, files, JobRequest(claim="shared"))
-    check(loaded, {**files, "minelike.py": ""}, JobRequest(claim="shared"))
-    check(loaded, files, JobRequest(claim="shared", image="mine:1"))
+        check(loaded, files, JobRequest(storage=SHARED))
+    check(loaded, {**files, "minelike.py": ""}, JobRequest(storage=SHARED))
+    check(loaded, files, JobRequest(storage=SHARED, image="mine:1"))
 
 
 def test_a_run_that_is_too_large_for_a_pod_is_told_the_number_of_devices_that_fit() -> None:
     loaded = sweep(seeds=[3], partition={"kind": "iid", "devices": 50, "examples_per_device": 20})
-    check(loaded, {}, JobRequest(claim="shared"))
+    check(loaded, {}, JobRequest(storage=SHARED))
     with pytest.raises(ExperimentError, match=r"50 devices with their servers need 1,\d{3} MiB, .* enough for 0 dev"):
-        check(loaded, {}, JobRequest(claim="shared", memory_mib=512))
+        check(loaded, {}, JobRequest(storage=SHARED, memory_mib=512))
 
 
 def test_files_larger_than_a_config_map_are_refused() -> None:
     with pytest.raises(ExperimentError, match="have 1,000,001 bytes, and a ConfigMap holds 1,000,000"):
-        check(sweep(), {"tiny.yaml": "x" * 1_000_001}, JobRequest(claim="shared"))
+        check(sweep(), {"tiny.yaml": "x" * 1_000_001}, JobRequest(storage=SHARED))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--on", "kubernetes"], "--on kubernetes needs a volume claim"),
+        (["--on", "kubernetes"], "--on kubernetes needs a volume claim that all pods mount, or a bucket"),
+        (
+            ["--on", "kubernetes", "--claim", "shared", "--to", "s3://lab/tiny"],
+            "or --to, not both",
+        ),
+        (["--on", "kubernetes", "--claim", "shared", "--secret", "lab"], "--secret: for a bucket only; add --to"),
+        (["--to", "s3://lab/tiny", "--secret", "lab"], "--secret: for pods only; add --on kubernetes"),
         (["--claim", "shared"], "--claim: for pods only; add --on kubernetes"),
         (["--queue", "lab", "--retries", "2"], "--queue, --retries: for pods only; add --on kubernetes"),
         (["--on", "kubernetes", "--claim", "shared", "--jobs", "2"], "--jobs: for runs on this machine only"),
@@ -255,8 +266,9 @@ class Follower:
         pods = Pods(self.pods_folder, script)
         self._patch.setattr(sweep_job, "SweepApi", pods)
         request = sweep_job.ClusterSweepRequest(
-            sweep=sweep(), out=self.out, job=JobRequest(claim="shared"), where=Release(name="tiny", namespace="lab")
-        )
+            sweep=sweep(), store=SharedFolder(self.out), runs=partial(ClaimRuns, folder=self.out),
+            job=JobRequest(storage=SHARED), where=Release(name="tiny", namespace="lab"),
+        )  # fmt: skip
         self.pods = pods
         return pods, sweep_job.sweep_on_kubernetes(request, QuietSweep(), self.told.append)
 
@@ -313,7 +325,7 @@ def test_records_that_do_not_come_after_the_end_of_the_job_are_not_waited_for_fo
 ) -> None:
     monkeypatch.setattr(Pods, "has_reader", lambda *_: False)
     monkeypatch.setattr(sweep_job, "RECORDS_S", 0.0)
-    with pytest.raises(AddressError, match="job tiny-sweep ended, but no records came from pod tiny-sweep-reader"):
+    with pytest.raises(AddressError, match="job tiny-sweep ended, but no records came in"):
         follower.follow(*[state(ended="Complete")] * 3)
 
 

@@ -1,0 +1,163 @@
+"""Objects of an S3-compatible bucket. Each object is written whole, and under a condition.
+
+Only this module calls obstore. The server and the credentials come from AWS's environment variables, such as
+AWS_ENDPOINT_URL_S3 and AWS_ACCESS_KEY_ID, or from the identity of a pod or a machine.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from emulator.shipped.extras import needed
+from fedstrata.errors import AddressError, ExperimentError
+from fedstrata.process.quoting import brief
+
+ADDRESS = re.compile(r"s3://([a-zA-Z0-9._-]{3,63})/+(.*[^/])/*")
+HOST = re.compile(r"[a-z0-9._:-]+")
+CONNECT_S, ANSWER_S, RECORD_S = 5, 30, 600  # for a connection, a small answer, and a record of many MB
+RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=ANSWER_S)}
+IDENTITY = "/latest/api/token"  # what obstore asks a machine of AWS if there are no credentials
+UNKNOWN = "NotImplemented"  # the code for a header that the store does not know
+
+
+class Bucket:
+    """Read and write the objects below a prefix of a bucket."""
+
+    def __init__(self, address: str) -> None:
+        """Make no connection yet.
+
+        Raises:
+            ExperimentError: the address or a setting is wrong. MissingPackageError: obstore is not installed.
+        """
+        found = ADDRESS.fullmatch(address)
+        if found is None:
+            raise ExperimentError(f"--to {address!r}: give a bucket and a prefix, such as s3://lab/five-seeds")
+        self._address, self._name = address, found[1]
+        self._api, self._errors = needed("obstore"), needed("obstore.exceptions")
+        self._server = _server()
+        try:
+            self._small, self._large = (self._store(found[2], seconds) for seconds in (ANSWER_S, RECORD_S))
+        except (self._errors.BaseError, ValueError, OSError) as error:
+            raise ExperimentError(
+                f"--to {address}: {_sentence(error)}; check the address, AWS_SECRET_ACCESS_KEY and AWS_CA_BUNDLE"
+            ) from None
+
+    def _store(self, prefix: str, seconds: int) -> Any:
+        ca_file = os.environ.get("AWS_CA_BUNDLE")
+        client = {
+            "connect_timeout": timedelta(seconds=CONNECT_S), "timeout": timedelta(seconds=seconds),
+            "allow_http": self._server.startswith("http://"),
+            **({"root_certificate": Path(ca_file).read_bytes()} if ca_file else {}),
+        }  # fmt: skip
+        settings = {"client_options": client, "retry_config": RETRIES}
+        return needed("obstore.store").S3Store(self._name, prefix=prefix, **settings)
+
+    def __str__(self) -> str:
+        return f"{self._address} at {self._server}"
+
+    def check(self) -> None:
+        """Raise FedstrataError if the bucket cannot be written, or if writes under conditions are not refused."""
+        self.put("probe", b"")
+        if self.put("probe", b"") is not None or self.put("probe", b"", over='"0"') is not None:
+            raise self._unconditional("ignores")
+
+    def objects(self) -> dict[str, str]:
+        """Return the tags of all objects by their names below the prefix. Other content has another tag."""
+        with self._answering():
+            return {found["path"]: found["e_tag"] for part in self._api.list(self._small) for found in part}
+
+    def content(self, name: str) -> tuple[bytes, str]:
+        """Return the content of a small object, and its tag."""
+        with self._answering():
+            reply = self._api.get(self._small, name)
+            return bytes(reply.bytes()), reply.meta["e_tag"]
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[IO[bytes]]:
+        """Fetch an object of any size, and open it for reading."""
+        with TemporaryFile() as file:
+            with self._answering():
+                for piece in self._api.get(self._large, name).stream():
+                    file.write(piece)
+            file.seek(0)
+            yield file
+
+    def put(self, name: str, content: bytes | IO[bytes], *, over: str | None = None) -> str | None:
+        """Write an object if there is none of this name, or over the version with a tag.
+
+        Return the tag of the new version, or None if there is another version.
+        """
+        store = self._small if isinstance(content, bytes) else self._large
+        mode = "create" if over is None else {"e_tag": over}
+        with self._answering():
+            try:
+                reply = self._api.put(store, name, content, mode=mode, use_multipart=False)
+            except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+                return None
+            return str(reply["e_tag"])
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Run a block that calls the store.
+
+        Raises:
+            ExperimentError: the user has to change something. AddressError: the store does not answer, or fails.
+        """
+        try:
+            yield
+        except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError) as error:
+            raise ExperimentError(
+                f"{self} refuses these credentials: {_sentence(error)}; check AWS_ACCESS_KEY_ID, "
+                "AWS_SECRET_ACCESS_KEY, AWS_REGION and the bucket's policy"
+            ) from None
+        except (self._errors.BaseError, FileNotFoundError) as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> ExperimentError | AddressError:
+        said = str(error)
+        if "<Code>NoSuchBucket<" in said:
+            return ExperimentError(f"{self}: there is no bucket {self._name}; make it, or give another with --to")
+        if f"<Code>{UNKNOWN}<" in said:
+            return self._unconditional("does not know")
+        if IDENTITY in said:
+            return ExperimentError(f"no credentials for {self}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        if "<Code>" in said:
+            return AddressError(f"{self} failed: {_sentence(error)}; the same command tries again")
+        return AddressError(
+            f"{self} does not answer: {_sentence(error)}; check AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE and HTTPS_PROXY"
+        )
+
+    def _unconditional(self, does: str) -> ExperimentError:
+        return ExperimentError(
+            f"{self} {does} the conditions If-None-Match and If-Match of writes; use a newer store, or a shared folder"
+        )
+
+
+def _server() -> str:
+    """Return the address of the server from the environment. Raises ExperimentError for another text than an address,
+    for which obstore would panic.
+    """
+    given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not given:
+        return "AWS"
+    with suppress(ValueError):  # of a port
+        parts = urlsplit(given)
+        if parts.scheme in {"http", "https"} and HOST.fullmatch(parts.hostname or "") and parts.port != 0:
+            return given
+    raise ExperimentError(f"AWS_ENDPOINT_URL_S3 {given!r}: give an address such as https://s3.example.org")
+
+
+def _sentence(error: Exception) -> str:
+    """Return what the store said, or else obstore's reason."""
+    said, _, source = str(error).partition("\n\nDebug source")
+    parts = re.findall(r"<(?:Code|Message)>([^<]*)<", said)
+    if not parts:
+        parts = [said.rpartition(" - ")[2], *re.findall(r'(?:message|error): "([^"]+)"', source)]
+        parts += ["no answer in time"] if "TimedOut" in source else []
+    return brief(", ".join(parts)).removesuffix(".")

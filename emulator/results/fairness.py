@@ -28,10 +28,10 @@ def variance(values: Sequence[float]) -> float | None:
 
 def jains_index(values: Sequence[float]) -> float | None:
     """Return (Σx)² / (n Σx²): 1 if all devices have the same value, 1/n if all devices but one have 0. Return None if a
-    value is below 0, or if all values are 0.
+    value is below 0, or if all values are 0. The order of the values, in which devices answered, changes no bit.
     """
-    squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares and min(values) >= 0 else None
+    squares = math.fsum(value * value for value in values)
+    return math.fsum(values) ** 2 / (len(values) * squares) if squares and min(values) >= 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Fairness over devices and the gain over training alone: numbers to redo by hand, and NumPy beside them."""
 
 import csv
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,10 @@ def test_jains_index_goes_from_one_device_with_all_to_all_devices_alike() -> Non
     assert jains_index([0.3] * 4) == pytest.approx(1)
     assert jains_index([0.0, 0.0]) is None
     assert jains_index([-1.0, 2.0]) is None
+
+
+def test_the_order_in_which_devices_answered_changes_no_bit_of_jains_index() -> None:
+    assert len({jains_index(values) for values in permutations([0.1, 0.2, 0.3])}) == 1
 
 
 @pytest.mark.parametrize("count", [1, 10, 101])

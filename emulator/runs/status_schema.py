@@ -20,21 +20,11 @@ def status_schema() -> dict[str, Any]:
             "global_round": _count("the number of finished global rounds"),
             "global_rounds": _count("the number of global rounds in the experiment"),
             "seconds": _seconds("seconds since the run began, by the GPS's clock; they stop at the end of the run"),
-            "virtual_seconds": {
-                "type": ["number", "null"],
-                "minimum": 0,
-                "description": "virtual time at which the open global round began; null before the second round",
-            },
-            "energy_joules": {
-                "type": ["number", "null"],
-                "minimum": 0,
-                "description": "energy of the devices in LPS rounds; null if the experiment counts none",
-            },
-            "epsilon_spent": {
-                "type": ["number", "null"],
-                "minimum": 0,
-                "description": "ε of all updates, with the open global round; null if updates have no noise",
-            },
+            "virtual_seconds": _amount(
+                "virtual time at which the open global round began; null before the second round"
+            ),
+            "energy_joules": _amount("energy of the devices in LPS rounds; null if the experiment counts none"),
+            "epsilon_spent": _amount("ε of all updates, with the open global round; null if updates have no noise"),
             "lps_wanted": _count("the number of LPSs that the run needs; 0 while it is unknown"),
             "devices": {
                 "type": "object",
@@ -72,11 +62,7 @@ def _cluster() -> dict[str, Any]:
         "cluster_id": _text("the name of the cluster, or of the LPS if clusters span LPSs"),
         "devices": _count("the number of its devices"),
         "lps_round": _count("the number of finished LPS rounds"),
-        "loss": {
-            "type": ["number", "null"],
-            "minimum": 0,
-            "description": "the mean loss on held-out examples; null until it is measured",
-        },
+        "loss": _amount("the mean loss on held-out examples; null until it is measured"),
     }) | {
         "additionalProperties": {
             "type": ["number", "null"],
@@ -109,6 +95,10 @@ def _text(description: str) -> dict[str, Any]:
 
 def _count(description: str) -> dict[str, Any]:
     return {"type": "integer", "minimum": 0, "description": description}
+
+
+def _amount(description: str) -> dict[str, Any]:
+    return {"type": ["number", "null"], "minimum": 0, "description": description}
 
 
 def _seconds(description: str) -> dict[str, Any]:

@@ -61,27 +61,9 @@ CIFAR_100 = Version(
 )
 
 
-def load_cifar_10(settings: DataSettings) -> Dataset:
-    """Return the images as bytes. `Examples` scales them to [0, 1] when a batch is read."""
-    return _load(CIFAR_10, settings)
+def published(version: Version) -> Published:
+    """Return the files of CIFAR-10 or CIFAR-100, which come in one archive."""
 
-
-def load_cifar_100(settings: DataSettings) -> Dataset:
-    """Return CIFAR-100 like `load_cifar_10`, with the hundred fine labels."""
-    return _load(CIFAR_100, settings)
-
-
-def published_cifar_10() -> Published:
-    """Return the six files of CIFAR-10, which come in one archive."""
-    return _published(CIFAR_10)
-
-
-def published_cifar_100() -> Published:
-    """Return the two files of CIFAR-100, which come in one archive."""
-    return _published(CIFAR_100)
-
-
-def _published(version: Version) -> Published:
     def fetch(folder: Path, names: Sequence[str]) -> None:
         members = {name: f"{version.subfolder}/{name}" for name in names}
         download_members(f"{URL}/{version.archive}", folder, members, archive_sha256=version.archive_sha256)
@@ -95,8 +77,9 @@ def _published(version: Version) -> Published:
     )
 
 
-def _load(version: Version, settings: DataSettings) -> Dataset:
-    files = find_files(_published(version), settings)
+def load(version: Version, settings: DataSettings) -> Dataset:
+    """Return the images as bytes, with the fine labels. `Examples` scales them to [0, 1] when a batch is read."""
+    files = find_files(published(version), settings)
     return Dataset(
         train=_read([files[name] for name in version.train], version.label_bytes),
         test=_read([files[version.test]], version.label_bytes),

@@ -1,6 +1,7 @@
 """Load the data set that the section `data` of an experiment names, or only its shape."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fedstrata.datasets import cifar, digits, emnist, fashion_mnist, fcube, folder, svhn, synthetic
 from fedstrata.datasets.examples import Dataset, DatasetInfo
@@ -21,21 +22,21 @@ BUILT_IN = {
     "svhn": svhn.INFO,
 }
 MOST_SAID = 8  # names of columns in a message
-LOADERS = {
+LOADERS: Mapping[str, Callable[[DataSettings], Dataset]] = {
     "digits": digits.load,
     "fcube": fcube.load,
     "fashion-mnist": fashion_mnist.load,
     "emnist": emnist.load,
-    "cifar-10": cifar.load_cifar_10,
-    "cifar-100": cifar.load_cifar_100,
+    "cifar-10": partial(cifar.load, cifar.CIFAR_10),
+    "cifar-100": partial(cifar.load, cifar.CIFAR_100),
     "svhn": svhn.load,
     "folder": folder.load,
 }
 PUBLISHED: Mapping[str, Callable[[], Published]] = {
     "fashion-mnist": fashion_mnist.published,
     "emnist": emnist.published,
-    "cifar-10": cifar.published_cifar_10,
-    "cifar-100": cifar.published_cifar_100,
+    "cifar-10": partial(cifar.published, cifar.CIFAR_10),
+    "cifar-100": partial(cifar.published, cifar.CIFAR_100),
     "svhn": svhn.published,
 }
 

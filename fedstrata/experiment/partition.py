@@ -56,6 +56,23 @@ class SplitPartition(Settings):
             raise ValueError("test_share and public.tests both say what devices are tested on; leave one out")
         return self
 
+    @property
+    def most_examples(self) -> int | None:
+        """The number of training examples of the largest device; None if only the data say it. Then
+        `bounds.max_examples` may set a limit.
+        """
+        return None
+
+    @property
+    def least_examples(self) -> int | None:
+        """The number of examples of the smallest device, its test examples included; None if only the data say it."""
+        return None
+
+    @property
+    def true_groups(self) -> list[str] | None:
+        """The name of each device's true group, by device index; None if devices form no known groups."""
+        return None
+
 
 class Task(Settings):
     """A learning task: its labels, and the devices that learn it."""
@@ -237,11 +254,6 @@ class EvenPartition(SplitPartition):
         """The number of examples of every device, its test examples included."""
         return self.examples_per_device
 
-    @property
-    def true_groups(self) -> list[str] | None:
-        """None, because devices form no groups."""
-        return None
-
 
 class DirichletPartition(EvenPartition):
     """Label skew: each device's label shares are drawn from Dirichlet(concentration)."""
@@ -270,26 +282,7 @@ def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
 Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")], ...]
 
 
-class FoundPartition(SplitPartition):
-    """Settings of partitions in which the data or a list say how many examples each device has."""
-
-    @property
-    def most_examples(self) -> int | None:
-        """None, because only the data say the number. `bounds.max_examples` may set a limit."""
-        return None
-
-    @property
-    def least_examples(self) -> int | None:
-        """None, because only the data say the number."""
-        return None
-
-    @property
-    def true_groups(self) -> list[str] | None:
-        """None, because the true groups are unknown."""
-        return None
-
-
-class NaturalPartition(FoundPartition):
+class NaturalPartition(SplitPartition):
     """Each device owns the examples with one value of a column, such as a user, a sensor or a file."""
 
     kind: Literal["natural"]
@@ -312,7 +305,7 @@ class NaturalPartition(FoundPartition):
         return self.devices or len(self.names or ())
 
 
-class GivenPartition(FoundPartition):
+class GivenPartition(SplitPartition):
     """Each device owns the training examples that the experiment or a file lists."""
 
     kind: Literal["given"]

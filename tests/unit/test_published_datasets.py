@@ -221,8 +221,7 @@ def publish_cifar_10(site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, fi
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     monkeypatch.setattr("fedstrata.datasets.cifar.URL", site[1])
-    published = Version(**{**CIFAR_10.__dict__, "archive_sha256": sha256(archive)})
-    monkeypatch.setattr("fedstrata.datasets.cifar.CIFAR_10", published)
+    monkeypatch.setitem(vars(CIFAR_10), "archive_sha256", sha256(archive))
 
 
 def test_cifars_archive_is_downloaded_and_only_its_data_unpacked(

@@ -103,7 +103,8 @@ format: setup ## put code in form
 PROTOS := $(wildcard protos/fedstrata/v1/*.proto)
 
 protos: setup ## generate fedstrata/v1 from protos/
-	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --grpc_python_out=. $(filter %_service.proto,$(PROTOS))
 
 reference: setup ## pages of docs/reference, from what the code declares
 	$(BIN)/python -m scripts.reference

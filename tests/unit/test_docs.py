@@ -357,11 +357,11 @@ def test_the_citation_names_the_version_and_the_licence_of_the_project() -> None
 
 
 def test_the_generated_stubs_are_up_to_date(tmp_path: Path) -> None:
-    protos = sorted((ROOT / "protos").rglob("*.proto"))
-    out = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / 'protos'}", *out, *map(str, protos)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={ROOT / 'protos'}"]
+    for kinds, files in ((("python", "pyi"), "*.proto"), (("grpc_python",), "*_service.proto")):
+        words = [f"--{kind}_out={tmp_path}" for kind in kinds] + [str(path) for path in (ROOT / "protos").rglob(files)]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
     for path in sorted((tmp_path / "fedstrata" / "v1").iterdir()):
         assert path.read_text() == (ROOT / "fedstrata" / "v1" / path.name).read_text(), f"make protos: {path.name}"
 

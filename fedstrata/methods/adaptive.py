@@ -116,7 +116,7 @@ class Adaptive(Grouping):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """In the first round, return the result of the training before the grouping. In later rounds, train from the
+        """Return the result of the training before the grouping in the first round. In later rounds, train from the
         mix of the device's own model and the received one, and keep the result as its own model.
         """
         if not work.lps_round:

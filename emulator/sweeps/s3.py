@@ -20,6 +20,8 @@ from fedstrata.process.quoting import brief
 
 ADDRESS = re.compile(r"s3://([a-zA-Z0-9._-]{3,63})/+(.*[^/])/*")
 HOST = re.compile(r"[a-z0-9._:-]+")
+SERVER = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # the first one holds
+IN_HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 CONNECT_S, ANSWER_S, RECORD_S = 5, 30, 600  # for a connection, a small answer, and a record of many MB
 RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=ANSWER_S)}
 IDENTITY = "/latest/api/token"  # what obstore asks a machine of AWS if there are no credentials
@@ -140,17 +142,20 @@ class Bucket:
 
 
 def _server() -> str:
-    """Return the address of the server from the environment. Raises ExperimentError for another text than an address,
-    for which obstore would panic.
+    """Return the address of the server from the environment. Raises ExperimentError for values on which obstore would
+    panic.
     """
-    given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if not given:
+    for name in IN_HEADERS:
+        if not re.fullmatch("[!-~]+", os.environ.get(name, "unset")):
+            raise ExperimentError(f"{name} is empty, or has a space or the end of a line; correct it, or unset it")
+    name = next((name for name in SERVER if name in os.environ), None)
+    if name is None:
         return "AWS"
     with suppress(ValueError):  # of a port
-        parts = urlsplit(given)
+        parts = urlsplit(os.environ[name])
         if parts.scheme in {"http", "https"} and HOST.fullmatch(parts.hostname or "") and parts.port != 0:
-            return given
-    raise ExperimentError(f"AWS_ENDPOINT_URL_S3 {given!r}: give an address such as https://s3.example.org")
+            return os.environ[name]
+    raise ExperimentError(f"{name} {os.environ[name]!r}: give an address such as https://s3.example.org, or unset it")
 
 
 def _sentence(error: Exception) -> str:

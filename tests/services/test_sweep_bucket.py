@@ -293,7 +293,7 @@ def test_a_store_that_accepts_a_connection_and_is_silent(
     assert "does not answer: " in said
 
 
-@pytest.mark.parametrize("server", ["s3.example.org", "http://127.0.0.1:99999"])
+@pytest.mark.parametrize("server", ["", "s3.example.org", "http://127.0.0.1:99999"])
 def test_a_server_that_is_no_address(
     server: str, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +301,19 @@ def test_a_server_that_is_no_address(
     code, said = refusal(["--to", to], tmp_path, capsys)
     assert code == 2
     assert f"AWS_ENDPOINT_URL_S3 '{server}': give an address such as https://s3.example.org" in said
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"])
+def test_a_variable_with_the_end_of_a_line(
+    name: str, to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file makes it that an editor wrote. Secrets are not shown."""
+    monkeypatch.setenv(name, "tests\n")
+    code, said = refusal(["--to", to], tmp_path, capsys)
+    assert (code, said) == (
+        2,
+        f"error: {name} is empty, or has a space or the end of a line; correct it, or unset it\n",
+    )
 
 
 def test_certificates_that_are_not_there(

@@ -145,9 +145,9 @@ def _server() -> str:
     """Return the address of the server from the environment. Raises ExperimentError for values on which obstore would
     panic.
     """
-    for name in IN_HEADERS:
-        if not re.fullmatch("[!-~]+", os.environ.get(name, "unset")):
-            raise ExperimentError(f"{name} is empty, or has a space or the end of a line; correct it, or unset it")
+    for header in IN_HEADERS:
+        if not re.fullmatch("[!-~]+", os.environ.get(header, "unset")):
+            raise ExperimentError(f"{header} is empty, or has a space or the end of a line; correct it, or unset it")
     name = next((name for name in SERVER if name in os.environ), None)
     if name is None:
         return "AWS"

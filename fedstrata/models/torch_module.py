@@ -330,10 +330,13 @@ def _made(
 
 def _initial(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, layout: Layout) -> Flat:
     """Return the first weights of the model. The module is not made if the file of weights has all of them."""
-    if kinds.weights is not None:
-        values = {name: np.array(each, np.float32) for name, each in kinds.weights.values(layout.names)}
-        if len(values) == len(layout.names):
-            return layout.flatten(values)
+    if kinds.weights is not None and kinds.weights.has(layout.names):
+        flat = np.empty(layout.size, np.float32)
+        views = layout.views(flat)
+        with np.errstate(over="ignore"):  # float64 to infinity, as in torch
+            for name, values in kinds.weights.values(layout.names):
+                views[name][...] = values
+        return flat
     return _flattened(_made(module_factory, kinds, seed, layout.names), kinds, layout)
 
 

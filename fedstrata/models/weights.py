@@ -60,6 +60,10 @@ class WeightsFile:
                 "train"
             )
 
+    def has(self, names: Collection[str]) -> bool:
+        """Return whether the file has all these tensors."""
+        return set(names) <= self._entries().keys()
+
     def values(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield the named tensors that the file has, mapped into memory."""
         for name, (dtype, shape, start) in self._entries().items():

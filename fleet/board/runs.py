@@ -29,6 +29,7 @@ from fedstrata.v1 import fleet_service_pb2 as pb
 DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
 FILES = ("weights", "file")  # keys of an experiment whose text is a path
 END = "end"
+LOOK_AT_CLOCK_S = 60.0  # a board's clock may be set after the start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,7 @@ class HostedRun:
         self._process: OwnedProcess | None = None
         self._job: asyncio.Task[None] | None = None
         self._is_stopping = False
+        self._expired: CertificateError | None = None
         self._trouble = ""  # for which the run is tried again
         self._end = self._read_end()
 
@@ -161,14 +163,24 @@ class HostedRun:
         self._trouble = ""
         self._process = process = OwnedProcess(spec, self._folder, self._note_restart)
         self._log.info("started", devices=self.offer.devices)
-        loop, valid_s = asyncio.get_running_loop(), self._valid_for().total_seconds()
-        ends = [loop.call_later(valid_s, process.terminate), loop.call_later(valid_s + STOP_DEADLINE_S, process.kill)]
+        expiry = asyncio.create_task(self._end_at_expiry(process))
         try:
             await process.keep_alive()
         finally:
-            for end in ends:
-                end.cancel()
-        self._check_not_expired()
+            expiry.cancel()
+        if self._expired is not None:
+            raise self._expired
+
+    async def _end_at_expiry(self, process: OwnedProcess) -> None:
+        """End the device process once its certificate has expired by the board's clock, which may be set meanwhile."""
+        left = self._valid_for()
+        while left > timedelta():
+            await asyncio.sleep(min(left.total_seconds(), LOOK_AT_CLOCK_S))
+            left = self._valid_for()
+        self._expired = self._expiry(left)
+        process.terminate()
+        await asyncio.sleep(STOP_DEADLINE_S)
+        process.kill()
 
     def _valid_for(self) -> timedelta:
         """Return how long the offer's certificate is still valid. Raises CertificateError if it cannot be read."""
@@ -177,14 +189,13 @@ class HostedRun:
         except ValueError:
             raise CertificateError("the offer has a damaged certificate; offer the run again") from None
 
-    def _check_not_expired(self) -> None:
-        """Raise CertificateError if the offer's certificate has expired."""
-        left, now = self._valid_for(), datetime.now(UTC)
-        if left <= timedelta():
-            raise CertificateError(
-                f"the run's certificate for this board has expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
-                f"board's clock says {now:%Y-%m-%d %H:%M:%S}; fedstrata run --resume and fleet offer issue another"
-            )
+    def _expiry(self, left: timedelta) -> CertificateError:
+        """Return the error of a certificate that has expired; `left` is negative or 0."""
+        now = datetime.now(UTC)
+        return CertificateError(
+            f"the run's certificate for this board has expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
+            f"board's clock says {now:%Y-%m-%d %H:%M:%S}; fedstrata run --resume and fleet offer issue another"
+        )
 
     def _may_pass(self, error: Exception) -> bool:
         """Return whether the same offer may work later: the disk has room again, or the clock, which is behind, is
@@ -208,7 +219,8 @@ class HostedRun:
         if not DEVICES.fullmatch(offer.devices):
             raise ExperimentError(f"the offer names devices {quoted(offer.devices)}, not a row such as 0-4")
         experiment = experiment_here(offer.experiment, owned)
-        self._check_not_expired()
+        if (left := self._valid_for()) <= timedelta():
+            raise self._expiry(left)
         write_private(tls, {KEY: owned.key, CERT: offer.certificate, CA: offer.ca})
         TlsFiles.load(tls)
         with write_aside(file) as written:

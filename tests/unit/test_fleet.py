@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import time
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from fedstrata.trust.names import Name, Peer
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
+from fleet.board import runs as board_runs
 from fleet.board.agent import FOLDERS_KEPT, BoardAgent
 from fleet.board.runs import HostedRun, Owned, experiment_here
 from fleet.offers import Fleet
@@ -325,6 +328,41 @@ async def test_a_run_is_tried_again_or_fails_if_its_certificate_has_expired(
     await run.stop()
     assert (run.told().state, run.is_over) == ("failed" if is_over else "running", is_over)
     assert said in run.told().reason
+
+
+async def test_a_run_ends_once_its_certificate_has_expired_by_a_clock_that_is_set_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the board's clock is two hours ahead of the time at the start, and is set back."""
+
+    class Clock(datetime):
+        ahead = timedelta(hours=2)
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return cls.fromtimestamp(time.time(), tz) + cls.ahead
+
+    monkeypatch.setattr(board_runs, "datetime", Clock)
+    monkeypatch.setattr(board_runs, "LOOK_AT_CLOCK_S", 0.01)
+    authority = Authority.new("run-1")
+    names = [Name("device", "device-000", "device-001")]
+    one = made("board", authority, days=(-1, 2.0004 / 24), names=names)  # ends in 1.4 s by this clock
+    offered = offered_to(key_of(tmp_path / "mine")[1])
+    offered.ca, offered.certificate = authority.trusted(), one.pem
+    told = asyncio.Event()
+    run = HostedRun(offered, tmp_path, EventLog("board"))
+    run.start(Owned(key=one.key_pem(), data=None, own_code=frozenset()), told.set)
+    await asyncio.sleep(0)  # it starts the device process
+    assert (tmp_path / "tls" / "cert.pem").exists()
+    Clock.ahead = timedelta()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(told.wait(), 2)
+    assert run.told().state == "running"
+    Clock.ahead = timedelta(hours=3)
+    await told.wait()
+    await run.stop()
+    assert (run.told().state, run.is_over) == ("failed", True)
+    assert "has expired on" in run.told().reason
 
 
 def agent_with(folder: Path, *offers: str) -> BoardAgent:

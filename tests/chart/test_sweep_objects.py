@@ -1,6 +1,9 @@
 """The Kubernetes objects of a sweep: valid for every version, restricted, Guaranteed, and named after the sweep."""
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +141,15 @@ def test_the_image_has_what_the_device_image_lacks() -> None:
     assert final.startswith("--platform=$TARGETPLATFORM ${DEVICE}")
     assert "RUN" not in final
     assert 'ENTRYPOINT ["python3", "-m", "emulator"]' in final
+
+
+@pytest.mark.parametrize(("more", "expected"), [("", "s3"), ("torch,parquet", "s3,torch,parquet")])
+def test_the_image_can_use_buckets_whatever_else_it_has(more: str, expected: str) -> None:
+    dockerfile = (Path(__file__).parents[2] / "emulator" / "Dockerfile").read_text()
+    (default,) = re.findall(r"^ARG EXTRAS=(.*)$", dockerfile, re.MULTILINE)
+    (step,) = re.findall(r"&& (.*)scripts/image-packages emulator ", dockerfile)
+    given = {**os.environ, "EXTRAS": more or default}
+    done = subprocess.run(
+        ["sh", "-c", f"{step} printenv EXTRAS"], env=given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected

@@ -70,7 +70,7 @@ def value_of(option: Any) -> str:
         return "|".join(get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "|".join(each.value for each in kind)
-    return str(option.metavar or KINDS.get(kind, getattr(kind, "__name__", "value"))).upper()
+    return option.metavar or str(KINDS.get(kind, getattr(kind, "__name__", "value"))).upper()
 
 
 def _default(option: Any) -> str:

@@ -15,6 +15,7 @@ EXTRAS = {
     "onnx.reference": "onnx",
     **dict.fromkeys(("obstore", "obstore.exceptions", "obstore.store"), "s3"),
 }
+PACKAGES = {"s3": "obstore"}  # of extras with another name than their package
 
 
 def needed(module: str) -> Any:
@@ -27,6 +28,7 @@ def needed(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         extra = EXTRAS[module]
+        package = PACKAGES.get(extra, extra)
         raise MissingPackageError(
-            f"{extra} is not installed here ({error}); pip install 'fedstrata[{extra}]', or {extra} by itself"
+            f"{package} is not installed here ({error}); pip install 'fedstrata[{extra}]', or {package} by itself"
         ) from None

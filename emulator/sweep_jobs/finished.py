@@ -83,6 +83,7 @@ class BucketRuns:
     bucket: SharedBucket
 
     def look(self, job_uid: str) -> AbstractContextManager[FinishedRuns | None]:
+        self.bucket.look_anew()
         return nullcontext(self.bucket)
 
     def leave(self) -> None:

@@ -17,7 +17,7 @@ from emulator.sweeps.folder import RoundStart, check_folder, completed_record, s
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.store import SweepStore
 from emulator.sweeps.sweep import Cost, SweepOutcome, written_results
-from fedstrata.errors import AccountError, AddressError, FedstrataError, RunStoppedError
+from fedstrata.errors import AccountError, AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
@@ -178,10 +178,14 @@ class _Following:
         claim = Claim.of(folder)
         if claim is None:  # a sweep on this machine does the run; its record is the same
             return
-        with claim:
-            there.fetch(run)
-            standing(folder, run.experiment)
-            write_report(folder)
+        try:
+            with claim:
+                there.fetch(run)
+                standing(folder, run.experiment)
+                write_report(folder)
+        except OutputError as error:  # such as a damaged record
+            self._end(run, pace, 0.0, error)
+            return
         record = completed_record(folder)
         seconds = record.summary.total_seconds or 0.0 if record else 0.0
         self._heard = time.monotonic()

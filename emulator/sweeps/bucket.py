@@ -13,23 +13,23 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tarfile import TarError
-from tempfile import TemporaryFile
 from threading import Event, Lock, Thread
 
 from emulator.runs.archive import read_archive, write_archive
 from emulator.sweeps.claims import Claim, Failure
 from emulator.sweeps.file import Sweep, SweepRun
 from emulator.sweeps.folder import RoundStart, completed_record, joined, standing
-from emulator.sweeps.s3 import Bucket
+from emulator.sweeps.s3 import Bucket, temporary_file
 from emulator.sweeps.store import RunClaim
 from fedstrata.errors import AddressError, FedstrataError, OutputError, PayloadError
 
 LEASE_S, RENEW_S = 60.0, 15.0
 LOOK_S = 5.0  # between two lists of the bucket
-AWAY_S = 600.0  # how long a bucket may stay silent while this process waits for runs
+AGAIN_S = 2.0  # before a failed call is repeated
+AWAY_S = 600.0  # how long a bucket may stay silent before a call fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,19 @@ class _Lease:
 
     is_held: bool
     failures: tuple[Failure, ...]
+    owner: str = ""  # a token of the claim
 
     @classmethod
     def read(cls, content: bytes) -> "_Lease":
         """Return a claim; a free one if the content is none."""
         try:
             said = json.loads(content)
-            return cls(is_held=said["is_held"], failures=tuple(Failure(**each) for each in said["failures"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            failures = ((str(each["reason"]), float(each["seconds"])) for each in said["failures"])
+            return cls(
+                is_held=bool(said["is_held"]), owner=str(said["owner"]),
+                failures=tuple(Failure(reason=reason, seconds=seconds) for reason, seconds in failures),
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return cls(is_held=False, failures=())
 
     def text(self) -> bytes:
@@ -54,11 +59,11 @@ class _Lease:
 
     def write(self, bucket: Bucket, name: str, over: str | None) -> str | None:
         """Write the claim over a version. Return its tag, or None if another process has written."""
-        content = self.text()
-        tag = bucket.put(name, content, over=over)
-        if tag is None:  # or the answer to a first attempt was lost
+        tag = bucket.put(name, self.text(), over=over)
+        if tag is None:
             found, there = bucket.content(name)
-            return there if found == content else None
+            if _Lease.read(found).owner == self.owner:  # the answer to an earlier write was lost
+                return bucket.put(name, self.text(), over=there)
         return tag
 
 
@@ -69,33 +74,49 @@ class _BucketClaim:
         self, bucket: Bucket, name: str, *, tag: str, lease: _Lease, local: Claim, finish: Callable[[], None]
     ) -> None:
         self._bucket, self._name, self._tag, self._lease = bucket, name, tag, lease
-        self._local, self.finish = local, finish
+        self._local, self._finish = local, finish
         self._is_over = Event()
         self._renewing = Thread(target=self._renew, daemon=True)
         self._renewing.start()
 
+    def finish(self) -> None:
+        """Give the record to the bucket. Raises AddressError if the bucket is silent for long."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._finish()
+                return
+            except AddressError:
+                if time.monotonic() - began > AWAY_S or self._is_over.wait(AGAIN_S):
+                    raise
+
     def note(self, failure: Failure) -> None:
-        """End the lease with a failure. Raises AddressError if the bucket does not answer."""
-        self._end((*self._lease.failures, failure))
+        """End the lease with a failure. Raises AddressError if the bucket does not get the failure."""
+        if self._end((*self._lease.failures, failure)) is None:
+            raise AddressError(
+                f"{self._bucket} has not got this failure, because another process has taken the run over"
+            )
 
     def release(self) -> None:
-        with suppress(FedstrataError):  # then the lease ends by itself
-            self._end(self._lease.failures)
+        if not self._is_over.is_set():
+            with suppress(FedstrataError):  # then the lease ends by itself
+                self._end(self._lease.failures)
         self._local.release()
 
-    def _end(self, failures: tuple[Failure, ...]) -> None:
-        if not self._is_over.is_set():
-            self._is_over.set()
-            self._renewing.join()
-            _Lease(is_held=False, failures=failures).write(self._bucket, self._name, self._tag)
+    def _end(self, failures: tuple[Failure, ...]) -> str | None:
+        self._is_over.set()
+        self._renewing.join()
+        return replace(self._lease, is_held=False, failures=failures).write(self._bucket, self._name, self._tag)
 
     def _renew(self) -> None:
-        while not self._is_over.wait(RENEW_S):
+        pause = RENEW_S
+        while not self._is_over.wait(pause):
+            pause = AGAIN_S
             with suppress(FedstrataError):  # the next attempt may still be in time
                 tag = self._lease.write(self._bucket, self._name, self._tag)
                 if tag is None:  # another process has taken the run over
                     return
-                self._tag = tag
+                self._tag, pause = tag, RENEW_S
 
 
 class SharedBucket:
@@ -104,10 +125,11 @@ class SharedBucket:
     def __init__(self, bucket: Bucket, folder: Path) -> None:
         self._bucket, self.folder = bucket, folder
         self._tags: dict[str, str] = {}  # of all objects by name, as the bucket had them at the last look
-        self._since: dict[str, float] = {}  # by name: when this process first saw the tag
+        self._since: dict[str, float] = {}  # by name: since when this process has seen the tag without a gap
         self._looked = self._answered = -AWAY_S
+        self._silent_since: float | None = None  # None: the last look succeeded
         self._looking = Lock()  # runs end in threads of their own
-        self._leases: dict[str, tuple[str, _Lease]] = {}  # by name: the tag and the content of a claim
+        self._leases: dict[str, tuple[_Lease, str]] = {}  # by name: the content and the tag of a claim
 
     @contextmanager
     def joined(self, sweep: Sweep) -> Iterator[None]:
@@ -134,7 +156,8 @@ class SharedBucket:
                         self.fetch(run)
                     stack.pop_all()
             except AddressError:
-                if time.monotonic() - self._answered > AWAY_S:
+                self._silent_since = self._silent_since or time.monotonic()
+                if time.monotonic() - self._silent_since > AWAY_S:
                     raise
                 return None
             return claim
@@ -142,7 +165,12 @@ class SharedBucket:
     def failures(self, run: SweepRun) -> Sequence[Failure]:
         """Return the failures of a run, as far as the bucket says them."""
         name = _name(run, "claim")
-        return self._lease(name).failures if name in self._look() else ()
+        tag = self._look().get(name)
+        return () if tag is None else self._lease(name, tag)[0].failures
+
+    def look_anew(self) -> None:
+        """Let the next question be answered by a new look."""
+        self._looked = -AWAY_S
 
     def is_finished(self, run: SweepRun) -> bool:
         """Return whether the bucket has the record of a run."""
@@ -170,14 +198,15 @@ class SharedBucket:
     def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
         """Return a claim with a lease, or None. The next look is a new one, because an owner may just have finished."""
         name, failures = _name(run, "claim"), tuple[Failure, ...]()
-        if name in self._tags:
-            found = self._lease(name)
-            if found.is_held and self._looked - self._since[name] <= LEASE_S:
+        tag = self._tags.get(name)
+        if tag is not None:
+            found, tag = self._lease(name, tag)
+            if found.is_held and self._answered - self._since.get(name, self._answered) <= LEASE_S:
                 return None
             failures = found.failures
-        lease = _Lease(is_held=True, failures=failures)
-        tag = lease.write(self._bucket, name, self._tags.get(name))
-        self._looked = -AWAY_S
+        lease = _Lease(is_held=True, failures=failures, owner=secrets.token_hex(16))
+        tag = lease.write(self._bucket, name, tag)
+        self.look_anew()
         if tag is None:
             return None
         return _BucketClaim(self._bucket, name, tag=tag, lease=lease, local=local, finish=lambda: self._put(run))
@@ -187,24 +216,27 @@ class SharedBucket:
         with self._looking:
             if time.monotonic() - self._looked > LOOK_S:
                 tags, before, since = self._bucket.objects(), self._tags, self._since
-                now = self._looked = self._answered = time.monotonic()
+                now = time.monotonic()
+                if now - self._answered > LEASE_S / 2:  # its owner may have been away, too
+                    before = {}
                 self._since = {name: since[name] if before.get(name) == tag else now for name, tag in tags.items()}
-                self._tags = tags
+                self._tags, self._looked, self._answered, self._silent_since = tags, now, now, None
             return self._tags
 
-    def _lease(self, name: str) -> _Lease:
-        """Return the content of a claim. A version is read once."""
-        if self._leases.get(name, ("",))[0] != self._tags[name]:
-            content, tag = self._bucket.content(name)
-            if tag != self._tags[name]:  # it was written since the last look
-                self._tags[name], self._since[name] = tag, time.monotonic()
-            self._leases[name] = tag, _Lease.read(content)
-        return self._leases[name][1]
+    def _lease(self, name: str, tag: str) -> tuple[_Lease, str]:
+        """Return the content of a claim and its tag. A version is read once."""
+        known = self._leases.get(name)
+        if known is None or known[1] != tag:
+            content, there = self._bucket.content(name)
+            if there != tag:  # it was written since the last look
+                self._tags[name], self._since[name] = there, time.monotonic()
+            known = self._leases[name] = _Lease.read(content), there
+        return known
 
     def _put(self, run: SweepRun) -> None:
         """Give the folder and the bucket the same record of a run: the record that the bucket got first."""
         name = _name(run, "tar")
-        with TemporaryFile() as file:
+        with temporary_file() as file:
             write_archive(self.folder / run.path, file)
             file.seek(0)
             digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

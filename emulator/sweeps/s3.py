@@ -9,23 +9,30 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from io import BufferedRandom
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from emulator.shipped.extras import needed
-from fedstrata.errors import AddressError, ExperimentError
+from fedstrata.errors import AddressError, ExperimentError, OutputError
 from fedstrata.process.quoting import brief
 
 ADDRESS = re.compile(r"s3://([a-zA-Z0-9._-]{3,63})/+(.*[^/])/*")
+PRINTABLE = re.compile("[!-~]+")
 HOST = re.compile(r"[a-z0-9._:-]+")
-SERVER = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")  # the first one holds
-IN_HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
+SERVER = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # the first one holds
+IN_HEADERS = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+)  # fmt: skip
+AWS = "AWS"  # the server if no variable names one
 CONNECT_S, ANSWER_S, RECORD_S = 5, 30, 600  # for a connection, a small answer, and a record of many MB
 RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=ANSWER_S)}
 IDENTITY = "/latest/api/token"  # what obstore asks a machine of AWS if there are no credentials
 UNKNOWN = "NotImplemented"  # the code for a header that the store does not know
+EXPIRED = "ExpiredToken"
+ELSEWHERE = ("incorrectly configured region", "<Code>AuthorizationHeaderMalformed<", "<Code>PermanentRedirect<")
 
 
 class Bucket:
@@ -57,7 +64,9 @@ class Bucket:
             "allow_http": self._server.startswith("http://"),
             **({"root_certificate": Path(ca_file).read_bytes()} if ca_file else {}),
         }  # fmt: skip
-        settings = {"client_options": client, "retry_config": RETRIES}
+        settings = {"client_options": client, "retry_config": RETRIES, "conditional_put": "etag"}
+        if self._server != AWS:
+            settings["endpoint"] = self._server
         return needed("obstore.store").S3Store(self._name, prefix=prefix, **settings)
 
     def __str__(self) -> str:
@@ -83,7 +92,7 @@ class Bucket:
     @contextmanager
     def opened(self, name: str) -> Iterator[IO[bytes]]:
         """Fetch an object of any size, and open it for reading."""
-        with TemporaryFile() as file:
+        with temporary_file() as file:
             with self._answering():
                 for piece in self._api.get(self._large, name).stream():
                     file.write(piece)
@@ -114,12 +123,21 @@ class Bucket:
         try:
             yield
         except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError) as error:
-            raise ExperimentError(
-                f"{self} refuses these credentials: {_sentence(error)}; check AWS_ACCESS_KEY_ID, "
-                "AWS_SECRET_ACCESS_KEY, AWS_REGION and the bucket's policy"
-            ) from None
+            raise self._refusal(error) from None
         except (self._errors.BaseError, FileNotFoundError) as error:
             raise self._failure(error) from None
+        except BaseException as error:
+            if isinstance(error, NotImplementedError) or type(error).__name__ == "PanicException":  # of obstore
+                raise ExperimentError(
+                    f"{self}: obstore fails: {_sentence(error)}; check the variables that begin with AWS_"
+                ) from None
+            raise
+
+    def _refusal(self, error: Exception) -> ExperimentError:
+        return ExperimentError(
+            f"{self} refuses these credentials: {_sentence(error)}; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, "
+            "AWS_SESSION_TOKEN, AWS_REGION and the bucket's policy"
+        )
 
     def _failure(self, error: Exception) -> ExperimentError | AddressError:
         said = str(error)
@@ -127,13 +145,16 @@ class Bucket:
             return ExperimentError(f"{self}: there is no bucket {self._name}; make it, or give another with --to")
         if f"<Code>{UNKNOWN}<" in said:
             return self._unconditional("does not know")
+        if f"<Code>{EXPIRED}<" in said:
+            return self._refusal(error)
+        if any(sign in said for sign in ELSEWHERE):
+            return ExperimentError(f"{self} has another region: {_sentence(error)}; set AWS_REGION to the bucket's")
         if IDENTITY in said:
             return ExperimentError(f"no credentials for {self}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        what, advice = "does not answer", "check AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE and HTTPS_PROXY"
         if "<Code>" in said:
-            return AddressError(f"{self} failed: {_sentence(error)}; the same command tries again")
-        return AddressError(
-            f"{self} does not answer: {_sentence(error)}; check AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE and HTTPS_PROXY"
-        )
+            what, advice = "failed", "the same command tries again"
+        return AddressError(f"{self} {what}: {_sentence(error)}; {advice}")
 
     def _unconditional(self, does: str) -> ExperimentError:
         return ExperimentError(
@@ -146,19 +167,35 @@ def _server() -> str:
     panic.
     """
     for header in IN_HEADERS:
-        if not re.fullmatch("[!-~]+", os.environ.get(header, "unset")):
+        if not PRINTABLE.fullmatch(os.environ.get(header, "unset")):
             raise ExperimentError(f"{header} is empty, or has a space or the end of a line; correct it, or unset it")
     name = next((name for name in SERVER if name in os.environ), None)
     if name is None:
-        return "AWS"
+        return AWS
+    server = os.environ[name]
+    if "@" in server:  # which may follow a password
+        raise ExperimentError(f"{name} names a user; give an address such as https://s3.example.org, or unset it")
     with suppress(ValueError):  # of a port
-        parts = urlsplit(os.environ[name])
-        if parts.scheme in {"http", "https"} and HOST.fullmatch(parts.hostname or "") and parts.port != 0:
-            return os.environ[name]
-    raise ExperimentError(f"{name} {os.environ[name]!r}: give an address such as https://s3.example.org, or unset it")
+        parts = urlsplit(server)
+        is_host = parts.scheme in {"http", "https"} and HOST.fullmatch(parts.hostname or "") and parts.port != 0
+        if is_host and PRINTABLE.fullmatch(server):
+            return server
+    raise ExperimentError(f"{name} {server!r}: give an address such as https://s3.example.org, or unset it")
 
 
-def _sentence(error: Exception) -> str:
+@contextmanager
+def temporary_file() -> Iterator[BufferedRandom]:
+    """Open a file for the block alone. Raises OutputError if there is no space."""
+    try:
+        with TemporaryFile() as file:
+            yield file
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to the folder for temporary files: {error.strerror}; free space, or name another in TMPDIR"
+        ) from None
+
+
+def _sentence(error: BaseException) -> str:
     """Return what the store said, or else obstore's reason."""
     said, _, source = str(error).partition("\n\nDebug source")
     parts = re.findall(r"<(?:Code|Message)>([^<]*)<", said)

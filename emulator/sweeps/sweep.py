@@ -22,7 +22,7 @@ from emulator.sweeps.folder import RoundStart, check_folder, clear, completed_re
 from emulator.sweeps.progress import Pace, RunEnd, SweepDisplay
 from emulator.sweeps.results import SweepResults
 from emulator.sweeps.store import RunClaim, SweepStore
-from fedstrata.errors import FedstrataError, RunStoppedError
+from fedstrata.errors import AddressError, FedstrataError, OutputError, RunStoppedError
 from fedstrata.process.descriptors import raise_limit
 from fedstrata.process.owned import Restart
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -147,17 +147,30 @@ class _Work:
             run, claim = taken
             try:
                 end = await self._end_elsewhere(run) or await self._end_of(run, claim)
+            except AddressError:  # before the run began
+                self._waiting.append(run)
+                await asyncio.sleep(LOOK_S)
+                continue
             finally:
                 await asyncio.to_thread(claim.release)
-            if end.failure is not None:
-                self.failures.append((run, end.failure))
-            self._display.ended(run, end)
+            self._ended(run, end)
+
+    def _ended(self, run: SweepRun, end: RunEnd) -> None:
+        if end.failure is not None:
+            self.failures.append((run, end.failure))
+        self._display.ended(run, end)
 
     async def _taken(self) -> tuple[SweepRun, RunClaim] | None:
         """Take a run out of the waiting ones, with a claim on it. Return None if other processes have them all."""
         async with self._claiming:
-            for run in self._waiting:
-                claim = await asyncio.to_thread(self._store.claim, run)
+            for run in list(self._waiting):
+                try:
+                    claim = await asyncio.to_thread(self._store.claim, run)
+                except OutputError as error:  # such as a damaged record
+                    self._waiting.remove(run)
+                    self._pace.ended_elsewhere(run, 0.0)
+                    self._ended(run, RunEnd(failure=error, record=None, folder=self._out / run.path, seconds=0.0))
+                    continue
                 if claim is not None:
                     self._waiting.remove(run)
                     return run, claim

@@ -156,6 +156,16 @@ def test_failures_reach_the_other_machines(to: str, tmp_path: Path) -> None:
     assert list(other.failures(OTHER)) == []
 
 
+def test_conditions_hold_whatever_the_environment_says(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    claim = machine(to, tmp_path, "one").claim(RUN)
+    assert claim is not None
+    assert machine(to, tmp_path, "other").claim(RUN) is None
+    claim.release()
+
+
 # --- records ------------------------------------------------------------------------------------------------
 
 
@@ -254,7 +264,7 @@ def test_wrong_credentials(to: str, store: str, tmp_path: Path, capsys: pytest.C
         check_credentials(store, after="inf")
     assert code == 2
     assert f"{to} at {store} refuses these credentials: InvalidAccessKeyId, " in said
-    assert "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and the bucket's policy" in said
+    assert "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and the bucket's policy" in said
 
 
 def test_no_credentials(
@@ -428,7 +438,7 @@ def test_the_command_gets_records_and_failures_of_pods_from_the_bucket(
 
 @pytest.mark.runs
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(sys.platform != "linux", reason="as test_sweep_runs.py")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 def test_processes_share_a_bucket_and_one_of_them_does_the_run_of_a_killed_one(to: str, tmp_path: Path) -> None:
     """Two runs and three processes. One is killed in its first run; its lease ends after twelve seconds."""
     cells = {

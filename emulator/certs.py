@@ -1,5 +1,5 @@
-"""Certificates for processes that are started by hand: an authority in a folder, and the certificates that it
-issues.
+"""Issue certificates for processes that are started by hand. The authority is in a folder, or belongs to a release on
+Kubernetes.
 """
 
 import os
@@ -23,10 +23,14 @@ AUTHORITY, DEVICES = "authority", "devices"
 
 
 class Folder:
-    """Hold the certificates in a folder and below it, and perhaps their authority."""
+    """Read and write the certificates in a folder and its subfolders. The folder may also have the authority that
+    issued them.
+    """
 
     def __init__(self, folder: Path, of: "ReleaseCertificates | None" = None) -> None:
-        """Set `of` if the authority is a release's. Then the folder may also have certificates by other authorities."""
+        """If the authority belongs to a release, set `of`. Then the folder may also have certificates that other
+        authorities issued.
+        """
         self.command = "fedstrata certs renew"
         self.renewal = self.command if of is None else of.command
         self._folder = folder
@@ -51,7 +55,7 @@ class Folder:
 
 
 def init(folder: Path, run: str) -> Path:
-    """Make an authority, and return its folder. Raises CertificateError if there is an authority already."""
+    """Make an authority, and return its folder. Raises CertificateError if the folder already has an authority."""
     place = folder / AUTHORITY
     if (place / CA).exists():  # written last
         raise CertificateError(f"{place} has an authority already; go on with certs issue, or give another --folder")
@@ -68,14 +72,14 @@ def issue(
     *,
     server_domain: str = "",
 ) -> Path:
-    """Issue a certificate for ids in a role. Return the folder of the certificate. The user copies it to the machine of
-    the process.
+    """Issue a certificate for a process with this role and these ids. Return the folder of the certificate. The user
+    copies this folder to the machine of the process.
 
-    The authority is in the folder, or belongs to a release on Kubernetes. With `server_domain`, a server's certificate
-    also has its name in this domain.
+    With `release`, the authority of this release issues the certificate. Otherwise the authority in the folder does.
+    With `server_domain`, a server's certificate also has the server's name in this domain.
 
     Raises:
-        CertificateError: there is no authority, a name is not allowed, or it has a certificate already.
+        CertificateError: there is no authority, a name is not allowed, or the name already has a certificate.
     """
     names = names_of(role, ids)
     if check_server_domain(server_domain) and role not in SERVERS:
@@ -94,7 +98,7 @@ def issue(
 
 
 def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
-    """Revoke all certificates of a name. Yield each folder into which the new list is written.
+    """Revoke all certificates of a name. Yield each folder into which the new list of revoked names is written.
 
     Raises:
         CertificateError: the name is not allowed, or there is no authority.
@@ -108,8 +112,8 @@ def revoke(folder: Path, role: str, ids: Sequence[str]) -> Iterator[Path]:
 
 
 def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
-    """Revoke like `revoke`, for a release on Kubernetes. Return the name of the Secret with the list, which all its
-    pods read.
+    """Revoke all certificates of a name in a release on Kubernetes. Return the name of the Secret with the list of
+    revoked names. All pods of the release read this Secret.
     """
     return _certificates_of(release).revoke(names_of(role, ids))
 
@@ -132,7 +136,7 @@ def _certificates_of(release: Release) -> "ReleaseCertificates":
 
 def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     """Return the names for a certificate: one name per device, and a single name for any other role. Raises
-    CertificateError for an unknown role, or for a wrong number of names.
+    CertificateError if the role is unknown, or if the number of ids does not fit the role.
     """
     if role not in ROLES:
         raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
@@ -150,12 +154,14 @@ def renew(
 ) -> Iterator[Issued]:
     """Renew all certificates in a folder, each with a new key. Yield each new certificate when it is made.
 
-    The same authority, in the folder or of a release on Kubernetes, must have issued them. Certificates of servers keep
-    their names in a domain, or get names in `server_domain` instead.
+    With `release`, the authority of this release renews them. Otherwise the authority in the folder does. The same
+    authority must have issued the old certificates. With `of_pods`, the certificates of the release's pods are renewed
+    instead of the folder's. With `server_domain`, certificates of servers get names in this domain. Otherwise they keep
+    their names.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or a certificate belongs to another run. All
-            certificates stay unchanged.
+        CertificateError: there is no authority or no certificate, or a certificate belongs to another run. In this case
+            no certificate is changed.
     """
     check_server_domain(server_domain)
     keeper, *_ = _places_of(folder, release)
@@ -167,14 +173,14 @@ def renew(
 
 
 def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Make another authority, and let all holders of the folder's certificates trust both authorities. Yield the
-    holders.
+    """Make a new authority, and let all holders of certificates trust both the new and the old authority. Yield each
+    holder.
 
-    Certificates stay signed by the old authority until `renew` replaces them.
+    The certificates keep the signature of the old authority until `renew` replaces them.
 
     Raises:
-        CertificateError: there is no authority or no certificate, or a third, older authority is still trusted. Nothing
-            is changed.
+        CertificateError: there is no authority or no certificate, or holders still trust an even older authority. In
+            this case nothing is changed.
     """
     places = _places_of(folder, release)
     authority = places[0].existing_authority()
@@ -183,11 +189,11 @@ def renew_authority(folder: Path, release: Release | None = None) -> Iterator[Is
 
 
 def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Issued]:
-    """Let all holders stop trusting the old authority. Yield each holder.
+    """Let all holders of certificates trust only the new authority. Yield each holder.
 
     Raises:
-        CertificateError: there is no old authority, or it has signed a certificate that is still in the folder. Nothing
-            is changed.
+        CertificateError: there is no old authority, or a certificate that it signed is still in use. In this case
+            nothing is changed.
     """
     places = _places_of(folder, release)
     keeper, authority = places[0], places[0].existing_authority()
@@ -203,7 +209,7 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
 
 
 def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Place, Issued]]") -> Iterator[Issued]:
-    """Replace the authority, and let all holders trust the new authority. Yield each holder."""
+    """Write the authority, and give its list of trusted authorities to all holders. Yield each holder."""
     keeper.keep(authority)
     for place, one in holders:
         place.give(one.place, {CA: authority.trusted()})
@@ -211,7 +217,9 @@ def _trusted(keeper: "Place", authority: Authority, holders: "Sequence[tuple[Pla
 
 
 def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Place, Issued]]":
-    """Return the certificates of some places. Raises CertificateError if a certificate belongs to another run."""
+    """Return the certificates in these places, each with its place. Raises CertificateError if a certificate belongs to
+    another run.
+    """
     found = [(place, one) for place in places for one in place.holders()]
     for _, one in found:
         if one.peer.domain != authority.domain:
@@ -222,7 +230,7 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
 
 
 def _places_of(folder: Path, release: Release | None) -> "list[Place]":
-    """Return the places that have certificates of one authority. The first place also has the authority's key."""
+    """Return the places with the certificates of one authority. The first place also has the authority's key."""
     if release is None:
         return [Folder(folder)]
     certificates = _certificates_of(release)
@@ -230,7 +238,7 @@ def _places_of(folder: Path, release: Release | None) -> "list[Place]":
 
 
 def show(folder: Path) -> list[Issued]:
-    """Return the certificates in a folder, and in folders inside it. Raises CertificateError without any."""
+    """Return the certificates in a folder and its subfolders. Raises CertificateError if there are none."""
     found = [Issued.read(place) for place in _places(folder)]
     if not found:
         raise CertificateError(f"no certificate in {folder}; fedstrata certs issue makes one")

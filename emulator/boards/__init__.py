@@ -1,1 +1,1 @@
-"""Runs with their devices on the boards of a fleet."""
+"""Run an experiment with its devices on the boards of a fleet."""

@@ -1,4 +1,4 @@
-"""A run with GPS and LPSs on this machine, and its devices on the boards of a fleet."""
+"""Run an experiment with GPS and LPSs on this machine, and with its devices on the boards of a fleet."""
 
 import asyncio
 import json
@@ -23,9 +23,10 @@ from fedstrata.v1 import fleet_service_pb2 as pb
 
 
 class FleetBackend(LocalBackend):
-    """Take boards for a run, and give them back at its end, however the run ends.
+    """Run the GPS and the LPSs on this machine, and the devices on boards of a fleet.
 
-    GPS and LPSs listen at this machine's address on the way to the fleet.
+    The fleet lends the boards to the run. When the run ends for any reason, the boards are given back. The GPS and the
+    LPSs listen at the address of this machine from which it reaches the fleet.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class FleetBackend(LocalBackend):
         self._offer_id = ""  # once boards are asked
 
     async def start(self, experiment: Experiment) -> str:
-        """Start the GPS, and offer the run to boards. Return the GPS's address."""
+        """Start the GPS, and offer the run to boards. Return the address of the GPS."""
         refuse_faults(experiment, "a run on a fleet")
         await self._fleet.reach()
         return await super().start(experiment)
 
     async def _start_devices(self, experiment: Experiment, gps: str) -> None:
-        """Offer the run to the boards that it needs."""
+        """Choose boards, and offer the run to them. Watch the boards from then on."""
         if self._certificates is None:
             raise RunStoppedError("the run has no certificates")
         offer_id, boards = self._lent(experiment, await self._fleet.everything())
@@ -64,8 +65,8 @@ class FleetBackend(LocalBackend):
         self._watches.add(asyncio.create_task(self._watch_boards()))
 
     def _lent(self, experiment: Experiment, fleet: pb.FetchFleetResponse) -> tuple[str, list[Share]]:
-        """Return the id of the run's offer, and its boards. A continued run has the same offer and boards, so each
-        device finds its state.
+        """Return the id of the run's offer, and the boards with their devices. A continued run has the same offer and
+        boards, so that each device finds its earlier state.
         """
         if self._offer_file.exists():
             kept = json.loads(self._offer_file.read_text(encoding="utf-8"))
@@ -82,7 +83,7 @@ class FleetBackend(LocalBackend):
         return offer_id, boards
 
     async def _watch_boards(self) -> None:
-        """Let the run fail if one of its boards cannot take part, or the fleet has taken the boards back."""
+        """If a board of the run cannot take part, or if the fleet takes the boards back, let the run fail."""
         version = b""
         while True:
             try:
@@ -102,7 +103,9 @@ class FleetBackend(LocalBackend):
                         return
 
     async def stop(self) -> None:
-        """End all processes of this machine, and give the boards back. A cancellation does not prevent this."""
+        """End all processes of the run on this machine, and give the boards back. Both also happen if this call is
+        cancelled.
+        """
         try:
             await super().stop()
         finally:
@@ -126,10 +129,11 @@ class FleetBackend(LocalBackend):
 
 
 def own_host(peer: str) -> str:
-    """Return this machine's address on the way to a peer: to the first of its addresses to which there is a way.
+    """Return the address of this machine from which it reaches a peer. If the peer has several addresses, the first one
+    with a route is used.
 
     Raises:
-        AddressError: there is no way to any.
+        AddressError: no address of the peer has a route.
     """
     host, port = split_address(peer)
     reason: str | None = "it has no address"

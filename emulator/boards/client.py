@@ -1,4 +1,4 @@
-"""An operator's calls to the service of a fleet."""
+"""Call the service of a fleet as an operator."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -32,11 +32,11 @@ class FleetClient:
     """Call the service of a fleet. Use this object as an async context manager."""
 
     def __init__(self, place: FleetPlace, patience_s: float = CALL_S) -> None:
-        """Wait `patience_s` seconds for a fleet that is away.
+        """Set `patience_s`, the longest time to wait if the fleet does not answer.
 
         Raises:
-            CertificateError: there is no usable certificate of an operator.
-            AddressError: the text is not an address.
+            CertificateError: the folder has no usable certificate of an operator.
+            AddressError: the fleet's address is malformed.
         """
         self._address = place.address
         self._patience_s = patience_s
@@ -63,7 +63,7 @@ class FleetClient:
         await self._channel.close(None)
 
     async def reach(self) -> None:
-        """Wait for the first connection.
+        """Wait until the fleet is connected for the first time.
 
         Raises:
             HandshakeError: this machine and the fleet do not trust each other.
@@ -72,11 +72,13 @@ class FleetClient:
         await self._in_time(until_reached(self._channel, self._address, self._tls, FLEET, log))
 
     async def everything(self) -> pb.FetchFleetResponse:
-        """Return all boards and offers."""
+        """Return all boards and offers of the fleet."""
         return await self._answered(self._stub.FetchFleet(pb.FetchFleetRequest(), timeout=CALL_S))
 
     async def next_after(self, known: bytes) -> pb.FetchFleetResponse:
-        """Return boards and offers as soon as their version is not `known`. While the fleet is away, wait."""
+        """Wait until the fleet's boards and offers have another version than `known`, and return them. If the fleet
+        does not answer, try again without end.
+        """
         reply: pb.FetchFleetResponse = await ask(
             self._stub, "FetchFleet", pb.FetchFleetRequest(known_version=known), log
         )
@@ -87,7 +89,7 @@ class FleetClient:
 
         Raises:
             ExperimentError: there are too many boards for one offer.
-            FedstrataError: the fleet does not take the offer, for this reason.
+            FedstrataError: the fleet refuses the offer. The message has the fleet's reason.
         """
         if (size := request.ByteSize()) > MOST_OFFERED_BYTES:
             raise ExperimentError(
@@ -97,7 +99,8 @@ class FleetClient:
         await self._answered(self._stub.OfferRun(request, timeout=CALL_S))
 
     async def withdraw(self, offer_id: str) -> bool:
-        """Take a run back from its boards. Return whether it was offered. Wait some time while the fleet is away.
+        """Take a run back from its boards. Return whether the run was offered to boards. If the fleet does not answer,
+        try again for some time.
 
         Raises:
             FedstrataError: the fleet does not answer in time, or refuses the call.

@@ -1,4 +1,4 @@
-"""The choice of boards for a run, and of the devices that each board runs."""
+"""Choose the boards for a run, and the devices that each board runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from fedstrata.v1 import fleet_service_pb2 as pb
 
 @dataclass(frozen=True)
 class Share:
-    """Hold a board, and the indexes of its devices."""
+    """Hold a board, and the indexes of the devices that it runs."""
 
     board: pb.Board
     devices: range
@@ -26,8 +26,8 @@ class Share:
 def offer_of(
     offer_id: str, experiment: Experiment, gps: str, authority: Authority, boards: Iterable[Share]
 ) -> pb.OfferRunRequest:
-    """Return the offer of a run to boards, with a certificate by the run's authority for the key of each board. `gps`
-    is the address by which boards reach the GPS.
+    """Return the offer of a run to boards. It has a certificate for each board's key, signed by the run's authority.
+    `gps` is the address by which boards reach the GPS.
     """
     request = pb.OfferRunRequest(offer_id=offer_id, experiment=experiment.to_yaml(), gps=gps, ca=authority.trusted())
     ids = experiment.device_ids()
@@ -42,8 +42,8 @@ def offer_of(
 
 
 def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResponse) -> list[Share]:
-    """Return the boards of a run that continues: the boards with the state of its devices, whether they are here or
-    not. `boards` has the range of each board's devices by the board's name.
+    """Return the boards of a run that continues. These boards have the state of the run's devices, so they are returned
+    even if they are offline. `boards` maps the name of each board to the range of its devices.
 
     Raises:
         ExperimentError: the fleet does not know a board.
@@ -57,11 +57,12 @@ def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResp
 
 
 def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:
-    """Return the boards of a run. If the partition is local, the run uses the boards with the names of its devices.
-    Otherwise it uses the boards that are here, boards with room first, and divides the devices evenly among them.
+    """Choose the boards of a run, and divide its devices among them. If the partition is local, each device runs on the
+    board with its name. Otherwise the devices are divided evenly among the boards that are online, and boards with few
+    other runs are chosen first.
 
     Raises:
-        ExperimentError: a board is unknown, or no board is here.
+        ExperimentError: a board is unknown, or no board is online.
     """
     known = {state.board.name: state.board for state in fleet.boards}
     if isinstance(experiment.partition, LocalPartition):

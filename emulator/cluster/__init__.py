@@ -1,1 +1,1 @@
-"""Runs on a Kubernetes cluster: install a release, follow it, and collect its record."""
+"""Run experiments on Kubernetes: install a release, follow its run, and collect the record."""

@@ -1,4 +1,4 @@
-"""The certificates of a release as Secrets: its own authority, and a certificate for each of its pods."""
+"""Keep the certificates of a release in Secrets: its own authority, and a certificate for each of its pods."""
 
 import hashlib
 import tempfile
@@ -27,7 +27,7 @@ MOST_LPS = 16  # that get a certificate where only the GPS knows how many there 
 
 
 class ReleaseCertificates:
-    """Issue the certificates of a release's pods. Existing certificates that are still valid and suitable are kept."""
+    """Issue the certificates of a release's pods. A certificate that is still valid and suitable is not replaced."""
 
     def __init__(self, release: Release, secrets: KubernetesSecrets) -> None:
         self.command = f"fedstrata certs renew --release {release.name}"
@@ -40,11 +40,11 @@ class ReleaseCertificates:
         return f"release {self._release.name}"
 
     def make(self, holders: Mapping[str, list[Name]], server_domain: str = "") -> list[str]:
-        """Make sure that each holder has a valid certificate, without deleting any. Return the holders that got a new
-        certificate. With `server_domain`, certificates of servers also have their names in this domain.
+        """Issue a certificate to each holder without a valid one. Return these holders. Secrets of other holders stay.
+        With `server_domain`, certificates of servers also have the servers' names in this domain.
 
         Raises:
-            CertificateError: another program has made a Secret with a required name. Nothing is written.
+            CertificateError: another program has made a Secret with a required name. In this case nothing is written.
         """
         authority = self._found_authority()
         lacking = list(holders)
@@ -63,9 +63,8 @@ class ReleaseCertificates:
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
     def holders(self) -> list[Issued]:
-        """Return the certificates of the release's pods. Raises CertificateError without certificates, or for a damaged
-        certificate.
-
+        """Return the certificates of the release's pods. Raises CertificateError if there are none, or if one is
+        damaged.
         """
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
         found = [self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)]
@@ -82,14 +81,14 @@ class ReleaseCertificates:
             ) from None
 
     def give(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Replace some files of a holder, by the name of its Secret."""
+        """Replace these files in a holder's Secret. `name` is the name of the Secret."""
         self._secrets.write(name, {**(self._secrets.read(name) or {}), **_as_secret(files)})
 
     def revoke(self, names: Iterable[Name]) -> str:
-        """Revoke all certificates of some names. Return the name of the Secret with the list.
+        """Revoke all certificates of these names. Return the name of the Secret with the list of revoked names.
 
         Raises:
-            CertificateError: another program has made this Secret, or its list cannot be read.
+            CertificateError: another program has made this Secret, or the list in it cannot be read.
         """
         name = self.secret(REVOKED_LIST)
         self._secrets.check_replaceable(name)
@@ -106,26 +105,28 @@ class ReleaseCertificates:
             self._new.append(name)
 
     def take_back(self) -> None:
-        """Delete the Secrets that this object has made, after a failure."""
+        """Delete the Secrets that this object has made. This cleans up after a failure."""
         while self._new:
             self._secrets.delete(self._new.pop())
 
     def prune(self, holders: Iterable[str]) -> None:
-        """Delete the Secrets of holders that no longer exist."""
+        """Delete the Secrets of all holders except these."""
         kept = {self.secret(who) for who in [*holders, AUTHORITY, REVOKED_LIST]}
         for name in self._secrets.made_here():
             if name not in kept:
                 self._secrets.delete(name)
 
     def drop_authority(self) -> None:
-        """Delete the authority if `fedstrata up` has made it, because pods no longer use it."""
+        """Delete the authority's Secret if `fedstrata up` has made it. This is for releases with pods that no longer
+        use it.
+        """
         name = self.secret(AUTHORITY)
         if name in self._secrets.made_here():
             self._secrets.delete(name)
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the release's first authority. If it changes, all pods are replaced. Later
-        authorities do not change it, because pods learn of them in steps.
+        """Return the fingerprint of the release's first authority. A changed fingerprint makes Kubernetes replace all
+        pods. Later authorities therefore keep this fingerprint: running pods read their certificates without a restart.
         """
         first = (self._secrets.read(self.secret(AUTHORITY)) or {}).get(FIRST)
         if first is not None:
@@ -134,9 +135,7 @@ class ReleaseCertificates:
 
     @property
     def domain(self) -> str:
-        """Return the domain of the release's certificates: the release's name and namespace. The chart uses the same
-        domain.
-        """
+        """The domain of the release's certificates: its name and its namespace. The chart uses the same domain."""
         return f"{self._release.name}.{self._release.namespace}"
 
     def secret(self, who: str) -> str:
@@ -154,8 +153,8 @@ class ReleaseCertificates:
         return authority
 
     def _found_authority(self) -> Authority | None:
-        """Return the authority of the release; None if the release has no authority. Raises CertificateError if the
-        Secret with the authority is damaged.
+        """Return the authority of the release. If the release has no authority, return None. Raises CertificateError if
+        the Secret with the authority is damaged.
         """
         name = self.secret(AUTHORITY)
         found = self._secrets.read(name)
@@ -171,8 +170,8 @@ class ReleaseCertificates:
                 ) from None
 
     def _new_authority(self) -> Authority:
-        """Return a new authority. If another `fedstrata up` has made an authority at the same time, return that
-        authority.
+        """Make an authority, and return it. If another `fedstrata up` has made an authority in the meantime, return
+        that authority instead.
         """
         authority, name = Authority.new(self.domain), self.secret(AUTHORITY)
         if self._secrets.create(name, _authority_secret(authority)):
@@ -180,8 +179,8 @@ class ReleaseCertificates:
         return self.existing_authority()
 
     def _fits(self, who: str, names: list[Name], authority: Authority, server_domain: str) -> bool:
-        """Return whether a Secret has the right certificate of its holder, signed by this authority and valid for long
-        enough.
+        """Return whether a holder's Secret has a certificate with the right names. It must also be signed by this
+        authority and still be valid for long enough.
         """
         found = self._secrets.read(self.secret(who))
         if found is None or found.get("ca.crt") != authority.files()[CA]:
@@ -200,11 +199,11 @@ class ReleaseCertificates:
 def holders_of(
     values: Mapping[str, Any], experiment: Experiment, lps_count: int | None = None
 ) -> dict[str, list[Name]]:
-    """Return the holders of a release's certificates, with the names in each certificate. `values` are the chart's
-    values with all defaults.
+    """Return the holders of a release's certificates, with the names in each certificate. `values` are the values of
+    the chart, including all defaults.
 
-    `lps_count` is the number of LPSs at the start of the run; 0 if only the GPS will know it. Then the values decide
-    how many certificates are made.
+    `lps_count` is the number of LPSs at the start of the run. It is 0 if the GPS decides on the number later. Then the
+    values decide how many certificates are made.
     """
     known = values["lps"]["replicas"] or 0 if lps_count is None else lps_count
     given = values["tls"]["lps"]
@@ -223,9 +222,10 @@ def _device_holders(device: Mapping[str, Any], experiment: Experiment) -> dict[s
 
 
 def with_mode(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with generated certificates, unless they name another source.
+    """Return the values with generated certificates. If the values name another source of certificates, that source
+    stays.
 
-    The fingerprint that an earlier `up` has set is removed, because it may be outdated.
+    The fingerprint of the authority that an earlier `fedstrata up` has set is removed, because it may be outdated.
     """
     tls = values.get("tls", {})
     if not isinstance(tls, dict):
@@ -237,8 +237,8 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
-    """Return whether cert-manager now owns the Secret of the authority. `fedstrata up` gave its own authority's Secret
-    the same name, so this Secret must stay.
+    """Return whether cert-manager now uses the Secret with the authority's name. `fedstrata up` uses the same name for
+    its own authority. So this Secret must not be deleted.
     """
     tls = values["tls"]
     issuer = (tls.get("certManager") or {}).get("issuer") or {}
@@ -247,7 +247,7 @@ def authority_is_taken_over(values: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def tls_of_secret(found: Mapping[str, bytes], name: str) -> Iterator[TlsFiles]:
-    """Yield the certificate in a Secret as temporary files that only this user may read.
+    """Write the certificate in a Secret to temporary files that only this user may read, and yield these files.
 
     Raises:
         CertificateError: the certificate is not usable.

@@ -1,4 +1,6 @@
-"""The values that `fedstrata up` passes to the chart: from files, from the command line, and computed."""
+"""Build the values that `fedstrata up` passes to the chart. They come from files and from the command line, or are
+computed.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of files and of KEY=VALUE texts. Later values replace earlier values.
+    """Return the values in these files and KEY=VALUE texts. Later values replace earlier values, and texts replace
+    values in files.
 
     Raises:
         ExperimentError: a file or text cannot be read, or has an invalid form.
@@ -26,10 +29,10 @@ def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -
 
 
 def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the number of LPSs at the start of an experiment. The number of an earlier experiment is
-    dropped.
+    """Return the values with the number of LPSs with which an experiment starts. The number for an earlier experiment
+    is dropped.
 
-    `asked` are the values that were given in this call.
+    `asked` has the values that the user gave for this `fedstrata up`.
 
     Raises:
         ExperimentError: the given number contradicts the experiment.
@@ -47,10 +50,11 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
 
 
 def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """Return the values with the memory that an experiment's pods need. Memory that was given in this call stays.
+    """Return the values with the memory that an experiment's pods need. Memory in `asked`, which the user gave for this
+    `fedstrata up`, stays.
 
     Raises:
-        PluginError: own code is not available here. FedstrataError: the model cannot be made.
+        PluginError: the experiment's own code is not on this machine. FedstrataError: the model cannot be constructed.
     """
     if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
         return values  # which the chart refuses
@@ -68,7 +72,8 @@ def _mib(size: int) -> int:
 
 
 def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """Return the values with these files of own code instead of earlier files; without files, the unchanged values.
+    """Return the values with these files of the user's own code instead of earlier files. Without files, return the
+    values unchanged.
 
     Raises:
         ExperimentError: a file cannot be read, or the files are too large for a ConfigMap.
@@ -93,8 +98,8 @@ def with_code(values: dict[str, Any], files: Sequence[Path]) -> dict[str, Any]:
 
 
 def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a value of the chart in the form of a values file. It is given as KEY=VALUE, such as
-    lps.nodeSelector.tier=edge, and is a text if the chart's default is a text.
+    """Parse KEY=VALUE, such as lps.nodeSelector.tier=edge. Return it as nested mappings, as a values file has them. If
+    the chart's default is a string, VALUE is a string too. Otherwise VALUE is parsed as YAML.
 
     Raises:
         ExperimentError: the text is not KEY=VALUE, or the value is not YAML.
@@ -114,7 +119,7 @@ def value_of(text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at a path of keys, or None."""
+    """Return the value at a path of keys. If a key is missing, return None."""
     for key in path:
         if not isinstance(values, Mapping):
             return None
@@ -123,7 +128,7 @@ def _at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """Return the content of a values file. Raises ExperimentError if the text is not a values file."""
+    """Return the content of a values file. Raises ExperimentError if the file cannot be read or is no mapping."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -25,7 +25,7 @@ class PodPort:
 
     @contextmanager
     def forwarded(self) -> Iterator[str]:
-        """Yield an address on this machine that leads to the port while the block runs.
+        """Forward a port of this machine to the pod's port while the block runs. Yield the address on this machine.
 
         Raises:
             AddressError: the pod cannot be reached. AccountError: this account may not forward ports.
@@ -67,7 +67,7 @@ class PodPort:
             threading.Thread(target=self._carry, args=(local,), daemon=True).start()
 
     def _carry(self, local: socket.socket) -> None:
-        """Carry the data of one connection to the pod and back."""
+        """Forward the data of one connection to the pod and back."""
         from kubernetes import client
 
         with closing(local):
@@ -84,10 +84,11 @@ class PodPort:
 
 @cache
 def _portforward() -> Callable[..., Any]:
-    """Return the function of the Kubernetes client that forwards ports, changed so that it also ends connections over a
-    broken link.
+    """Return the port-forwarding function of the Kubernetes client, with a fix. If the link to the pod breaks, the
+    fixed function also closes the forwarded connections.
 
-    Without the change, its thread prints a traceback, and readers from the pod wait for ever.
+    Without the fix, the thread of the Kubernetes client prints a traceback, and programs that read from the pod wait
+    for ever.
     """
     from kubernetes.stream import portforward, ws_client
     from websocket import WebSocketException
@@ -104,7 +105,7 @@ def _portforward() -> Callable[..., Any]:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Carry bytes in one direction until one of the ends closes."""
+    """Copy bytes from `source` to `sink` until one of them is closed."""
     with suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)

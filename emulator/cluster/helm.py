@@ -1,4 +1,6 @@
-"""Helm, as the command on the PATH or, without such a command, as the library in the package helm-python-sdk."""
+"""Call Helm. If the command helm is on the PATH, it is used. Otherwise Helm's library in the package helm-python-sdk is
+used.
+"""
 
 import json
 import os
@@ -31,7 +33,8 @@ class Helm:
         self._command = shutil.which("helm")
 
     def chart(self) -> str | None:
-        """Return chart and version of the release, such as fedstrata-0.2.0; None if there is no such release.
+        """Return the name and version of the release's chart, such as fedstrata-0.2.0. If the release does not exist,
+        return None.
 
         Raises:
             AddressError: Kubernetes does not answer, or refuses.
@@ -44,10 +47,10 @@ class Helm:
         return next((chart_of(found) for found in listed if found.get("name") == name), None)
 
     def check_ours(self) -> bool:
-        """Return whether the release exists. If it exists, it must have Fedstrata's chart.
+        """Check that the release has Fedstrata's chart, if it exists. Return whether it exists.
 
         Raises:
-            ExperimentError: the release has another chart. It is not changed.
+            ExperimentError: the release has another chart. The release is not changed.
         """
         chart = self.chart()
         if chart is not None and re.sub(r"-v?\d[^-]*(-.*)?$", "", chart) != CHART_NAME:
@@ -58,7 +61,7 @@ class Helm:
         return chart is not None
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the release. Raises AddressError without a release."""
+        """Return the values of the release. Raises AddressError if the release does not exist."""
         name = self._release.name
         if self._command is not None:
             return dict(json.loads(self._run(["get", "values", name, "--output", "json"])) or {})
@@ -73,7 +76,7 @@ class Helm:
             self._run(["template", self._release.name, str(chart), "--values", file])
 
     def upgrade(self, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install the chart, or upgrade the release to it. Its namespace must exist.
+        """Install the chart as the release, or upgrade the existing release to this chart. The namespace must exist.
 
         Raises:
             ExperimentError: the chart refuses these values. The message gives the reason.
@@ -91,7 +94,7 @@ class Helm:
             ])  # fmt: skip
 
     def uninstall(self) -> None:
-        """Remove the release. Raises AddressError without a release."""
+        """Uninstall the release. Raises AddressError if the release does not exist."""
         if self._command is not None:
             self._run(["uninstall", self._release.name, "--wait"])
             return
@@ -113,10 +116,11 @@ class Helm:
         return done.stdout
 
     def _by_library(self, call: str, **arguments: Any) -> Any:
-        """Call the library in a process with the name helm, which is the name of Helm's own command.
+        """Call Helm's library in a separate process with the name helm. Helm's own command has this name, too.
 
         Raises:
-            ExperimentError: there is no library, or the chart refuses. AddressError: Kubernetes refuses.
+            ExperimentError: the library is not installed, or the chart refuses the values. AddressError: Kubernetes
+                does not answer, or refuses.
         """
         config = {
             "namespace": self._release.namespace,
@@ -139,7 +143,7 @@ class Helm:
 
 @contextmanager
 def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the name of a temporary file with values."""
+    """Write values to a temporary file, and yield the name of the file."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(dict(values), file)
         file.flush()
@@ -147,19 +151,21 @@ def _as_file(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_chart(chart: Path) -> None:
-    """Raise ExperimentError if a folder holds no chart."""
+    """Check that a folder contains a chart. Raises ExperimentError if it does not."""
     if not (chart / "Chart.yaml").exists():
         raise ExperimentError(f"no chart in {chart}; give its folder with --chart")
 
 
 def chart_of(found: Mapping[str, Any]) -> str:
-    """Return chart and version of a release, from the list that the command or the library gives."""
+    """Return the name and version of a release's chart. `found` is an entry of the list of releases, from the command
+    or from the library.
+    """
     return str(found.get("chart") or f"{found['chart_name']}-{found['chart_version']}")
 
 
 def _refused(message: str) -> ExperimentError | AddressError:
-    """Return an error with Helm's message on one line. If the chart refused the values, the message is the text in the
-    chart.
+    """Return an error with Helm's message on one line. If the chart refused the values, the message is the chart's own
+    text.
     """
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):

@@ -1,8 +1,8 @@
-"""Helm's library in a separate process with the name helm. For each field, Kubernetes stores the name of the program
-that manages it, and refuses changes by programs with other names.
+"""Call Helm's library in a separate process with the name helm. The name matters: Kubernetes stores for each field
+which program manages it. Kubernetes refuses changes of the field by programs with other names.
 
-The process reads a request as JSON on standard input and answers on standard output. It imports no module of Fedstrata,
-because it is started by its path.
+The process reads a request as JSON from standard input, and writes the answer to standard output. This module imports
+no other module of Fedstrata, because it is started by its path.
 """
 
 import json
@@ -13,7 +13,7 @@ HELM_S = 300
 
 
 def answer(request: dict[str, Any]) -> Any:
-    """Carry out a request; return its result, or None."""
+    """Carry out a request. Return its result. If the request has no result, return None."""
     from helm_python import Chart, Config
 
     name = request["release"]
@@ -36,8 +36,8 @@ def answer(request: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """Answer one request with `result`, with `error` and the library's text, or with `missing` if the library is not
-    installed.
+    """Read one request, and write the answer. The answer has the key `result` after success, or `error` with the
+    library's text. It has the key `missing` if the library is not installed.
     """
     request = json.load(sys.stdin)
     try:

@@ -1,6 +1,7 @@
-"""Kubernetes for the experimenter: a release's objects, and a connection to the GPS.
+"""Find a release's objects on Kubernetes, and connect to its GPS.
 
-Only this module, `secrets.py` and `forward.py` here, and `emulator/sweep_jobs/api.py` call the Kubernetes API.
+In `emulator`, only four modules call the Kubernetes API: this module, `secrets.py`, `forward.py` and
+`emulator/sweep_jobs/api.py`.
 """
 
 import time
@@ -26,10 +27,10 @@ GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
 
 
 class InstalledRelease:
-    """Find the Kubernetes objects of a release: its pods, claims and Secrets."""
+    """Find the Kubernetes objects of a release: its pods, volume claims and Secrets."""
 
     def __init__(self, release: Release) -> None:
-        """Connect to the release's cluster. Raises AddressError if there is no usable context."""
+        """Connect to the Kubernetes of a release. Raises AddressError if the kubeconfig has no usable context."""
         from kubernetes import client
 
         self.release, self.configuration = release, _configuration(release)
@@ -44,7 +45,7 @@ class InstalledRelease:
     # --- what this account may do --------------------------------------------------------------
 
     def may(self, verb: str, resource: str) -> bool:
-        """Return whether this account has a right on a core resource in the release's namespace."""
+        """Return whether this account may apply a verb, such as create, to a core resource in the namespace."""
         from kubernetes import client
 
         what = {"namespace": self._namespace, "verb": verb, "resource": resource}
@@ -58,15 +59,15 @@ class InstalledRelease:
     # --- its pods -----------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: int, tell: Callable[[str], None]) -> None:
-        """Wait until every workload of the release runs its newest pods and all of them are ready. `tell` gets the
-        progress.
+        """Wait until every workload of the release runs its newest pods, and all these pods are ready. `tell` is called
+        with the progress.
 
         Pods of an earlier revision are deleted, because all pods must have the new experiment at the same time. Most
-        Kubernetes versions replace the pods of a StatefulSet one after another, each when the last is ready.
+        Kubernetes versions would replace the pods of a StatefulSet one by one, and wait for each new pod.
 
         Raises:
-            RunStoppedError: a pod cannot start, with the reason that Kubernetes or the pod gives.
-            AddressError: the time is up. The message names the pods that are not ready, with the reasons.
+            RunStoppedError: a pod cannot start. The message has the reason that Kubernetes or the pod gives.
+            AddressError: the pods are not ready in time. The message has the reasons.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -102,7 +103,7 @@ class InstalledRelease:
             )
 
     def _delete_outdated(self, seen: Seen) -> None:
-        """Delete the pods of StatefulSets with an earlier revision than the newest."""
+        """Delete those pods of StatefulSets that have an earlier revision than the newest."""
         from kubernetes import client
 
         newest = {found.metadata.name for found in seen.sets if found.status.update_revision}
@@ -118,10 +119,11 @@ class InstalledRelease:
                 )  # fmt: skip
 
     def wait_gone(self, timeout_s: int, tell: Callable[[str], None], *, pods: bool) -> None:
-        """Wait until deleted objects of the release no longer exist: claims and, with `pods`, all pods.
+        """Wait until the release's deleted volume claims no longer exist. With `pods`, also wait until none of its pods
+        exists.
 
         Raises:
-            AddressError: the time is up. The message names the remaining objects.
+            AddressError: objects still exist after this time. The message names them.
         """
         deadline = time.monotonic() + timeout_s
         told = ""
@@ -150,11 +152,11 @@ class InstalledRelease:
     # --- its claims ---------------------------------------------------------------------------
 
     def claims(self) -> list[str]:
-        """Return the names of the release's volume claims."""
+        """Return the names of the release's volume claims that are not being deleted."""
         return [str(c.metadata.name) for c in self.look().claims if c.metadata.deletion_timestamp is None]
 
     def delete_claims(self) -> list[str]:
-        """Delete the release's volume claims, and so the records on the volumes. Return the names of the claims."""
+        """Delete the release's volume claims, and with them the records. Return the names of the claims."""
         names = self.claims()
         with self._answering():
             for name in names:
@@ -165,15 +167,13 @@ class InstalledRelease:
 
     @property
     def secrets(self) -> KubernetesSecrets:
-        """Return the Secrets of the release's certificates."""
+        """The Secrets with the release's certificates."""
         labels = dict(part.split("=") for part in self._selector.split(","))
         return KubernetesSecrets(self._core, self._namespace, labels)
 
 
 class GpsAccess:
-    """Find the means to call the GPS of an installed release: its pod, the operator's certificate and an
-    address.
-    """
+    """Reach the GPS of an installed release: find its pod, the operator's certificate, and an address."""
 
     def __init__(self, installed: InstalledRelease) -> None:
         self._installed = installed
@@ -181,7 +181,7 @@ class GpsAccess:
 
     @contextmanager
     def operator_tls(self) -> Iterator[TlsFiles | None]:
-        """Yield the operator's certificate of the release; None if its pods do not encrypt.
+        """Yield the operator's certificate of the release. If the release's pods do not use TLS, yield None.
 
         Raises:
             AccountError: this account may not read the certificate. CertificateError: the certificate is missing or not
@@ -198,16 +198,18 @@ class GpsAccess:
             yield tls
 
     def pod(self, port: str = "grpc") -> tuple[str, int]:
-        """Return the name of the running GPS pod, and its port. Raises AddressError like `_gps`."""
+        """Return the name of the running GPS pod, and the number of its named port. Raises the errors of `_gps`, and
+        AddressError if the pod has no such port.
+        """
         pod = self._gps()
         return pod.metadata.name, _port_of(pod, port)
 
     def _gps(self) -> Any:
-        """Return the running GPS pod. Wait a moment for a pod that has just been replaced.
+        """Return the running GPS pod. If it is just being replaced, wait a moment for the new pod.
 
         Raises:
-            AddressError: there is no pod, or it does not run. The message gives the reason.
-            RunStoppedError: the pod ends after each start, or cannot start. The message gives the reason.
+            AddressError: there is no GPS pod, or it does not run. The message gives the reason.
+            RunStoppedError: the GPS pod ends after each start, or cannot start. The message gives the reason.
         """
         deadline = time.monotonic() + GPS_START_S
         while True:
@@ -230,10 +232,11 @@ class GpsAccess:
 
     @contextmanager
     def address(self, port: str = "grpc") -> Iterator[str]:
-        """Yield an address on this machine that leads to a port of the release's GPS while the block runs.
+        """Forward a port of this machine to a named port of the release's GPS while the block runs. Yield the address
+        on this machine.
 
         Raises:
-            AddressError: there is no GPS that runs, or this account may not forward ports.
+            AddressError: no GPS runs, or it cannot be reached.
         """
         pod, number = self.pod(port)
         with PodPort(self._installed.configuration, self._release.namespace, pod, number).forwarded() as address:
@@ -241,7 +244,9 @@ class GpsAccess:
 
 
 def _configuration(release: Release) -> Any:
-    """Return the address and the credentials of the release's cluster. Raises AddressError if no context is usable."""
+    """Return the address of the release's Kubernetes, and the credentials for it. Raises AddressError if the kubeconfig
+    has no usable context.
+    """
     from kubernetes import client, config
 
     found = client.Configuration()
@@ -263,7 +268,7 @@ def _configuration(release: Release) -> Any:
 
 
 def _warnings(core: Any, namespace: str) -> list[Any]:
-    """Return the namespace's warnings; an empty list if the account may not list Events."""
+    """Return the Events with warnings in a namespace. If Kubernetes refuses to list Events, return an empty list."""
     from kubernetes import client
 
     try:

@@ -1,5 +1,5 @@
-"""The name of a release, its namespace, and how to reach its Kubernetes. All commands for a run on Kubernetes
-use them.
+"""Describe a release: its name, its namespace, and how to reach its Kubernetes. All commands for a run on Kubernetes
+need this.
 """
 
 import re
@@ -14,7 +14,7 @@ RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters, as Helm and Kubernetes have i
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Name a release, and say how to reach it. The names are checked before any work begins."""
+    """Hold the name of a release, its namespace, and how to reach its Kubernetes. The constructor checks the names."""
 
     name: str
     namespace: str

@@ -1,4 +1,4 @@
-"""A run on Kubernetes for the experimenter: up, status, collect, down."""
+"""Do the work of the commands for a run on Kubernetes: up, status, collect and down."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -78,13 +78,14 @@ class UpRequest:
 
 
 def up(release: Release, request: UpRequest, console: "Console") -> None:
-    """Install or upgrade the chart with an experiment and wait until all pods are ready.
+    """Install or upgrade a release with an experiment, and wait until all pods are ready.
 
-    If the release exists, its values stay, except for those in the request.
+    If the release exists, it keeps all values that the request does not change.
 
     Raises:
         DataError: the data set has fewer examples than the partition needs.
-        ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault, with this text.
+        ExperimentError, AddressError, RunStoppedError: Helm, Kubernetes or a pod reports a fault. The message has its
+            text.
     """
     chart = request.chart or CHART
     check_chart(chart)
@@ -127,8 +128,8 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
 def _check_not_overtaken(
     release: Release, found: Mapping[str, Any], asked: Mapping[str, Any], experiment: Experiment
 ) -> None:
-    """Raise AddressError if another user has upgraded the release to other values while this command waited for its
-    pods.
+    """Check that the release still has the values of this `fedstrata up`. If another user has changed them while this
+    command waited for the pods, raise AddressError.
     """
     changed = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
     if not changed:
@@ -145,7 +146,7 @@ def _check_not_overtaken(
 def _values(
     request: UpRequest, kept: Sequence[dict[str, Any]], asked: dict[str, Any], tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return all values for the chart: values that the release already has, values of this request, and computed
+    """Return all values for the chart: values that the release already has, values in this request, and computed
     values.
     """
     merged = with_code(merge_values([*kept, asked]), request.code)
@@ -160,7 +161,9 @@ def _values(
 
 
 def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dict[str, list[Name]]:
-    """Return the holders of the certificates to be made; an empty mapping if the values name another source."""
+    """Return the holders that need a certificate, with the names in each certificate. If the values name another source
+    of certificates, return an empty mapping.
+    """
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
         return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
@@ -177,14 +180,16 @@ def _with_certificates(
     values: dict[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Make the Secrets for the pods. Return the values with the fingerprint of the authority."""
+    """Make the Secrets with the pods' certificates. Return the values with the fingerprint of the authority."""
     if made := certificates.make(holders, values.get("outside", {}).get("serverDomain") or ""):
         tell(f"made certificates for {listed(made)}")
     return merge_values([values, {"tls": {"authority": certificates.fingerprint()}}])
 
 
 def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
-    """Delete the new Secrets. If the release exists, keep them, because its pods may use them."""
+    """Delete the Secrets that a failed `fedstrata up` has made. If the release exists, keep them, because its pods may
+    use them.
+    """
     with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
         if helm.chart() is None:
             certificates.take_back()
@@ -196,7 +201,7 @@ def _tidy(
     values: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> None:
-    """Delete the Secrets that the release no longer uses."""
+    """Delete the Secrets with certificates that the release no longer uses."""
     try:
         if holders:
             certificates.prune(holders)
@@ -207,8 +212,8 @@ def _tidy(
 
 
 def _check_partition(experiment: Experiment) -> None:
-    """Raise DataError if the data set has fewer examples than the partition needs. If this machine has no data, do
-    nothing.
+    """Check that the data set has enough examples for the partition. Raises DataError if it does not. If the data set
+    is not on this machine, do nothing.
     """
     if isinstance(experiment.partition, LocalPartition):
         return
@@ -220,8 +225,8 @@ def _check_partition(experiment: Experiment) -> None:
 
 
 def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return the values without the rights of the GPS's Role that this account lacks, because Kubernetes would refuse
-    the Role.
+    """Remove a right from the GPS's Role if this account does not have the right, and return the values. Kubernetes
+    would refuse a Role with more rights than the account.
     """
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
@@ -231,11 +236,11 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
 
 
 def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
-    """Return the state of the release's run; None if the GPS does not run or does not answer.
+    """Return the status of the release's run. If the GPS does not run or does not answer, return None.
 
     Raises:
         AccountError, CertificateError, HandshakeError: this account may not call the GPS, or has no certificate that
-            the GPS trusts. The message begins with the text `unknown`, which names the unknown state.
+            the GPS trusts. The message begins with `unknown`, a text that says what is therefore unknown.
     """
     try:
         return status(release, Display(), once=True)
@@ -246,17 +251,18 @@ def _status_now(release: Release, unknown: str) -> pb.RunStatus | None:
 
 
 def _has_volumes(chart: Path, values: dict[str, Any]) -> bool:
-    """Return whether the state of LPSs is kept when the pods of LPSs and devices are replaced."""
+    """Return whether LPSs keep their state on volumes. Without volumes, the state is lost when pods are replaced."""
     whole = merge_values([load_values(chart / "values.yaml"), values])
     return bool(whole.get("lps", {}).get("persistence", {}).get("enabled"))
 
 
 def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volumes: bool) -> None:
-    """Refuse if the release runs another experiment, or a run that cannot continue in new pods.
+    """Check that new pods would not end the present run of the release. They would if the run is of another experiment,
+    or if it cannot continue in new pods.
 
     Raises:
-        ExperimentError: the GPS conducts such a run. AccountError, CertificateError, HandshakeError: the GPS cannot be
-            asked.
+        ExperimentError: new pods would end the present run. AccountError, CertificateError, HandshakeError: the GPS
+            cannot be asked.
     """
     found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
     if found is None or found.phase in {"completed", "failed"}:
@@ -275,9 +281,9 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
 
 
 def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
-    """Refuse if the GPS reports that this run has not failed. Without a running GPS that answers, do nothing.
+    """Check that the run of this experiment has failed, so that it may begin again. If no GPS answers, do nothing.
 
-    LPSs and devices of a repeated run do not use the state of the earlier run.
+    When a run begins again, its LPSs and devices do not use the state of the failed run.
 
     Raises:
         ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be
@@ -295,8 +301,8 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
 
 
 def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
-    """Return the chart's value `again`, which is new if a failed run should be repeated. If the experiment is the
-    same as before, the value stays. A new experiment has an empty value.
+    """Return the chart's value `again`. If a failed run should begin again, it is a new text. Otherwise it stays if the
+    experiment is the same as before, and is empty for another experiment.
     """
     if request.begins_again:
         return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -305,19 +311,20 @@ def _again(kept: Sequence[Mapping[str, Any]], request: UpRequest) -> str:
 
 
 class _Elsewhere:
-    """Represent a run on Kubernetes, which starts its processes again."""
+    """Represent a run in pods. Kubernetes starts the pods, so this backend has nothing to do."""
 
     async def scale_lps(self, replicas: int) -> None:
         """Do nothing, because on Kubernetes the GPS scales the LPSs."""
 
     async def failure(self) -> BaseException:
-        """Wait for ever, because the GPS's status reports failures."""
+        """Wait for ever, because the status of the GPS already reports failures."""
         await asyncio.Event().wait()
         raise AssertionError
 
 
 def status(release: Release, display: Display, *, once: bool, shows_page: bool = False) -> pb.RunStatus:
-    """Show a run's state, once or until its end. With `shows_page`, also show its page.
+    """Show the status of a run until its end, or with `once` only once. Return the last status. With `shows_page`, also
+    show the run's live page.
 
     Raises:
         RunStoppedError: the run failed.
@@ -343,7 +350,7 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
 
 
 def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
-    """Return the error for a failed run, with advice."""
+    """Return the error for a failed run, with advice on how to begin the run again."""
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
@@ -363,10 +370,11 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
 
 
 def collect(release: Release, out: Path, display: Display) -> Path:
-    """Wait for the end of the run, and write its record and report to a new folder. Return the path of the report.
+    """Wait for the end of the run. Write its record and report to a new folder, and return the path of the report.
 
     Raises:
-        OutputError: the folder is in use. RunStoppedError: the run failed. Its record is collected, too.
+        OutputError: the folder is not empty. RunStoppedError: the run failed. If the failed run has a record, it is
+            collected, too.
     """
     from emulator.results.report import write_report
 
@@ -390,7 +398,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """Hold the objects that `fedstrata down` found, deleted and kept."""
+    """Hold the result of `fedstrata down`: the objects that it found, deleted and kept."""
 
     was_installed: bool
     certificates: Sequence[str]  # Secrets
@@ -399,12 +407,14 @@ class Removed:
 
 
 def down(release: Release, *, deletes_records: bool, console: "Console", timeout_s: int = 300) -> Removed:
-    """Uninstall a release, and wait until its pods are gone; with `deletes_records`, also its volume claims.
+    """Uninstall a release, and wait until its pods no longer exist. With `deletes_records`, also delete its volume
+    claims with the records.
 
-    Claims that an earlier uninstallation has left are deleted, too. Secrets with certificates are always deleted.
+    Volume claims that remained after an earlier uninstallation are deleted, too. Secrets with certificates are always
+    deleted.
 
     Raises:
-        ExperimentError: the release has another chart. AddressError: there is no release or claim with this name.
+        ExperimentError: the release has another chart. AddressError: nothing of a release with this name exists.
     """
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
@@ -427,15 +437,15 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
 
 
 def claims_of(release: Release) -> list[str]:
-    """Return the names of a release's volume claims, whether it is installed or not."""
+    """Return the names of a release's volume claims. The release need not be installed any more."""
     return InstalledRelease(release).claims()
 
 
 def load_for_cluster(
     path: Path, overrides: Sequence[str], seed: int | None, tell: Callable[[str], None] = lambda _: None
 ) -> Experiment:
-    """Return an experiment for Kubernetes, without the folder of data on this machine, which pods do not have. `tell`
-    gets a line about this.
+    """Load an experiment for Kubernetes. Its key data.folder is removed, because pods do not have this machine's
+    folders. In this case `tell` is called with a line about the removal.
     """
     experiment = load_experiment(path, overrides, seed)
     refuse_faults(experiment, "Kubernetes")

@@ -1,5 +1,5 @@
-"""The progress of a release's pods, computed from Kubernetes' objects: ready pods, reasons for waiting, and pods that
-cannot start. The module makes no calls.
+"""Compute the progress of a release's pods from Kubernetes objects: how many pods are ready, and why others are not.
+The module does not call the Kubernetes API.
 """
 
 import re
@@ -24,7 +24,7 @@ NAMES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """Hold the objects of a release at one time, and the warnings in its namespace."""
+    """Hold a snapshot of a release's objects, and of the warnings in its namespace."""
 
     sets: Sequence[Any] = ()
     daemons: Sequence[Any] = ()
@@ -35,7 +35,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Hold the progress of the pods."""
+    """Hold how far the pods of a release are: which are ready, and why others are not."""
 
     wanted: int
     ready: int
@@ -46,12 +46,12 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """Return the progress in one line, for instance that 3 of 14 pods are ready, and why not more."""
+        """Return the progress in one line: how many pods are ready, such as 3 of 14, and why others are not."""
         return "; ".join([f"{self.ready} of {self.wanted} pods are ready", *self.reasons])
 
 
 def progress(seen: Seen) -> Progress:
-    """Return the progress. Pods that are being deleted or have an earlier revision are not counted."""
+    """Compute the progress of the pods. Pods that are being deleted or have an earlier revision are not counted."""
     pods = current_pods(seen)
     ready = [pod for pod in pods if is_ready(pod)]
     reasons = tuple(_reasons(seen, pods))
@@ -71,7 +71,7 @@ def progress(seen: Seen) -> Progress:
 
 
 def current_pods(seen: Seen) -> list[Any]:
-    """Return the pods of the tiers that are neither being deleted nor of an earlier revision."""
+    """Return the pods of GPS, LPSs and devices, except pods that are being deleted or have an earlier revision."""
     left_out = {pod.metadata.uid for pod in outdated_pods(seen)}
     owned = [pod for pod in seen.pods if pod.metadata.owner_references and not _is_of_a_job(pod)]
     return [pod for pod in owned if pod.metadata.deletion_timestamp is None and pod.metadata.uid not in left_out]
@@ -82,8 +82,8 @@ def _is_of_a_job(pod: Any) -> bool:
 
 
 def outdated_pods(seen: Seen) -> list[Any]:
-    """Return the pods of an earlier revision. If Kubernetes has not processed the revision of a workload yet, these are
-    all its pods.
+    """Return the pods of an earlier revision. If Kubernetes has not yet processed the newest specification of a
+    workload, all pods of the workload are of an earlier revision.
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]
@@ -91,8 +91,8 @@ def outdated_pods(seen: Seen) -> list[Any]:
 
 
 def _newest(found: Any) -> tuple[str, str] | None:
-    """Return the label that a workload's newest pods have, and the value of the label; an empty value if it is not
-    known yet.
+    """Return the name and value of the label that distinguishes a workload's newest pods. The value is empty while it
+    is not known yet. If the workload has no such label, return None.
     """
     if not is_seen(found):
         return REVISION, ""
@@ -110,8 +110,8 @@ def _is_outdated(pod: Any, newest: tuple[str, str] | None) -> bool:
 
 
 def hopeless(pod: Any) -> str:
-    """Return why a pod cannot start, in the words of Kubernetes or of the pod; an empty text if the pod may still
-    start.
+    """Return why a pod cannot start, in the words of Kubernetes or of the pod. If the pod may still start, return an
+    empty text.
     """
     for status in pod.status.container_statuses or []:
         waiting, last = status.state.waiting, status.last_state.terminated
@@ -126,15 +126,15 @@ def hopeless(pod: Any) -> str:
 
 
 def _more_memory(pod: Any) -> str:
-    """Return the key of the chart that sets the memory of a pod's tier."""
+    """Return advice on how to give a pod more memory. The advice names the keys of the chart."""
     tier = (pod.metadata.labels or {}).get(COMPONENT, "TIER")
     fewer = ", or lower device.devicesPerPod" if tier == "device" else ""
     return f"raise {tier}.resources.limits.memory{fewer}"
 
 
 def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
-    """Yield each reason for waiting once, with the number of pods that it delays. Reasons come from the scheduler,
-    claims, the quota or volumes.
+    """Yield the reasons for which pods are not ready, each once and with the names of the objects. Reasons come from
+    the scheduler, and from warnings about volume claims, quotas or volumes.
     """
     yield from unscheduled(pods)
     about = {found.metadata.uid: found for found in [*seen.sets, *seen.daemons, *seen.claims, *pods]}
@@ -149,7 +149,7 @@ def _reasons(seen: Seen, pods: Sequence[Any]) -> Iterable[str]:
 
 
 def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
-    """Yield each reason for which pods have no node, with the names of these pods."""
+    """Yield each reason for which Kubernetes finds no node for pods, with the names of these pods."""
     by_reason: dict[str, list[str]] = {}
     for pod in pods:
         for found in pod.status.conditions or []:
@@ -160,13 +160,15 @@ def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return a text with a few of the names, followed by the number of the other names."""
+    """Return a text with the first few names, and the number of the other names."""
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _has_started(pod: Any) -> bool:
-    """Return whether all containers of a pod run or have run. In this case kubelet has finished its work for them."""
+    """Return whether all containers of a pod run or have run. Then earlier warnings about starting the pod no longer
+    matter.
+    """
     return is_ready(pod) or _are_started(pod.status.container_statuses or [])
 
 
@@ -182,7 +184,7 @@ def _on_one_line(text: str | None) -> str:
 
 
 def is_ready(pod: Any) -> bool:
-    """Return whether a pod reports that it is ready."""
+    """Return whether a pod is ready according to Kubernetes."""
     return any(found.type == "Ready" and found.status == "True" for found in pod.status.conditions or [])
 
 

@@ -1,4 +1,4 @@
-"""The Secrets of a release in the Kubernetes API, and error messages for an API that refuses or does not answer."""
+"""Read and write the Secrets of a release, and turn failures of the Kubernetes API into readable errors."""
 
 import base64
 from collections.abc import Iterator, Mapping
@@ -36,15 +36,17 @@ def answering(host: str) -> Iterator[None]:
 
 
 def sentence(error: object) -> str:
-    """Return a reason on one line, without the full stop and without the name of the object."""
+    """Return the text of an error on one line, without the full stop and without the Python object that some errors
+    name.
+    """
     return " ".join(str(error).split()).rpartition(">: ")[2].removesuffix(".")[:300]
 
 
 class KubernetesSecrets:
-    """Read and write the Secrets with certificates of one release."""
+    """Read and write the Secrets with one release's certificates."""
 
     def __init__(self, core: Any, namespace: str, labels: Mapping[str, str]) -> None:
-        """Set `core`, the client of the API's core group, and the labels that all the release's objects have."""
+        """Set `core`, the client of the API's core group, and `labels`, which all objects of the release have."""
         self._core = core
         self._namespace = namespace
         self._labels = {**labels, **OF_CERTIFICATES}
@@ -53,7 +55,9 @@ class KubernetesSecrets:
         return answering(self._core.api_client.configuration.host)
 
     def ensure_namespace(self) -> None:
-        """Make the release's namespace if it is missing. Helm would make it only after the Secrets are needed."""
+        """Make the release's namespace if it is missing. The Secrets are written before Helm is called, so Helm cannot
+        make it in time.
+        """
         from kubernetes import client
 
         with self._answering():
@@ -67,7 +71,7 @@ class KubernetesSecrets:
         """Return the content of a Secret; None if it does not exist.
 
         Raises:
-            AccountError: this account may not read it.
+            AccountError: this account may not read the Secret.
         """
         found = self._found(name)
         return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
@@ -90,7 +94,9 @@ class KubernetesSecrets:
                 return None
 
     def check_replaceable(self, name: str) -> None:
-        """Raise CertificateError if a Secret with this name exists that `fedstrata up` has not made."""
+        """Check that `fedstrata up` may replace the Secret with this name. If another program has made the Secret,
+        raise CertificateError.
+        """
         found = self._found(name)
         if found is not None:
             self._check_ours(found)
@@ -105,7 +111,8 @@ class KubernetesSecrets:
             )
 
     def create(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release. Return False if the name exists; that Secret stays unchanged.
+        """Make a Secret of the release, and return True. If a Secret with this name exists, leave it unchanged and
+        return False.
 
         Raises:
             AddressError: there is no such namespace, and this account may not make one.
@@ -129,10 +136,10 @@ class KubernetesSecrets:
         return True
 
     def write(self, name: str, data: Mapping[str, bytes]) -> bool:
-        """Make a Secret of the release, or replace one that `fedstrata up` made. Return whether it is new.
+        """Make a Secret of the release, or replace a Secret that `fedstrata up` made. Return whether the Secret is new.
 
         Raises:
-            CertificateError: a Secret with this name exists that `fedstrata up` has not made. It stays unchanged.
+            CertificateError: another program has made a Secret with this name. That Secret stays unchanged.
         """
         if self.create(name, data):
             return True
@@ -159,13 +166,13 @@ class KubernetesSecrets:
         )
 
     def names(self) -> list[str]:
-        """Return the names of the release's Secrets with certificates, whether `fedstrata up` or cert-manager made
+        """Return the names of all Secrets with the release's certificates. `fedstrata up` or cert-manager may have made
         them.
         """
         return [str(found.metadata.name) for found in self._listed()]
 
     def made_here(self) -> list[str]:
-        """Return the names of the Secrets that `fedstrata up` has made."""
+        """Return the names of the release's Secrets that `fedstrata up` has made."""
         return [str(found.metadata.name) for found in self._listed() if is_ours(found.metadata, self._labels)]
 
     def _listed(self) -> list[Any]:
@@ -189,7 +196,9 @@ class KubernetesSecrets:
 
 
 def is_ours(metadata: Any, labels: Mapping[str, str]) -> bool:
-    """Return whether `fedstrata up` made a Secret for the release, and cert-manager has not taken it over."""
+    """Return whether `fedstrata up` made a Secret for the release. If cert-manager has taken the Secret over since,
+    return False.
+    """
     noted = metadata.annotations or {}
     of_release = labels.items() <= (metadata.labels or {}).items()
     return of_release and MADE_BY.items() <= noted.items() and OF_CERT_MANAGER not in noted

@@ -1,4 +1,4 @@
-"""The command `bench-device`, which measures how fast this machine trains as a device."""
+"""Define the command `bench-device`, which measures how fast this machine trains as a device."""
 
 import json
 from pathlib import Path
@@ -36,8 +36,8 @@ def bench_device(
 
 
 def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
-    """Return the measured values as a mapping. `profile` is null if the experiment sets no time of the
-    reference board.
+    """Return the measured values as a mapping for JSON. If the experiment sets no time for a reference board, `profile`
+    is null.
     """
     return {
         "per_example_ns": pace.per_example_ns,
@@ -68,7 +68,9 @@ def said_of(pace: "Pace", experiment: "Experiment") -> str:
 
 
 def _profile(pace: "Pace", experiment: "Experiment") -> float | None:
-    """Return this machine's time divided by the time of the file's reference board; None without a reference."""
+    """Return this machine's time per example divided by the time of the reference board. If the experiment sets no time
+    for a reference board, return None.
+    """
     compute = experiment.compute
     if compute is None or not compute.per_example:
         return None

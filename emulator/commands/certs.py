@@ -1,4 +1,6 @@
-"""The commands for certificates of processes that are started by hand: certs init, issue, renew, revoke and show."""
+"""Define the commands for certificates of processes that are started by hand: certs init, issue, renew, revoke and
+show.
+"""
 
 from enum import StrEnum
 from pathlib import Path
@@ -31,7 +33,7 @@ CERTS = Path("certs")
 
 
 class Change(StrEnum):
-    """List the steps of a change of the authority."""
+    """Name the two steps of replacing an authority by a new one."""
 
     new = "new"
     drop = "drop"

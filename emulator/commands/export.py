@@ -1,4 +1,4 @@
-"""The command `export`, which writes a record or one of its models for other programs."""
+"""Define the command `export`, which writes a record or one of its models for other programs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -44,7 +44,7 @@ def export(
 
 
 def _trained(folder: Path, cluster: str | None, device: str | None) -> "Trained":
-    """Return the model that the options name."""
+    """Return the model of the cluster or the device that the options name."""
     from emulator.results.record import load_record
     from emulator.results.trained import TrainedModels
 

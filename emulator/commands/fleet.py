@@ -1,4 +1,4 @@
-"""The commands for a fleet of boards: fleet list, offer and withdraw."""
+"""Define the commands for a fleet of boards: fleet list, offer and withdraw."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -24,7 +24,7 @@ OPERATOR = Path("certs/operator")
 
 @fleet.command("list")
 def show(address: Address, tls: Operator = OPERATOR) -> None:
-    """List the boards of a fleet with their runs."""
+    """List the boards of a fleet, and the runs of each board."""
     for line in _lines(_called(address, tls, lambda client: client.everything())):
         print(line)
 
@@ -80,7 +80,7 @@ def withdraw(
 
 
 def _called(address: str, tls: Path, call: "Callable[[FleetClient], Coroutine[Any, Any, T]]") -> T:
-    """Return the reply to a call of the fleet's service."""
+    """Connect to a fleet, make one call, and return its reply."""
     import asyncio
 
     from emulator.boards.client import FleetClient, FleetPlace
@@ -93,8 +93,8 @@ def _called(address: str, tls: Path, call: "Callable[[FleetClient], Coroutine[An
 
 
 def _lines(told: "pb.FetchFleetResponse") -> list[str]:
-    """Return a line per board, followed by a line per run of this board. Further lines name, for a run, the boards that
-    have not reported on it yet.
+    """Return a line for each board, followed by a line for each run of the board. At the end, a line for each run names
+    the boards that have not reported on the run yet.
     """
     from emulator.console.units import human_bytes
     from fedstrata.process.quoting import printable

@@ -1,4 +1,4 @@
-"""The commands for a run on Kubernetes: up, status, collect, down."""
+"""Define the commands for a run on Kubernetes: up, status, collect and down."""
 
 import sys
 from functools import partial
@@ -132,10 +132,10 @@ def down(
 
 
 def _ask_to_delete(claims: list[str]) -> None:
-    """Ask the user whether to delete these volume claims.
+    """Ask the user whether to delete these volume claims. Return if the user agrees.
 
     Raises:
-        typer.BadParameter: there is no terminal to ask in.
+        typer.BadParameter: there is no terminal, so the user cannot be asked.
         typer.Abort: the user says no.
     """
     if not claims:

@@ -1,4 +1,6 @@
-"""The command line. Commands parse, functions work, and a command imports heavy libraries only when it needs them."""
+"""Define the command line. Commands parse arguments, and call functions that do the work. A command imports heavy
+libraries only when it needs them.
+"""
 
 import atexit
 import os
@@ -90,8 +92,8 @@ def run(
 
 
 def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *, is_changed: bool) -> Path:
-    """Return the folder of the run: `--out`, a new folder, or the folder of `--resume`, which allows no other
-    argument.
+    """Return the folder of the run: the folder in `--resume` or `--out`, or otherwise a new folder. `--resume` excludes
+    other arguments.
     """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
@@ -197,7 +199,7 @@ def version() -> str:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Each failure is one line on standard error."""
+    """Run one command, and return its exit code. A failure is reported as one line on standard error."""
     try:
         code = int(app(list(arguments) or ["--help"], standalone_mode=False, prog_name="fedstrata") or 0)
         sys.stdout.flush()
@@ -242,7 +244,7 @@ def _keep_traceback(error: Exception) -> str:
 
 
 def _end_with(codes: list[int]) -> None:
-    """End the process at once with this exit code, if there is one, after all output is flushed."""
+    """Flush all output, and end the process at once with the exit code in `codes`. If `codes` is empty, do nothing."""
     for code in codes:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

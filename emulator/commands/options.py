@@ -1,4 +1,4 @@
-"""Groups of options that commands share: a data class with a field per option."""
+"""Define groups of options that several commands share. A group is a data class with a field for each option."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer, with the options of each group in place of the group."""
+    """Return the command in a form that Typer accepts: each parameter that is a group is replaced by the group's
+    options.
+    """
     parameters = inspect.signature(command).parameters.values()
     groups: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
 
@@ -60,7 +62,7 @@ class Changes:
     seed: Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")] = None
 
     def load(self, experiment: Path) -> "Experiment":
-        """Return the changed experiment: a file, or an example by its name."""
+        """Load an experiment from a file, or an example by its name. Return it with the changes."""
         from emulator.shipped.examples import find_experiment
         from fedstrata.experiment_file import load_experiment
 
@@ -69,7 +71,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Hold the options that say where the devices of a run are."""
+    """Hold the options that decide where the devices of a run are."""
 
     device_processes: Annotated[
         int | None,
@@ -87,10 +89,11 @@ class Devices:
     ] = None
 
     def backend(self) -> "Callable[..., LocalBackend]":
-        """Return what starts the processes of a run: on this machine, or also on the boards of a fleet.
+        """Return a function that constructs the backend of a run. The backend runs the devices on this machine, or on
+        the boards of a fleet.
 
         Raises:
-            ExperimentError: an option is given that has no meaning there.
+            ExperimentError: an option is given that has no meaning for this backend.
         """
         from fedstrata.errors import ExperimentError
 
@@ -111,7 +114,7 @@ class Devices:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Hold the options that say on which Kubernetes, and in which namespace, a release is."""
+    """Hold the options that say in which Kubernetes and in which namespace a release is."""
 
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The Kubernetes namespace.")] = (
         "default"
@@ -126,7 +129,9 @@ class Place:
     ] = None
 
     def release(self, name: str) -> "Release":
-        """Return the release of this name. Raises ExperimentError for a name that no release can have."""
+        """Return the description of the release with this name. Raises ExperimentError if no release can have this
+        name.
+        """
         from emulator.cluster.release import Release
 
         return Release(name=name, namespace=self.namespace, context=self.context, kubeconfig=self.kubeconfig)
@@ -134,7 +139,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Hold the options that give a release its values, own code and chart."""
+    """Hold the options that give a release its values, the user's own code and its chart."""
 
     values: Annotated[
         list[Path] | None,

@@ -1,4 +1,4 @@
-"""The commands that help to prepare a run: examples, schema, data."""
+"""Define the commands that help to prepare a run: examples, schema and data."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The commands that repeat runs: reproduce for a published table, and verify for the results of other people."""
+"""Define the commands that repeat runs: reproduce for published tables, and verify for the results of other people."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,4 +1,4 @@
-"""The command `retime`, which calculates how long a finished run takes on other links and boards."""
+"""Define the command `retime`, which calculates how long a finished run would take on other links and boards."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +37,7 @@ def retime(
 
 
 def _written(found: "Retimed", out: Path) -> Path:
-    """Write the record with its new times; return its folder."""
+    """Write the record with its new times to `out`, and return `out`."""
     from emulator.estimates.retime import write_retimed
     from emulator.results.report import write_report
 

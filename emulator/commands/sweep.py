@@ -1,4 +1,4 @@
-"""The command `sweep`, which does many runs."""
+"""Define the command `sweep`, which does many runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -55,12 +55,14 @@ class Pods:
     ] = None
 
     def given(self) -> list[str]:
-        """Return the options that differ from their defaults, as a user types them."""
+        """Return the options that differ from their defaults, in the form in which a user types them."""
         changed = (each.name for each in fields(self) if getattr(self, each.name) not in (each.default, []))
         return [f"--{name.replace('_', '-')}" for name in changed]
 
     def storage(self, to: str | None) -> "PodStorage":
-        """Return the place of the runs. Raises BadParameter unless there is a claim or a bucket."""
+        """Return where the pods keep the runs: on a volume claim or in a bucket. Raises BadParameter if neither is
+        given.
+        """
         from emulator.sweep_jobs.storage import BucketStorage, ClaimStorage
 
         if to is not None and self.claim is None:
@@ -75,10 +77,10 @@ class Pods:
         return ClaimStorage(self.claim)
 
     def job(self, to: str | None) -> "JobRequest":
-        """Return the request for a Job.
+        """Return the request for a Kubernetes Job. The pods of this Job do the sweep.
 
         Raises:
-            BadParameter: pods have no place for the runs. ExperimentError: a value is not allowed.
+            BadParameter: neither a volume claim nor a bucket is given. ExperimentError: a value is not allowed.
         """
         from emulator.cluster.chart_values import load_values
         from emulator.sweep_jobs.objects import JobRequest, memory_of
@@ -204,7 +206,7 @@ def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bo
 def print_table(
     console: "Console", is_number: Callable[[str], bool], title: str, given: tuple[list[str], list[list[str]]]
 ) -> None:
-    """Print a table that is never cut."""
+    """Print a table at its full width, so that no column is cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,1 +1,1 @@
-"""Helpers for the user at a terminal: interrupts, the browser, and readable numbers."""
+"""Help the user at a terminal: handle interrupts, open the browser, and write readable numbers."""

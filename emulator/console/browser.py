@@ -1,4 +1,4 @@
-"""The live page in the user's browser."""
+"""Show a run's live page in the user's browser."""
 
 import os
 import sys
@@ -9,8 +9,8 @@ from threading import Event
 
 
 def show_page(tell: Callable[[str], None], address: str) -> None:
-    """Print the address of a run's page, which the GPS serves at `address`. If the user can see a browser, open the
-    page.
+    """Print the URL of a run's live page, which the GPS serves at `address`. If the user can see a browser, open the
+    page in it.
     """
     url = f"http://{address}/"
     tell(url)
@@ -20,14 +20,14 @@ def show_page(tell: Callable[[str], None], address: str) -> None:
 
 
 def can_show() -> bool:
-    """Return whether the user can see a browser: the terminal is on a machine with a screen."""
+    """Return whether the user can see a browser. This needs a terminal on a machine with a screen."""
     has_screen = sys.platform in {"darwin", "win32"} or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
     return sys.stdout.isatty() and has_screen
 
 
 def keep_page() -> None:
-    """Keep the page available until Ctrl-C, if there is a terminal. Otherwise return at once, because no user could end
-    it.
+    """Wait until the user presses Ctrl-C, so that the live page stays available. Without a terminal, return at once,
+    because no user could press Ctrl-C.
     """
     if sys.stdout.isatty():
         print("the run is over; its page stays until Ctrl-C", file=sys.stderr, flush=True)

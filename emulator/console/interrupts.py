@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM. The first signal ends the work. Further signals do not interrupt the clean-up."""
+"""Handle Ctrl-C and SIGTERM. The first signal ends the work. Further signals do not interrupt the clean-up."""
 
 import asyncio
 import signal
@@ -16,11 +16,11 @@ T = TypeVar("T")
 def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop, and return its result. The first SIGINT or SIGTERM cancels it.
 
-    If a loop is already running, as in a notebook, the coroutine runs in a second thread. Signals reach only the main
-    thread, so a call from another thread is not cancelled by them.
+    If an event loop is already running, as in a notebook, the coroutine runs in a second thread. Signals reach only the
+    main thread. A call from any other thread is therefore not cancelled by signals.
 
     Raises:
-        KeyboardInterrupt: a signal came, and the coroutine has finished its clean-up.
+        KeyboardInterrupt: a signal cancelled the coroutine. Its clean-up is complete.
     """
     job = _Job(work)
     try:
@@ -36,7 +36,7 @@ def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
 
 
 class _Job(Generic[T]):
-    """Hold a coroutine that a signal can cancel."""
+    """Run a coroutine that a signal can cancel."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -44,7 +44,7 @@ class _Job(Generic[T]):
         self.is_interrupted = False
 
     async def run(self) -> T:
-        """Return the result of the coroutine."""
+        """Run the coroutine to its end, and return its result."""
         future = asyncio.ensure_future(self._work)
         self._running = asyncio.get_running_loop(), future
         if self.is_interrupted:  # before it began
@@ -53,7 +53,7 @@ class _Job(Generic[T]):
 
     @contextmanager
     def cancelled_by_signals(self) -> Iterator[None]:
-        """Run a block in which signals cancel the coroutine, if this is the main thread."""
+        """Let signals cancel the coroutine while the block runs. Outside the main thread, only run the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Readable numbers: bytes, seconds and ratios with their units. A missing value is a dash."""
+"""Write readable numbers: bytes, seconds and ratios with their units. A missing value is written as a dash."""
 
 from fedstrata.tasks import Metric
 
@@ -8,7 +8,9 @@ BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """Return the decimal unit that suits `largest` best: the number of bytes per unit, and the unit's name."""
+    """Return the decimal unit of bytes that suits `largest` best: the number of bytes in the unit, and the name of the
+    unit.
+    """
     power = 0
     # 999.5 would round to 1000 of its unit
     while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
@@ -17,13 +19,13 @@ def byte_unit(largest: float) -> tuple[float, str]:
 
 
 def human_bytes(count: int) -> str:
-    """Return three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
+    """Return a number of bytes with three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
     factor, unit = byte_unit(count)
     return f"{_three_digits(count / factor) if factor > 1 else count}{SPACE}{unit}"
 
 
 def human_seconds(seconds: float | None) -> str:
-    """Return seconds as 250 ms, 12.3 s, 3 min 05 s or 2 h 03 min."""
+    """Return a duration as text, such as 250 ms, 12.3 s, 3 min 05 s or 2 h 03 min."""
     if seconds is None:
         return NO_VALUE
     if seconds < 0.9995:
@@ -37,7 +39,7 @@ def human_seconds(seconds: float | None) -> str:
 
 
 def human_joules(joules: float) -> str:
-    """Return three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
+    """Return an energy with three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
     for size, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
         if joules >= 0.9995 * size:
             return f"{_three_digits(joules / size)}{SPACE}{unit}"
@@ -45,12 +47,12 @@ def human_joules(joules: float) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Return a ratio as 91.0 %."""
+    """Return a ratio as a percentage, such as 91.0 %."""
     return NO_VALUE if ratio is None else f"{100 * ratio:.1f}{SPACE}%"
 
 
 def decimal(value: float | None) -> str:
-    """Return a unitless number with three decimals."""
+    """Return a number without a unit, with three decimals."""
     return NO_VALUE if value is None else f"{value:.3f}"
 
 

@@ -1,1 +1,1 @@
-"""Estimates of a run before it starts: bytes, memory and time."""
+"""Estimate a run before it starts: bytes, memory and time."""

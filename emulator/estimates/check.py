@@ -1,4 +1,4 @@
-"""The estimate of a run before it starts: its topology, its model and its bytes."""
+"""Check an experiment before it runs, and estimate its bytes. `fedstrata check` prints the result."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ MOST_SAID = 8  # names in a line
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:
-    """Hold the number of elements of a model, and of its tensors that are sent."""
+    """Hold the size of a model in elements, and how many of these elements are sent over each link."""
 
     elements: int
     frozen_elements: int  # of parameters that neither train nor travel
@@ -43,8 +43,8 @@ class ModelSize:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionBytes:
-    """Hold the largest payload, in bytes, of all devices' answers to a question: `up` to the GPS and, if answers are
-    sent on to other devices, `down`.
+    """Hold the most payload bytes that all devices' answers to one question can take together. `up` is for answers to
+    the GPS. `down` is for answers that are forwarded to other devices.
     """
 
     name: str
@@ -55,7 +55,9 @@ class QuestionBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundBytes:
-    """Hold payload bytes: of all devices in an LPS round, on device-lps; of one LPS in a global round, on lps-gps."""
+    """Hold the payload bytes of rounds. The link device-lps has the bytes of all devices in an LPS round. The link
+    lps-gps has the bytes of one LPS in a global round.
+    """
 
     device_lps_down: int
     device_lps_up: int
@@ -64,7 +66,7 @@ class RoundBytes:
 
 
 def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
-    """Return the bytes of all devices' answers to each question."""
+    """Return the bytes of all devices' answers, for each question."""
     method, devices = make_method(experiment), experiment.device_count
     relayed_by = len(method.relays())
     return [
@@ -79,7 +81,9 @@ def question_bytes(experiment: Experiment) -> list[QuestionBytes]:
 
 
 def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
-    """Return the sizes of the model in bytes: in the encodings of device-lps, and of lps-gps."""
+    """Return the payload bytes of an LPS round and of a global round. They depend on the model's size and on the
+    encodings of both links.
+    """
     device_lps, lps_gps = experiment.links.device_lps, experiment.links.lps_gps
     up: AnyEncoding = "exact" if model.is_exact else lps_gps.up
     fetched = model.fetched_elements if make_method(experiment).fetches_all else model.travelling_elements
@@ -93,19 +97,20 @@ def round_bytes(experiment: Experiment, model: ModelSize) -> RoundBytes:
 
 
 def cluster_count(method: Method) -> str:
-    """Return the number of clusters as text, or that it is not known before the run."""
+    """Return the number of clusters as text. If it is not known before the run, the text says so."""
     return str(method.clusters_known or "as many as the method finds")
 
 
 def lps_wanted(experiment: Experiment, method: Method) -> str:
-    """Return the number of LPSs as text, and whether each serves one cluster."""
+    """Return a text with the number of LPSs, and whether each LPS serves one cluster."""
     if are_placed_by_index(experiment, method):
         return f"{lps_known(experiment, method)}, which clusters span"
     return f"{cluster_count(method)}, one a cluster"
 
 
 def check_data(experiment: Experiment) -> Dataset | None:
-    """Raise the errors that would stop a run before it begins. Return the data set; None if only boards have it.
+    """Check that the data set and the deadlines allow a run. Return the data set. If only the boards have the data,
+    return None.
 
     Raises:
         DataError: the data set is missing, or has fewer examples than the partition needs.
@@ -121,7 +126,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
 
 
 def check(experiment: Experiment, console: Console) -> None:
-    """Check the experiment with its data and model, and print its settings with all defaults.
+    """Check an experiment with its data and model. Print its topology, its bytes and, with a clock, its expected times.
 
     Raises:
         FedstrataError: the data set, the partition, the model or a `module:function` is not usable.
@@ -139,14 +144,14 @@ def check(experiment: Experiment, console: Console) -> None:
 
 
 def check_deadlines(experiment: Experiment, dataset: Dataset) -> None:
-    """Raise ExperimentError for a deadline that too few devices can meet."""
+    """Check that enough devices can meet the deadline. Raises ExperimentError if they cannot."""
     if clock_of(experiment).has_links and experiment.deadlines.lps.deadline_s is not None:
         payloads = payloads_of(experiment, model_size(experiment, dataset_info(experiment.data)))
         check_deadline(experiment, payloads, dataset)
 
 
 def payloads_of(experiment: Experiment, model: ModelSize) -> Payloads:
-    """Return how many bytes one child exchanges with its parent."""
+    """Return how many bytes one child exchanges with its parent in a round."""
     whole, devices = round_bytes(experiment, model), experiment.device_count
     return Payloads(
         device_down=whole.device_lps_down // devices,
@@ -208,8 +213,8 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
 
 
 def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
-    """If columns have names, return which columns are inputs, which is the target, and how many rows each device trains
-    on.
+    """Return which columns are inputs, which column is the target, and how many rows each device trains on. If the
+    columns have no names, return nothing.
     """
     if dataset is None or not dataset.input_names:
         return {}
@@ -225,19 +230,19 @@ def _roles(experiment: Experiment, dataset: Dataset | None) -> dict[str, str]:
 
 
 def _first(names: Sequence[str]) -> str:
-    """Return the first names as text and, if there are more, the number of all."""
+    """Return the first names as text. If there are more names, add the number of all names."""
     return ", ".join(names[:MOST_SAID]) + (f" … ({grouped(len(names))} in all)" if len(names) > MOST_SAID else "")
 
 
 def _targets(info: DatasetInfo) -> str:
-    """Return a description of the targets, as far as the experiment declares them."""
+    """Return a text with the shape of the targets and the number of classes, if the experiment declares them."""
     shape = f"targets of {'×'.join(map(str, info.target_shape))}" if info.target_shape else ""
     classes = f"{info.num_classes} classes" if info.num_classes else ""
     return ", ".join(filter(None, (shape, classes))) or "no classes"
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return the tensors that are neither trained nor sent."""
+    """Return a text about the weights that are neither trained nor sent. If there are none, return an empty mapping."""
     if not model.frozen_elements:
         return {}
     path = experiment.model.weights
@@ -246,7 +251,7 @@ def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
 
 
 def _architectures(experiment: Experiment) -> dict[str, str]:
-    """Return the models of `architectures`, with their devices."""
+    """Return a text with the models in the experiment's key `architectures`, and the devices of each model."""
     if not experiment.architectures:
         return {}
     _, *others = Architectures(experiment, make_method(experiment)).all
@@ -260,12 +265,12 @@ def _architectures(experiment: Experiment) -> dict[str, str]:
 
 
 def _privacy(experiment: Experiment) -> dict[str, str]:
-    """Return a text about the values that noise protects, and about ε."""
+    """Return a text about differential privacy: the values that noise protects, and ε."""
     return {} if experiment.privacy is None else {"privacy": "; ".join(privacy_lines(experiment))}
 
 
 def _newcomers(experiment: Experiment) -> dict[str, str]:
-    """Return the devices that join after the grouping."""
+    """Return a text with the devices that join after the grouping."""
     settings = experiment.newcomers
     if settings is None:
         return {}
@@ -276,7 +281,7 @@ def _newcomers(experiment: Experiment) -> dict[str, str]:
 
 
 def _method(experiment: Experiment) -> str:
-    """Return the method with its options, as text."""
+    """Return a text with the method and its options."""
     options = experiment.method.model_dump(mode="json", exclude={"name"})
     said = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     return f"{experiment.method.name}: {said}" if said else experiment.method.name

@@ -1,4 +1,6 @@
-"""The part of `fedstrata check` for a clock: each device's link and board, and the expected time of rounds."""
+"""Print the part of `fedstrata check` for a run with a clock: each device's link and board, and the expected time of
+rounds.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,9 @@ ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
 
 @dataclass(frozen=True, kw_only=True)
 class Payloads:
-    """Hold the bytes that one child exchanges: a device in an LPS round, and an LPS in a global round."""
+    """Hold the bytes that one child exchanges with its parent. A device exchanges them in an LPS round, and an LPS in a
+    global round.
+    """
 
     device_down: int
     device_up: int
@@ -43,8 +47,8 @@ class Payloads:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedTimes:
-    """Hold expected times: of an LPS round (mean, at the LPS with the longest ones), of a global round (mean), and of
-    the whole training.
+    """Hold the expected times of a mean LPS round, of a mean global round, and of the whole training. The LPS round is
+    at the LPS with the longest rounds.
     """
 
     lps_round: pb.RoundTimes
@@ -55,8 +59,8 @@ class ExpectedTimes:
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
-    """Return the expected times of rounds. Devices are distributed evenly over the LPSs that are known before
-    the run.
+    """Return the expected times of rounds. If the topology is not known before the run, devices are distributed evenly
+    over the known LPSs.
     """
     training, ids = experiment.training, experiment.device_ids()
     moment = asks_in_training(make_method(experiment))
@@ -91,14 +95,15 @@ def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
 
 
 def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset) -> None:
-    """Refuse a deadline that too few devices can meet in the first LPS round, even if each device has the links for
-    itself.
+    """Check that enough devices can meet the deadline in the first LPS round. The check assumes that no device shares
+    its links with others.
 
-    If the clusters are not known before the run, their quorums are not known either. Then one device that meets the
-    deadline is enough.
+    If the clusters are not known before the run, their quorums are not known either. Then it is enough if one device
+    can meet the deadline.
 
     Raises:
-        ExperimentError: the message has the time of the device that would complete the quorum.
+        ExperimentError: too few devices can meet the deadline. The message has the time of the device that would
+            complete the quorum.
     """
     wait, method, everybody = experiment.deadlines.lps, make_method(experiment), range(experiment.device_count)
     if wait.deadline_s is None:
@@ -117,9 +122,11 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
 def _alone(
     experiment: Experiment, payloads: Payloads, counts: Sequence[int], begins_ns: Mapping[int, int]
 ) -> list[tuple[int, str]]:
-    """Return how long each device takes in an LPS round if no other device uses the links, ascending.
+    """Return how long each device takes in an LPS round if no other device uses the links. The result is in ascending
+    order.
 
-    If the round asks a question, the time ends when the answer arrives. Otherwise it ends when the update arrives.
+    If devices are asked a question in the round, the time ends when a device's answer arrives. Otherwise it ends when
+    the update arrives.
     """
     timeline, ids, moment = (
         DeviceTimeline(experiment),
@@ -136,8 +143,8 @@ def _alone(
 
 
 def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, deadline_s: float) -> None:
-    """Raise ExperimentError unless enough of these devices meet the deadline. `fastest` is in ascending order
-    of times.
+    """Check that the needed number of devices meets the deadline. Raises ExperimentError if it does not. `fastest` is
+    in ascending order of times.
     """
     if not fastest or fastest[needed - 1][0] <= round(deadline_s * 1e9):
         return
@@ -150,8 +157,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
 
 
 def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
-    """Return how many LPS rounds to calculate. If the first LPS round of a global round differs from its other LPS
-    rounds, these are the LPS rounds of whole global rounds.
+    """Return how many LPS rounds to calculate. If questions make the first LPS round of a global round different from
+    the others, the number covers whole global rounds.
     """
     each = training.lps_rounds_per_global_round if moment is not None else 1
     return min(max(ROUNDS_MAX // each, 1) * each, training.lps_rounds)
@@ -160,8 +167,8 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If devices are asked in a global round, its first LPS round
-    begins when the model has arrived at the LPS.
+    """Return the times of each LPS round at each LPS. If devices are asked in global rounds, the first LPS round of
+    each global round begins when the model has arrived at the LPS.
     """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):
@@ -178,7 +185,8 @@ def _rounds(
 def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, counts: Sequence[int]) -> list[Exchanged]:
     """Return how many bytes each device exchanges with its LPS in a round.
 
-    `moment` is when a question is asked, if there is one. `counts` has each device's number of examples.
+    `moment` is the time in the round at which devices are asked a question. It is None for a round without a question.
+    `counts` has each device's number of examples.
     """
     training, method = experiment.training, make_method(experiment)
     streams = max(1, method.clusters_known) if spans_lps(experiment, method) else 1
@@ -199,7 +207,9 @@ def _sent(experiment: Experiment, payloads: Payloads, moment: Moment | None, cou
 
 
 def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
-    """Return the devices of each LPS: by the topology or, without one, distributed evenly in index order."""
+    """Return the devices of each LPS according to the topology. Without a topology, distribute the devices evenly in
+    the order of their indexes.
+    """
     method, devices = make_method(experiment), range(experiment.device_count)
     clusters = max(1, method.clusters_known)
     dealt = [tuple(devices[number::clusters]) for number in range(min(clusters, len(devices)))]
@@ -207,7 +217,7 @@ def _homes(experiment: Experiment) -> list[tuple[int, ...]]:
 
 
 def _mean(rounds: Sequence[pb.RoundTimes]) -> pb.RoundTimes:
-    """Return the mean of rounds with the same children. The mean round begins at time 0."""
+    """Return the mean of several rounds with the same number of children. The mean round begins at time 0."""
     mean = pb.RoundTimes(children=rounds[0].children, slowest=rounds[0].slowest)
     mean.ends_ns = sum(times.ends_ns - times.begins_ns for times in rounds) // len(rounds)
     for name in (f"{part}_ns" for part in PARTS):
@@ -242,8 +252,8 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
 
 
 def _link_table(experiment: Experiment) -> Table:
-    """Return a table with a row for each group of devices with the same link and board, for the LPSs, and for shared
-    links.
+    """Return a table of links. It has a row for each group of devices with the same link and board, a row for the LPSs,
+    and a row for shared links.
     """
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):

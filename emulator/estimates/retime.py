@@ -1,5 +1,5 @@
-"""The time that a finished run takes on other links and boards, calculated from the transfers and the training in its
-record.
+"""Calculate how long a finished run would take on other links and boards. The record has the transfers and the training
+of the run.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 @dataclass
 class Flows:
     """Hold the transfers of a run: of each question, of each LPS round at each LPS, and of each global round. Rounds
-    begin at 0.
+    are numbered from 0.
     """
 
     asked: dict[str, list[FlowRow]] = field(default_factory=lambda: defaultdict(list))
@@ -36,7 +36,9 @@ class Flows:
 
     @classmethod
     def of(cls, rows: Sequence[FlowRow], prefix: str) -> "Flows":
-        """Return the transfers in these rows, sorted. The name of an LPS is `prefix` and its number."""
+        """Return the transfers in these rows, grouped by question and by round. The name of an LPS is `prefix` followed
+        by its number.
+        """
         flows = cls()
         for row in rows:
             if row.tier == "before":
@@ -64,7 +66,8 @@ class Retimed:
 
 
 def retime(folder: Path, changes: Sequence[str]) -> Retimed:
-    """Return the times of a finished run with changed links, boards and radios. `changes` are texts as for `--set`.
+    """Return the times that a finished run would have with changed links, boards and radios. `changes` are KEY=VALUE
+    texts, as for `--set`.
 
     Raises:
         DataError: the record is missing, damaged, or of a run without a virtual clock.
@@ -87,7 +90,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
 
 
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
-    """Refuse changes of keys that change more than times."""
+    """Check that the changes affect only times. Raises ExperimentError if they could change the models of the run."""
     if not clock_of(experiment).has_timeline:
         raise ExperimentError("clock: none has no timeline; change links and compute only")
     if experiment.deadlines.lps.deadline_s is not None:
@@ -113,7 +116,7 @@ def _schedule_of(record: RunRecord) -> Entries:
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:
-    """Write the record with its new times. Clusters, models and accuracy stay.
+    """Write the record with its new times to a folder. Clusters, models and accuracy are those of the finished run.
 
     Raises:
         OutputError: the folder cannot be written.
@@ -135,7 +138,7 @@ def write_retimed(retimed: Retimed, out: Path) -> None:
 
 
 class _Retiming:
-    """Calculate the times of a run, round by round, as the GPS and the LPSs do."""
+    """Calculate the times of a run round by round, in the same way as the GPS and the LPSs."""
 
     def __init__(self, experiment: Experiment, flows: Flows) -> None:
         self._experiment = experiment
@@ -171,7 +174,7 @@ class _Retiming:
         }
 
     def _global_round(self, global_round: int, begins: int) -> pb.RoundTimes:
-        """Return the times of a global round, and keep the rows of its LPS rounds."""
+        """Return the times of a global round. Also store the times of its LPS rounds in this object."""
         per_global, flows = self._experiment.training.lps_rounds_per_global_round, self._flows.gps
         first = global_round * per_global
         arrived = {name: self._arrival(name, global_round, begins) for name in flows[global_round]}
@@ -203,8 +206,8 @@ class _Retiming:
         return {self._ids[row.child]: row.exchanged() for row in rows}
 
     def _arrival(self, name: str, global_round: int, begins: int) -> int:
-        """Return the time at which an LPS has the model of a global round. If the GPS does not send the model, because
-        the LPS can make it, this is the beginning of the round.
+        """Return the time at which an LPS has the model of a global round. If the LPS can compute the model itself, the
+        GPS does not send it. Then the time is the beginning of the round.
         """
         size = self._flows.gps[global_round][name].down_bytes
         return self._driver.uplinks.arrival_ns(name, global_round, begins, size) if size else begins

@@ -1,4 +1,4 @@
-"""The memory that pods need, calculated from an experiment. benchmarks/memory_devices.py measures it."""
+"""Calculate the memory that an experiment's pods need. benchmarks/memory_devices.py measures the real memory."""
 
 import math
 from dataclasses import dataclass
@@ -30,18 +30,18 @@ LPS_PROCESS_BYTES = 96 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class PodMemory:
-    """Hold the bytes that a pod with devices needs: for the process, and for each device in it."""
+    """Hold the bytes that a pod with devices needs: for its process, and for each device in the process."""
 
     process: int
     device: int
 
     def of(self, devices: int) -> int:
-        """Return the bytes that a pod with this many devices needs."""
+        """Return the bytes that a pod needs for this number of devices."""
         return self.process + devices * self.device
 
 
 def device_memory(experiment: Experiment) -> PodMemory:
-    """Return the memory that pods with devices need, with a reserve.
+    """Return the memory that pods with devices need, including a reserve.
 
     Raises:
         FedstrataError: the model or the method cannot be made.
@@ -65,13 +65,13 @@ def device_memory(experiment: Experiment) -> PodMemory:
 
 
 def examples_of_a_device(experiment: Experiment) -> int:
-    """Return the largest number of training examples that a device can have."""
+    """Return the largest number of training examples that a device may have."""
     return experiment.limits.max_examples or LOCAL_EXAMPLES
 
 
 def _data_set_bytes(experiment: Experiment, elements: int) -> int:
-    """Return the bytes that the data set takes in a device's process. Of own data, only the examples of the devices are
-    counted.
+    """Return the bytes that the data set takes in a process with devices. For the user's own data, only the training
+    examples of the devices are counted.
     """
     known = PUBLISHED.get(experiment.data.name)
     if known is not None:
@@ -84,8 +84,8 @@ def _data_set_bytes(experiment: Experiment, elements: int) -> int:
 
 
 def lps_memory(experiment: Experiment) -> int:
-    """Return how many bytes an LPS needs more than an idle LPS: 2.5 × its cluster's model. If clusters span LPSs, it
-    needs 5.5 × the streams of all clusters more. benchmarks/memory.py measures these factors.
+    """Return how many more bytes an LPS needs than an idle LPS. If clusters span LPSs, this is 5.5 × the streams of all
+    clusters. Otherwise it is 2.5 × the model of the LPS's cluster. benchmarks/memory.py measures these factors.
 
     Raises:
         FedstrataError: the model or the method cannot be made.

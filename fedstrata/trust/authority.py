@@ -23,7 +23,9 @@ MOST_NAMES = 64  # of one certificate: gRPC hangs up on one of 9 KB or more, whi
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """Hold a key that signs certificates, and their domain: a run's id or a release's name."""
+    """Sign the certificates of one run or release. `domain` is the run's id or the release's name, and part of each
+    name in the certificates.
+    """
 
     domain: str
     certificate: x509.Certificate
@@ -32,7 +34,7 @@ class Authority:
 
     @classmethod
     def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
-        """Return a new authority. Raises CertificateError for a name that cannot be a domain."""
+        """Create an authority with a new key. Raises CertificateError if `domain` is not allowed in certificates."""
         check_domain(domain)
         key, subject = ec.generate_private_key(ec.SECP256R1()), _subject(f"fedstrata {domain}")
         public = key.public_key()
@@ -46,7 +48,9 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return the authority in a folder. Raises CertificateError if it is missing or incomplete."""
+        """Load the authority from a folder. Raises CertificateError if a file is missing or damaged, or if key and
+        certificate do not match.
+        """
         try:
             certificates = x509.load_pem_x509_certificates((folder / CA).read_bytes())
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
@@ -65,17 +69,18 @@ class Authority:
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key, before=before)
 
     def files(self) -> dict[str, bytes]:
-        """Return key and certificate by file name."""
+        """Return the authority's files by name: the private key and the trusted certificates."""
         return {CA_KEY: key_pem(self.key), CA: self.trusted()}
 
     def trusted(self) -> bytes:
-        """Return the content of `ca.pem`: the certificate of this authority, and of its predecessor if that is still
-        trusted.
+        """Return the content of `ca.pem`: this authority's certificate. If the predecessor is still trusted, its
+        certificate follows.
         """
         return b"".join(map(_pem, (self.certificate, *self.before)))
 
     def succeeded(self) -> Self:
-        """Return a new authority for the same domain. The `ca.pem` of the new authority also trusts this one.
+        """Return a new authority that replaces this authority in the same domain. The new `ca.pem` has both
+        certificates, so that both authorities are trusted.
 
         Raises:
             CertificateError: the predecessor of this authority is still trusted.
@@ -88,16 +93,18 @@ class Authority:
         return replace(type(self).new(self.domain), before=(self.certificate,))
 
     def alone(self) -> Self:
-        """Return this authority without its predecessor."""
+        """Return this authority without its predecessor, which is then no longer trusted."""
         return replace(self, before=())
 
     def replace_in(self, folder: Path) -> None:
-        """Replace the authority in a folder. The old authority stays in use until all files are written."""
+        """Replace the authority in a folder by this authority. The old authority stays in use until both files are
+        written.
+        """
         files = self.files()
         write_private(folder, {name: files[name] for name in (CA, CA_KEY)})
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
-        """Return whether this authority has signed a certificate."""
+        """Return whether this authority has signed the certificate."""
         return is_issued_by(certificate, self.certificate)
 
     def save(self, folder: Path) -> None:
@@ -113,12 +120,13 @@ class Authority:
     def issued(
         self, names: Collection[Name], *, days: int = CERTIFICATE_DAYS, server_domain: str = ""
     ) -> dict[str, bytes]:
-        """Return a new key, a certificate with these names, and this authority's certificates, by file name.
+        """Return a new private key, a certificate with these names, and the trusted certificates, by file name.
 
-        A server's certificate has its name without a domain. With `server_domain` it also has its name in this domain.
+        A server's certificate also has the server's DNS name, such as `lps-0`. With `server_domain` it also has the DNS
+        name `lps-0.SERVER_DOMAIN`.
 
         Raises:
-            CertificateError: there are more names than a peer would accept.
+            CertificateError: there are no names, or more names than a peer accepts.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self.certified(names, key.public_key(), days=days, server_domain=server_domain)
@@ -132,7 +140,7 @@ class Authority:
         days: int = CERTIFICATE_DAYS,
         server_domain: str = "",
     ) -> bytes:
-        """Return a certificate with these names for a key, in PEM. Raises CertificateError like `issued`."""
+        """Return a certificate for a public key with these names, in PEM. Raises CertificateError like `issued`."""
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
                 f"a certificate has 1 to {MOST_NAMES} names, not {len(names)}; give one process devices in a row"
@@ -151,7 +159,7 @@ class Authority:
 
 @dataclass(frozen=True, kw_only=True)
 class Issued:
-    """Hold an issued certificate."""
+    """Describe an issued certificate: where it is, which names it has, and when it expires."""
 
     place: str  # a folder, or the name of a Secret
     peer: Peer
@@ -160,8 +168,8 @@ class Issued:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the certificate in a folder, whether it is still valid or not. Raises CertificateError if Fedstrata
-        did not issue it.
+        """Read the certificate in a folder, even if it has expired. Raises CertificateError if the certificate is
+        missing or damaged, or if Fedstrata did not issue it.
         """
         path = folder / CERT
         try:
@@ -173,8 +181,8 @@ class Issued:
 
     @classmethod
     def parse(cls, pem: bytes, place: str) -> Self:
-        """Return the certificate in PEM. Raises ValueError if it is damaged, CertificateError if it is not one of
-        ours.
+        """Parse a certificate in PEM. Raises ValueError if the certificate is damaged, and CertificateError if
+        Fedstrata did not issue it.
         """
         certificate = x509.load_pem_x509_certificate(pem)
         peer, until = Peer.of_uris(uris(certificate)), certificate.not_valid_after_utc
@@ -182,17 +190,19 @@ class Issued:
 
     @property
     def server_domain(self) -> str:
-        """The domain in which the certificate names its server; empty without one."""
+        """The domain of the server's DNS name in the certificate; empty if the certificate has no such domain."""
         return max(dns_names(self.certificate), key=len, default="").partition(".")[2]
 
     @property
     def days_left(self) -> int:
-        """The number of whole days for which the certificate is still valid; negative after its end."""
+        """The number of whole days for which the certificate is still valid; negative if it has expired."""
         return (self.until - datetime.now(UTC)).days
 
 
 def server_names(names: Collection[Name], server_domain: str = "") -> list[str]:
-    """Return the names by which callers check the servers among these holders."""
+    """Return the DNS names of the servers among these names. Callers compare the DNS name in a server's certificate
+    with the name that they expect.
+    """
     servers = sorted((name for name in names if name.role in SERVERS), key=str)
     return [server_name(name, domain) for name in servers for domain in dict.fromkeys(("", server_domain))]
 
@@ -230,7 +240,9 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """Return the identifier of the key that signs: the authority's own identifier, if it has one."""
+    """Return the identifier of the authority's key. If the authority's certificate does not state an identifier,
+    compute it from the public key.
+    """
     try:
         own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,6 @@
-"""The key of a board that takes part in many runs: each run's authority certifies it, and it never leaves the board."""
+"""The private key of a board that takes part in many runs. Each run's authority issues a certificate for this key. The
+key never leaves the board.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from fedstrata.trust.files import KEY, write_private
 
 
 def key_of(folder: Path) -> tuple[bytes, bytes]:
-    """Return the private and the public key in a folder, in PEM. Make the keys if the folder has no key.
+    """Return the private and the public key of a board, in PEM, from the folder of its key. If the folder has no key,
+    create one.
 
     Raises:
         CertificateError: the file of the key is damaged.
@@ -29,7 +32,8 @@ def key_of(folder: Path) -> tuple[bytes, bytes]:
 
 
 def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Return a public key, which comes from a board. Raises CertificateError if it is not on curve P-256."""
+    """Parse the public key that a board sent. Raises CertificateError if the key is damaged, or is not on curve P-256.
+    """
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):

@@ -1,6 +1,6 @@
 """The content and the validity of certificates, read with the library `cryptography`.
 
-A process without TLS does not import this module, which takes 60 ms and 9 MB.
+Importing this module takes 60 ms and 9 MB, so a process without TLS does not import it.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,9 @@ AS_CALLER = {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_K
 
 
 def parsed(pem: bytes, path: Path) -> list[x509.Certificate]:
-    """Return the certificates in a file. Raises CertificateError with the name of the file."""
+    """Parse the certificates in `pem`, the content of the file `path`. If they are damaged, raise CertificateError with
+    the name of the file.
+    """
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -36,12 +38,12 @@ def is_key_of(key: bytes, certificate: x509.Certificate) -> bool:
 
 
 def uris(certificate: x509.Certificate) -> list[str]:
-    """Return the URIs that a certificate names."""
+    """Return the URIs in a certificate."""
     return _alternative_names(certificate, x509.UniformResourceIdentifier)
 
 
 def dns_names(certificate: x509.Certificate) -> list[str]:
-    """Return the names of a server in its certificate. A caller's certificate has none."""
+    """Return the DNS names in a certificate. Only a server's certificate has DNS names."""
     return _alternative_names(certificate, x509.DNSName)
 
 
@@ -56,8 +58,10 @@ def _alternative_names(
 
 
 def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509.Certificate]) -> str | None:
-    """Return why a parent now refuses a caller with this certificate, which is the first of `chain`; None if it accepts
-    the caller.
+    """Return why a server would refuse a caller with this certificate now; None if the server would accept the caller.
+
+    `chain` has the caller's certificate, then further certificates that the caller shows. `authorities` are the
+    authorities that the server trusts.
     """
     now, own = datetime.now(UTC), chain[0]
     if own.not_valid_after_utc < now:
@@ -77,9 +81,10 @@ def why_unusable(chain: Sequence[x509.Certificate], authorities: Collection[x509
 
 @lru_cache(SHOWN_REMEMBERED)
 def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
-    """Return when a certificate in PEM ends, and whether one of the authorities in PEM has signed it.
+    """Return when a certificate expires, and whether the authorities vouch for it.
 
-    `chain` has the certificate, then the further certificates that its holder has shown.
+    `chain` has, in PEM, the certificate, then further certificates that its holder has shown. The authorities, also in
+    PEM, vouch for a certificate if one of them has signed it, directly or through the further certificates.
 
     Raises:
         CertificateError: the chain cannot be read.
@@ -92,7 +97,7 @@ def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
 
 
 def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Return whether an authority, which the certificate names, has signed it."""
+    """Return whether the certificate names this authority as its issuer, and the authority has signed it."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

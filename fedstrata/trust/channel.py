@@ -1,7 +1,7 @@
-"""A TLS channel that uses a new connection after its process's certificate was renewed.
+"""A TLS channel that opens a new connection after the certificate of its process was renewed.
 
-In gRPC for Python, the certificate and the authorities of a channel cannot change (grpc/grpc#41779). So new calls begin
-on the newest channel, and open calls end on the channel on which they began.
+A channel of gRPC for Python cannot change its certificate and authorities (grpc/grpc#41779). So each renewal opens a
+new gRPC channel for new calls. Open calls end on the gRPC channel on which they began.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class _Connection:
-    """Hold a channel with one certificate, and the number of open calls on it."""
+    """Hold a gRPC channel with one certificate. When the channel is no longer needed, close it after its last open
+    call.
+    """
 
     def __init__(self, address: str, tls: TlsFiles, options: Options) -> None:
         self.tls = tls
@@ -31,17 +33,17 @@ class _Connection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the channel is still in use."""
+        """Return whether the channel has not begun to close."""
         return self._closing is None
 
     def carry(self, call: Any) -> Any:
-        """Count a call as open until it ends."""
+        """Count a call as open until it ends, and return the call."""
         self._under_way += 1
         call.add_done_callback(self._note_end)
         return call
 
     def leave(self) -> None:
-        """Close the channel when it has no open call."""
+        """Close the channel as soon as it has no open calls."""
         self._is_left = True
         self._close_if_idle()
 
@@ -55,7 +57,7 @@ class _Connection:
 
 
 class _Call:
-    """Call one method of a parent, on the newest connection."""
+    """Call one RPC of a parent, always on the newest connection."""
 
     def __init__(self, channel: "SecureChannel", kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._channel, self._kind, self._words, self._options = channel, kind, words, options
@@ -70,12 +72,14 @@ class _Call:
         return connection.carry(self._call(*words, **options))
 
     def connection(self) -> object:
-        """Return the connection for a new call. After a renewal of the certificate it is a new connection."""
+        """Return the connection that a new call would use. After a renewal of the certificate, this is a new
+        connection.
+        """
         return self._channel.newest()
 
 
 class SecureChannel(grpc.aio.Channel):
-    """Connect to one parent only, with TLS. New calls use a new connection if the certificate was renewed."""
+    """Connect to one parent with TLS. After this process's certificate was renewed, new calls use a new connection."""
 
     def __init__(self, address: str, tls: TlsFiles, parent: Name, options: Options = ()) -> None:
         self._address = address
@@ -89,7 +93,7 @@ class SecureChannel(grpc.aio.Channel):
         """Return the connection for new calls. If the certificate was renewed, open a new connection first.
 
         Raises:
-            NotServedError: the list of revoked names of this process names the parent.
+            NotServedError: this process's list of revoked names contains the parent.
         """
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
@@ -99,7 +103,8 @@ class SecureChannel(grpc.aio.Channel):
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
-        """Open another connection, and stop using the present one."""
+        """Open a new connection with the TLS files `tls`. Close the present connection as soon as it has no open calls.
+        """
         before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]
         self._left.append(before)
@@ -112,19 +117,19 @@ class SecureChannel(grpc.aio.Channel):
         return _Call(self, kind, words, options)
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls a method of the parent, like every channel of gRPC."""
+        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
         return self._called("unary_unary", words, options)
 
     def unary_stream(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls a method of the parent, like every channel of gRPC."""
+        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
         return self._called("unary_stream", words, options)
 
     def stream_unary(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls a method of the parent, like every channel of gRPC."""
+        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
         return self._called("stream_unary", words, options)
 
     def stream_stream(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls a method of the parent, like every channel of gRPC."""
+        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
         return self._called("stream_stream", words, options)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
@@ -132,7 +137,7 @@ class SecureChannel(grpc.aio.Channel):
         return self.newest().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the connection that was last inspected changes its state, or is replaced."""
+        """Wait until the present connection leaves the state `last_observed_state`, or a new connection replaces it."""
         changed = asyncio.ensure_future(self._connection.channel.wait_for_state_change(last_observed_state))
         moved = asyncio.ensure_future(self._moved.wait())
         try:
@@ -144,7 +149,7 @@ class SecureChannel(grpc.aio.Channel):
                 await changed
 
     async def channel_ready(self) -> None:
-        """Wait until there is a connection."""
+        """Wait until the present connection is established."""
         await self._connection.channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:

@@ -1,7 +1,7 @@
 """Find out why no connection to a server succeeds.
 
-gRPC tries for ever. The text of its error does not always say whether the server has not started yet or will never
-accept the caller. Therefore Python's own TLS connects to the server once.
+gRPC tries to connect without end. Its error text does not always say whether the server has not started yet, or will
+never accept the caller. Therefore this module also connects to the server, with Python's own TLS.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
 
 
 class _HungUpError(Exception):
-    """The server has shown its certificate, and then closed the connection when it saw the caller's certificate."""
+    """The server has shown its certificate, and has closed the connection after it saw the caller's certificate."""
 
 
 async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str | None:
-    """Return why calls to a server can never succeed, as a text for the person who started the caller; None if they may
-    succeed later.
+    """Return why calls to a server can never succeed, as a text for the user who started the caller. If calls may
+    succeed later, return None.
     """
     host, port = split_address(address)
     tls = tls and tls.newest(at_once=True)
@@ -62,8 +62,10 @@ def _greeted(host: str, port: int, context: ssl.SSLContext, name: str | None = N
 
 
 def _greet_in_the_clear(host: str, port: int) -> str:
-    """Connect without TLS, and return why the server is not usable for a caller with TLS. Raises OSError if the server
-    does not answer.
+    """Return, for a caller without TLS, the reason that the server requires TLS.
+
+    This is found by a TLS handshake that does not check the server's certificate. Raises OSError if the server does not
+    answer, or speaks no TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,6 +1,6 @@
-"""The TLS files that a process now uses: its certificate and key, its authorities, and the revoked names.
+"""The current TLS files of a process: its certificate and key, its authorities, and the revoked names.
 
-Files are checked when they are used, at most once per second, and read again after a change.
+At each use, but at most once per second, this module checks whether the files have changed. It then reads them again.
 """
 
 import ssl
@@ -34,16 +34,18 @@ log = EventLog("trust")
 
 class _Told(Protocol):
     def told(self) -> dict[str, Any]:
-        """Return the fields of a log event that describe the content."""
+        """Return the fields that describe the content in a log event."""
 
 
 Content = TypeVar("Content", bound=_Told)
 
 
 class _Watched(Generic[Content]):
-    """Hold the content of some files, and read them again when they change. Unusable content is ignored.
+    """Hold the content of some files, and read the files again when they change. If the new content is unusable, keep
+    the old content.
 
-    kubelet changes times and permissions of files every minute. Such changes do not count as a change of the content.
+    kubelet changes times and permissions of files every minute. The files are then read again, but content that is
+    equal is not logged as new.
     """
 
     def __init__(
@@ -51,8 +53,8 @@ class _Watched(Generic[Content]):
     ) -> None:
         """Read the files for the first time.
 
-        `kind` is the prefix of events in the log. `read` is called with this object and the present content, which is
-        None at first.
+        `read` reads and checks them. Its arguments are this object and the present content, which is None at the first
+        call. Names of log events begin with `kind`.
 
         Raises:
             CertificateError: the files cannot be used.
@@ -103,7 +105,9 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return sizes, times and inode numbers of the files on disk. They show a change without reading the files."""
+        """Return sizes, times and inode numbers of the files on disk. If these differ from the last ones, a file has
+        changed.
+        """
         return tuple(map(_stamp, self._paths))
 
 
@@ -117,16 +121,16 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Revoked:
-    """Hold revoked names, from a list with one name per line. Lines that begin with `#` are remarks."""
+    """Hold revoked names. In the file of a list, each line has one name, and text after `#` is a comment."""
 
     names: frozenset[Name] = field(default_factory=frozenset)
 
     @classmethod
     def load(cls, path: Path, before: "Revoked | None" = None) -> "Revoked":
-        """Return the list in a file. A missing file is an empty list.
+        """Read the list from a file. A missing file counts as an empty list.
 
         Raises:
-            CertificateError: the list cannot be read, or is empty although `before` was not.
+            CertificateError: the list cannot be read, or is empty although `before` has names.
         """
         try:
             with path.open("rb") as file:
@@ -147,8 +151,8 @@ class Revoked:
 
     @classmethod
     def parse(cls, text: str, path: str | Path = REVOKED) -> "Revoked":
-        """Return the list in a text. Raises CertificateError if a line is not a name, or if the last line is
-        incomplete.
+        """Parse the text of a list. Raises CertificateError if a line is not a name, or if the last line does not end
+        with a line feed.
         """
         if not text.endswith("\n") and text:
             raise CertificateError(
@@ -166,25 +170,25 @@ class Revoked:
         return cls(frozenset(names))
 
     def files(self) -> dict[str, bytes]:
-        """Return the content of the list's file by file name; an empty mapping if no name is revoked."""
+        """Return the file of the list, as content by file name. If no name is revoked, return an empty mapping."""
         return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
 
     def told(self) -> dict[str, Any]:
-        """Return the fields of a log event that describe a list."""
+        """Return the fields that describe this list in a log event."""
         return {"entries": len(self.names)}
 
     def with_also(self, names: Iterable[Name]) -> "Revoked":
-        """Return a list with these names and further ones."""
+        """Return a list that has these names in addition to the present names."""
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return the reason to refuse every call of the holder of this certificate; None if the holder is not
-        revoked.
+        """Return why every call of a peer is refused, if all names in the peer's certificate are revoked. Otherwise
+        return None.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 
     def revokes(self, roles: Iterable[Role], device_or_lps_id: str) -> bool:
-        """Return whether the list names the device or LPS with this id."""
+        """Return whether the list revokes the device or LPS with this id in one of these roles."""
         return any(self._named.has(role, device_or_lps_id) for role in roles)
 
     @cached_property
@@ -194,8 +198,8 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Hold the names of a process, its key and its trusted authorities, in PEM, as they were in the folder at
-    one time.
+    """Hold the content of a process's TLS folder at one time: certificate, key and trusted authorities, in PEM.
+    `newest` returns the current content.
     """
 
     folder: Path
@@ -209,8 +213,11 @@ class TlsFiles:
 
     @classmethod
     def load(cls, folder: Path, revoked: Path | None = None, server_domain: str = "") -> "TlsFiles":
-        """Read the files in a folder. `revoked` names a list that replaces the list in the folder. Servers that this
-        process calls are known as `gps.SERVER_DOMAIN` and `lps-0.SERVER_DOMAIN`.
+        """Read the TLS files in a folder.
+
+        `revoked` is a file with a list of revoked names, which is used instead of the list in the folder. With
+        `server_domain`, this process expects the names `gps.SERVER_DOMAIN` and `lps-0.SERVER_DOMAIN` in servers'
+        certificates.
 
         Raises:
             CertificateError: a file is missing or damaged, or the files do not match, or are not valid now.
@@ -253,20 +260,22 @@ class TlsFiles:
         return files
 
     def newest(self, *, at_once: bool = False) -> "TlsFiles":
-        """Return the folder's current files. The folder is checked at most once per second, or immediately with
+        """Return the current files of the folder. The folder is checked at most once per second, or immediately with
         `at_once`.
 
-        Files that are unusable, or that name another holder, are ignored, and the process continues to use its present
-        files.
+        If the new files are unusable, or lack a name of the present certificate, the process continues to use its
+        present files.
         """
         return self if self.on_disk is None else self.on_disk.newest(at_once=at_once)
 
     def revoked(self, *, at_once: bool = False) -> Revoked:
-        """Return the current list of revoked names. It is read separately from the certificate."""
+        """Return the current list of revoked names. A change of the list does not depend on a change of the
+        certificate.
+        """
         return Revoked() if self.listed is None else self.listed.newest(at_once=at_once)
 
     def require(self, *names: Name) -> None:
-        """Raise CertificateError unless the certificate has all names that the process uses."""
+        """Check that the certificate has all these names. Raises CertificateError if a name is missing."""
         mine = NameSet(self.me.names)
         for name in names:
             if not mine.covers(name):
@@ -275,15 +284,15 @@ class TlsFiles:
                 )
 
     def told(self) -> dict[str, Any]:
-        """Return the fields of a log event that describe the files, with the beginning of the output of `sha256sum`."""
+        """Return the fields that describe the files in a log event: the first 16 digits of the SHA-256 of each file."""
         return {"certificate": sha256(self.cert).hexdigest()[:16], "authority": sha256(self.ca).hexdigest()[:16]}
 
     def why_outdated(self, chain: bytes, now_s: float) -> str | None:
-        """Return why a certificate is no longer valid: it has expired, or its authority is no longer trusted; None if
-        it is valid.
+        """Return why a certificate is no longer valid: it has expired, or its authority is no longer trusted. If the
+        certificate is valid, return None.
 
-        `chain` is in PEM: the certificate, then the further certificates that were shown. `now_s` is in seconds since
-        1970.
+        `chain` has, in PEM, the certificate, then further certificates that its holder has shown. `now_s` is in seconds
+        since 1970.
 
         Raises:
             CertificateError: the chain cannot be read.
@@ -296,13 +305,13 @@ class TlsFiles:
         return None if is_vouched_for else "is by an authority that counts no more"
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
-        """Return whether connections with these files show the same certificate as connections with the other files."""
+        """Return whether these files and the other files have the same certificate, key and authorities."""
         return (self.ca, self.cert, self.key) == (other.ca, other.cert, other.key)
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return a server's credentials. Each handshake uses the current files of the folder.
 
-        Only callers with a certificate from the server's authorities can make calls.
+        Only callers with a certificate from an authority that the server trusts can connect.
         """
         shown = self
 
@@ -321,22 +330,24 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([(self.key, self.cert)], root_certificates=self.ca)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return a caller's credentials. They accept only a server with a certificate from the caller's authorities."""
+        """Return a caller's credentials. The caller then accepts only a server with a certificate from an authority
+        that it trusts.
+        """
         return grpc.ssl_channel_credentials(self.ca, private_key=self.key, certificate_chain=self.cert)
 
     def name_of_server(self, parent: Name) -> str:
-        """Return the name that a server's certificate must have. Proxies see it, too. The server's address, which can
-        change, is not checked.
+        """Return the name that the parent's certificate must have. Callers check this name, not the parent's address,
+        because the address can change. Proxies can read the name.
         """
         return server_name(parent, self.server_domain)
 
     def channel_options(self, parent: Name) -> tuple[tuple[str, str], ...]:
-        """Return the options with which gRPC checks the server's name."""
+        """Return the channel options that make gRPC check the name in the parent's certificate."""
         return (("grpc.ssl_target_name_override", self.name_of_server(parent)),)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context for Python's own TLS to connect to a server. Raises OSError, of which the errors of ssl
-        are subclasses.
+        """Return a context with which Python's own TLS connects to a server. Raises OSError if the files are unusable.
+        The errors of `ssl` are subclasses of OSError.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(["h2"])
@@ -346,8 +357,8 @@ class TlsFiles:
 
 
 def tls_arguments(folder: Path | None) -> tuple[str, ...]:
-    """Return the arguments with which a process that is started here uses the TLS files in a folder, or none. They
-    replace the variables of this process, such as FEDSTRATA_TLS.
+    """Return the arguments with which a child process uses the TLS files in `folder`, or no TLS if `folder` is None.
+    The arguments replace environment variables that the child inherits, such as FEDSTRATA_TLS.
     """
     return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
 
@@ -355,13 +366,15 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
 def load_tls(
     folder: str | None, *me: Name, revoked: str | None = None, server_domain: str | None = None
 ) -> TlsFiles | None:
-    """Return the TLS files of a process with the names `me`; None if no folder is given, so that the process does not
-    encrypt.
+    """Read the TLS files of a process, and check that they have the names `me`. Without a folder, return None. The
+    process then does not encrypt.
 
-    `revoked` names a list that replaces the folder's list. `server_domain` is the domain of the names of servers.
+    `revoked` is a file with a list of revoked names, which is used instead of the list in the folder. `server_domain`
+    is the domain of the names of servers.
 
     Raises:
-        CertificateError: the files in the folder are unusable, or name another holder. Or the domain is wrong.
+        CertificateError: the files are unusable or lack a name of `me`, or the domain is wrong or is given without a
+            folder.
     """
     if not folder:
         if server_domain:
@@ -375,7 +388,7 @@ def load_tls(
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder that only its owner may open, if it is missing. Raises OutputError if this fails."""
+    """Create a folder that only its owner may open, if the folder is missing. Raises OutputError if this fails."""
     try:
         make_private(folder)
     except OSError as error:
@@ -383,7 +396,7 @@ def private_folder(folder: Path) -> None:
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files to a folder, in this order. Only their owner may read them."""
+    """Write files, given as content by name, to a folder in this order. Only their owner may read them."""
     private_folder(folder)
     for name, content in files.items():
         with write_aside(folder / name) as file:

@@ -1,5 +1,5 @@
-"""The guard of a server. It checks each call, and accepts the call if the table allows it for the caller's
-certificate.
+"""The guard of a server. It accepts a call only if the table of calls (`fedstrata.trust.table`) allows the call for the
+caller's certificate.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ log = EventLog("trust")
 
 
 class Place(Protocol):
-    """Say which peers belong to which cluster of a server."""
+    """Define how a guard asks its server which peers belong to which clusters."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         """Return whether a caller belongs to the cluster that its message names."""
@@ -51,23 +51,25 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Caller:
-    """Hold the address of a caller, and the certificate that proves its identity."""
+    """Identify a caller: the names in its certificate, and the certificate itself."""
 
     peer: Peer
     chain: bytes  # in PEM: the certificate, then those that were shown with it
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Refuse calls, and messages of streams, that their sender may not make. Count refusals by reason."""
+    """Refuse calls that the caller may not make, and messages of streams that the caller may not send. Count refusals
+    by reason.
+    """
 
     def __init__(
         self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
         look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """Set `tls`, the server's own files, and `refused`, which receives the reason of each refusal.
+        """Set `tls`, the server's own files, and `refused`, a function that receives the reason of each refusal.
 
-        `shares` limits the calls of an identity. Every `look_every_s` seconds the guard checks open calls for revoked
-        callers. `clock` returns seconds since 1970.
+        `shares` limits the calls of each identity. Every `look_every_s` seconds, the guard checks whether callers with
+        open calls were revoked. `clock` returns seconds since 1970.
         """
         self._tls = tls
         self._shares = shares or Shares(MANY_CHILDREN)
@@ -80,7 +82,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
-        """Wrap the handler of a call."""
+        """Return the handler of a call, wrapped in the checks of this guard."""
         handler = await continuation(details)
         if handler is None:
             return None
@@ -92,7 +94,12 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         return handler._replace(**{"request_streaming": True, kind: None, as_stream: _guarded(behaviour, check)})
 
     def caller(self, context: Context, method: str, rule: Rule | None) -> Caller:
-        """Return the caller. Raises NotAllowedError if the caller's role may not make the call."""
+        """Return the caller of an RPC, after a check of its certificate and its role.
+
+        Raises:
+            NotAllowedError: the caller may not call this RPC, or is revoked.
+            OutdatedError: the caller's certificate is no longer valid.
+        """
         auth = context.auth_context()
         try:
             peer = _named_by(tuple(auth.get("peer_uri", ())))
@@ -112,8 +119,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     @contextmanager
     def share(self, caller: Caller) -> Iterator[None]:
-        """Count a call of an identity as open while the block runs. Raises TooManyCallsError for more calls than one
-        identity may have.
+        """Count a call of the caller as open while the block runs. Raises TooManyCallsError if the caller makes more
+        calls than one identity may make.
         """
         try:
             with self._shares.call(caller.peer):
@@ -123,16 +130,23 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise
 
     def reading(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Enter a block in which the first message of a call is read."""
+        """Return a context in which the first message of a call is read. It limits how long this takes, and how many
+        calls of one identity read at the same time.
+        """
         return self._shares.reading(caller.peer)
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Enter a block that runs during an open call. It raises NotAllowedError soon after the caller is revoked."""
+        """Return a context in which an open call runs. If the caller is revoked meanwhile, the context soon raises
+        NotAllowedError.
+        """
         return self._lookout.over(caller)
 
     def check_sent(self, caller: Caller) -> None:
-        """Refuse to send a further reply if the caller's certificate is no longer valid. Raises NotAllowedError,
-        OutdatedError.
+        """Check that a further reply may be sent to the caller.
+
+        Raises:
+            NotAllowedError: the caller is revoked.
+            OutdatedError: the caller's certificate is no longer valid.
         """
         self._check_valid(caller)
         self._check_outdated(caller)
@@ -142,9 +156,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
-        """Refuse a certificate that was valid when its connection began, and has expired since.
+        """Check that a certificate, which was valid when its connection began, is still valid.
 
-        Its holder may try again with a newer certificate.
+        Raises:
+            OutdatedError: the certificate has expired, or its authority is no longer trusted. The caller may try again
+                with a newer certificate.
         """
         try:
             why = self._tls.newest().why_outdated(caller.chain, self._clock())
@@ -159,11 +175,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
-        """Refuse a message that states a false sender. End a call if its certificate has expired since, or if its
-        authority is no longer trusted.
+        """Check the senders that a message states, and the caller's certificate.
 
         Raises:
-            NotAllowedError, NotMemberError, OutdatedError.
+            NotAllowedError: the caller or a stated sender is revoked, or a stated sender is not in the caller's
+                certificate.
+            NotMemberError: the caller does not belong to the cluster that the message names.
+            OutdatedError: the caller's certificate has expired, or its authority is no longer trusted.
         """
         self._check_valid(caller)
         peer = caller.peer
@@ -184,11 +202,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer is refused now because of its certificate, but may return with a new certificate."""
+        """Return whether a device or LPS was recently refused because of an outdated certificate. It may return with a
+        new certificate.
+        """
         return self._outdated.shuts_out(role, device_or_lps_id)
 
     def refusal(self, reason: str, text: str) -> NotAllowedError:
-        """Return the error for a refusal, and count the refusal."""
+        """Count a refusal by its reason, and return the error that the caller receives."""
         self._refused(reason)
         return NotAllowedError(text)
 
@@ -196,7 +216,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 def guard_of(
     tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
 ) -> Guard | None:
-    """Return the guard of a server with these files; None without files.
+    """Return the guard of a server with these TLS files. Without TLS files, return None. The server then cannot
+    identify its callers.
 
     `children` is the number of devices in the run.
     """
@@ -204,7 +225,9 @@ def guard_of(
 
 
 class _Outdated:
-    """Hold the peers that were recently refused because of a revoked or replaced certificate."""
+    """Remember the peers that were recently refused because their certificate has expired or its authority is no longer
+    trusted.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -212,7 +235,7 @@ class _Outdated:
         self._said_at: dict[Peer, float] = {}
 
     def note(self, peer: Peer, why: str) -> None:
-        """Note that a peer is refused. The log reports a peer at most once per minute."""
+        """Note that a peer is refused now. Each peer appears in the log at most once per minute."""
         now = self._clock()
         self._refused_at[peer] = now
         self._refused_at.move_to_end(peer)
@@ -230,13 +253,15 @@ class _Outdated:
 
 
 class Lookout:
-    """Check, at intervals, the callers with open calls. Without open calls, do nothing."""
+    """Check at intervals whether callers may continue their open calls, and abort the calls of callers that may not.
+    Without open calls, do nothing.
+    """
 
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
-        """Set `counts` and `check`. `counts` returns whether the open calls of a caller may continue. If they may not,
-        `check` raises the reason.
+        """Set `counts` and `check`. `counts` returns whether a caller may continue its open calls. If the caller may
+        not, `check` raises an error with the reason.
         """
         self._counts = counts
         self._check = check
@@ -246,10 +271,12 @@ class Lookout:
 
     @asynccontextmanager
     async def over(self, who: Caller) -> AsyncIterator[None]:
-        """Abort a block, wherever it waits, when its call may no longer continue.
+        """Run a block during an open call of the caller `who`. If the caller may not continue, abort the block,
+        wherever it waits.
 
         Raises:
-            FedstrataError: the error of `check`. OutdatedError: a new call may succeed.
+            FedstrataError: the error that `check` raises.
+            OutdatedError: `check` raises no error, because the caller may continue again. A new call may succeed.
         """
         limit = asyncio.timeout(None)
         try:
@@ -283,7 +310,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class _Check:
-    """Apply the rule of one method at a server to its calls."""
+    """Apply the rule of one RPC to all calls of this RPC at a server."""
 
     def __init__(self, guard: Guard, method: str) -> None:
         self._guard = guard
@@ -292,16 +319,17 @@ class _Check:
 
     @contextmanager
     def caller(self, context: Context) -> Iterator[Caller]:
-        """Yield the caller for as long as the call runs."""
+        """Check the caller, and count its call as open while the block runs. Yield the caller."""
         caller = self._guard.caller(context, self._method, self._rule)
         with self._guard.share(caller):
             yield caller
 
     async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Return the message of a call with a single message.
+        """Read, check and return the message of a call with a single message.
 
         Raises:
-            DecodeError: no message comes. PayloadError: the message is larger than any request.
+            DecodeError: no message comes, or the message cannot be decoded.
+            PayloadError: the message is larger than any request.
         """
         async with self._guard.reading(caller):
             message = await anext(aiter(messages), None)
@@ -315,18 +343,19 @@ class _Check:
         return message
 
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
-        """Return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
+        """Read, check and return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
         async with self._guard.reading(caller):
             message = await anext(messages)
         await self.message(caller, message)
         return message
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Enter a block that runs during the call, and ends soon after its caller is revoked."""
+        """Return a context in which the call runs. If the caller is revoked meanwhile, the context soon ends the call.
+        """
         return self._guard.over(caller)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """Yield a handler's replies while the caller's certificate is valid."""
+        """Yield a handler's replies. Before each reply, check that the caller's certificate is still valid."""
         async with aclosing(replies):
             while True:
                 async with self._guard.over(caller):
@@ -343,8 +372,8 @@ class _Check:
 
 
 def _guarded(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for one message. The message is read only after the sender is known to be allowed; until then at
-    most a stream's window is in memory.
+    """Return a handler for calls with one request message. The message is read only after the caller was accepted.
+    Until then, at most one flow-control window of the stream is in memory.
     """
     if isasyncgenfunction(behaviour):
 
@@ -366,7 +395,8 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
 
 
 def _guarded_stream(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for many messages. Each is checked when it is read."""
+    """Return a handler for calls with a stream of request messages. Each message is checked when the handler reads it.
+    """
     if isasyncgenfunction(behaviour):
 
         async def stream(requests: Any, context: Context) -> AsyncIterator[Any]:
@@ -385,7 +415,7 @@ def _guarded_stream(behaviour: Any, check: _Check) -> Any:
 
 
 class _Checked:
-    """Yield the messages of a stream, without keeping them."""
+    """Iterate over the messages of a stream. Check each message before the handler receives it."""
 
     def __init__(self, messages: AsyncIterator[Any], check: _Check, caller: Caller) -> None:
         self._messages = messages

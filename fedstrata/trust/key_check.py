@@ -1,8 +1,8 @@
-"""The check that a mask key belongs to its device: the point on the curve, the signature, and the certificate that
-signed it.
+"""The check that a mask key of secure aggregation belongs to its device.
 
-An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without certificates
-only the point is checked.
+The check covers the point on the curve, the device's signature of the key, and the certificate with which the device
+signed. An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without
+certificates only the point is checked.
 """
 
 import time
@@ -43,12 +43,12 @@ class KeyCheck:
         self._check_signature = lru_cache(KEYS_REMEMBERED)(self._signature_checked)
 
     def check(self, device_id: str, key: pb.MaskKey) -> None:
-        """Refuse a mask key if it is not the device's own, or if no valid certificate has signed it.
+        """Check that a mask key belongs to this device, and that the device signed the key with a valid certificate.
 
         Raises:
             PayloadError: no honest device sends such a key.
-            OutdatedError: the key's certificate is not valid. The device may send the key again with a
-                valid certificate.
+            OutdatedError: the certificate has expired, is revoked, or comes from an unknown authority. The device may
+                send the key again with a valid certificate.
         """
         _check_point(device_id, key.public_key)
         if self._tls is None:
@@ -101,7 +101,9 @@ def _check_point(device_id: str, public_key: bytes) -> None:
 
 @lru_cache(KEYS_REMEMBERED)
 def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
-    """Return a certificate and the names in it. Raises PayloadError if the bytes are not a device's certificate."""
+    """Parse a certificate in DER, and return the certificate and its names. Raises PayloadError if the bytes are not
+    the certificate of a device.
+    """
     try:
         found = x509.load_der_x509_certificate(der)
         _ = found.public_key()  # a point that is not on its curve is found here

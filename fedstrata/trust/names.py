@@ -1,6 +1,7 @@
 """Names in certificates: URIs in the form of SPIFFE IDs, such as `spiffe://RUN/device/device-003`.
 
-The name for a process with many devices has its first and its last device: `spiffe://RUN/device/device-000_device-049`.
+A process with many devices has one name, made from the ids of its first and last device:
+`spiffe://RUN/device/device-000_device-049`.
 """
 
 import re
@@ -34,8 +35,8 @@ Stem = tuple[str, int]  # what ids of a row begin with, and how many digits foll
 
 @dataclass(frozen=True)
 class Name:
-    """Name the holder of a certificate: the GPS, an operator, an LPS, the service of a fleet, a device, or a range of
-    devices with consecutive numbers.
+    """Identify the holder of a certificate: the GPS, an operator, an LPS, the service of a fleet, a device, or a range
+    of devices with consecutive numbers.
     """
 
     role: Role
@@ -66,19 +67,21 @@ class Name:
 
     @cached_property
     def ends(self) -> tuple[Stem, int, int] | None:
-        """The stem of the ids, and the first and the last number; None if the ids do not end in numbers."""
+        """The stem of the ids, the first number and the last number; None if the ids do not end in numbers. The stem is
+        the text before the number, and the count of digits.
+        """
         first, last = _numbered(self.id), _numbered(self.last or self.id)
         return first and last and (*first, last[1])
 
     @property
     def devices(self) -> int:
-        """The number of devices with this name."""
+        """The number of devices that this name includes; 0 if its role is not `device`."""
         if self.role != "device":
             return 0
         return self.ends[2] - self.ends[1] + 1 if self.ends else 1
 
     def uri(self, domain: str) -> str:
-        """Return the name as the URI in certificates."""
+        """Return the name as it is in certificates of this domain, as a URI."""
         return f"spiffe://{domain}/{self}"
 
     def __str__(self) -> str:
@@ -88,17 +91,17 @@ class Name:
 
 @dataclass(frozen=True)
 class Peer:
-    """Hold all names in one certificate."""
+    """Hold the domain and all names of one certificate."""
 
     domain: str
     names: tuple[Name, ...]
 
     @classmethod
     def of_uris(cls, uris: Iterable[str]) -> Self:
-        """Return the names in these URIs. URIs of other kinds are ignored.
+        """Return the peer with the names in these URIs. Ignore URIs that do not have the form of a name.
 
         Raises:
-            CertificateError: no URI has a name, or they have several domains.
+            CertificateError: no URI has a name, or the names have different domains.
         """
         found = [match for uri in uris if (match := URI.fullmatch(uri))]
         domains = sorted({match["domain"] for match in found})
@@ -136,9 +139,7 @@ def device_names(ids: Iterable[str]) -> list[Name]:
 
 
 def name_of(text: str) -> Name:
-    """Return the name in a text without the run, such as `device/device-003`. Raises CertificateError for any other
-    text.
-    """
+    """Parse a name without its domain, such as `device/device-003`. Raises CertificateError for any other text."""
     found = re.fullmatch(NAME, text)
     if found is None:
         raise CertificateError(f"{quoted(text)} is no name")
@@ -146,14 +147,16 @@ def name_of(text: str) -> Name:
 
 
 def server_name(name: Name, server_domain: str = "") -> str:
-    """Return the name that a server's certificate must have, independent of its address: `gps`, `lps-0`. In a server
-    domain it is `gps.DOMAIN`, `lps-0.DOMAIN`.
+    """Return the DNS name that a server's certificate must have: `gps`, `lps-0`. With a server domain, return
+    `gps.DOMAIN`, `lps-0.DOMAIN`. The server's address is not part of the name.
     """
     return f"{name.id or name.role}.{server_domain}".removesuffix(".")
 
 
 def check_server_domain(domain: str) -> str:
-    """Return the domain of servers' names, which may be empty. Raises CertificateError for any other text."""
+    """Check the domain of servers' names, and return it. It may be empty. Raises CertificateError if the text is not a
+    domain.
+    """
     if domain and not (SERVER_DOMAIN.fullmatch(domain) and len(domain) <= LONGEST_SERVER_DOMAIN):
         raise CertificateError(
             f"{quoted(domain)} is no domain for the names of servers; write one such as fl.example.org, in small "
@@ -163,8 +166,8 @@ def check_server_domain(domain: str) -> str:
 
 
 def check_domain(domain: str) -> str:
-    """Return the name of a run or a release as certificates write it. Raises CertificateError for a name that is not
-    allowed.
+    """Check that certificates may contain this name of a run or release, and return the name. Raises CertificateError
+    if they may not.
     """
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
@@ -177,7 +180,9 @@ class NameSet:
     """Hold a set of names of devices, LPSs, operators and so on. A look-up does not go through all names."""
 
     def __init__(self, names: Iterable[Name]) -> None:
-        """Join ranges that touch or overlap. A single device with a number at the end of its id is a range of one."""
+        """Set the names. Ranges that touch or overlap are joined. A single device with a number at the end of its id
+        counts as a range of one device.
+        """
         self._single: set[tuple[Role, str]] = set()
         rows: dict[tuple[Role, Stem], list[tuple[int, int]]] = defaultdict(list)
         for name in names:
@@ -189,13 +194,17 @@ class NameSet:
         self._rows = {key: _joined(ends) for key, ends in rows.items()}
 
     def covers(self, name: Name) -> bool:
-        """Return whether the set includes all devices or LPSs of a name."""
+        """Return whether the set includes the name. If the name is a range of devices, the set must include all of
+        them.
+        """
         if (found := name.ends) is None:
             return (name.role, name.id) in self._single
         return self._has_row(name.role, *found)
 
     def has(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether the set includes this role and id. The id may come from an untrusted peer."""
+        """Return whether the set includes this role and id. The id may come from an untrusted peer, so its length is
+        checked first.
+        """
         if len(device_or_lps_id) > LONGEST_ID:
             return False
         if (found := _numbered(device_or_lps_id)) is None:
@@ -210,7 +219,9 @@ class NameSet:
 
 
 def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Return the first numbers and the last numbers of the joined ranges, in ascending order."""
+    """Join ranges that touch or overlap. Return the first numbers and the last numbers of the joined ranges, in
+    ascending order.
+    """
     begins, ends = list[int](), list[int]()
     for low, high in sorted(rows):
         if ends and low <= ends[-1] + 1:
@@ -222,13 +233,17 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return the number at the end of an id, and the text before it; None if the id does not end in a number."""
+    """Return the stem of an id and the number at its end. The stem is the text before the number, and the count of
+    digits. If the id does not end in a number, return None.
+    """
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))
 
 
 def _is_row(first: str, last: str) -> bool:
-    """Return whether two ids are the ends of a range: they differ only in the number at their ends."""
+    """Return whether two ids can be the ends of a range: they differ only in the number at their ends, and the first
+    number is smaller.
+    """
     low, high = _numbered(first), _numbered(last)
     return low is not None and high is not None and low[0] == high[0] and low[1] < high[1]
 

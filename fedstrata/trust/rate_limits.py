@@ -1,8 +1,9 @@
-"""Limits on the calls of one identity at a server: open calls, and calls per second. They grow with the identity's
-devices or clusters.
+"""Limits on the calls of one identity at a server: how many calls may be open, and how many may begin per second. An
+identity with more devices or clusters has higher limits.
 
-The certificate identifies the caller, not the connection. The limits are far above the needs of the protocol, so honest
-callers never reach them. In a flood of calls, the server does not even read the messages.
+An identity is the set of names in a certificate, so further connections do not raise its limits. The limits are far
+above the needs of the protocol, so honest callers never reach them. In a flood of calls, the server does not even read
+the messages.
 """
 
 import asyncio
@@ -45,10 +46,12 @@ class _Share:
 
 
 class Shares:
-    """Accept calls of each identity up to its limits."""
+    """Limit the calls of each identity."""
 
     def __init__(self, children: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Set `children`, the number of devices of the run. An LPS can have at most this many clusters."""
+        """Set `children`, the number of devices of the run. It sets the limits of an LPS, because an LPS has at most
+        this many clusters.
+        """
         self._children = children
         self._clock = clock
         self._shares: OrderedDict[Peer, _Share] = OrderedDict()
@@ -68,7 +71,7 @@ class Shares:
 
     @asynccontextmanager
     async def reading(self, peer: Peer) -> AsyncIterator[None]:
-        """Enter a block that reads the first message of a call. Only a few calls of an identity may read at the same
+        """Run a block that reads the first message of a call. Only a few calls of an identity may read at the same
         time.
 
         Raises:
@@ -99,8 +102,8 @@ class Shares:
         return share
 
     def _remember(self, peer: Peer, share: _Share) -> _Share:
-        """Keep the counts of an identity. If there are too many identities, forget the one without open calls that was
-        used least recently.
+        """Keep the counts of an identity. If there are too many identities, forget the least recently used identity
+        without open calls.
         """
         for _ in range(len(self._shares) if len(self._shares) >= IDENTITIES_REMEMBERED else 0):
             oldest, held = self._shares.popitem(last=False)
@@ -117,6 +120,8 @@ class Shares:
         return TooManyCallsError(f"{reason}; wait, and try again")
 
     def _weight(self, peer: Peer) -> int:
-        """Return the factor of an identity's limits: the number of devices of its process, or of clusters of an LPS."""
+        """Return the factor of an identity's limits: the number of devices in its certificate, or for an LPS the number
+        of devices of the run. For any other identity the factor is a constant.
+        """
         devices, clusters = sum(name.devices for name in peer.names), self._children if peer.is_a("lps") else 0
         return max(devices, clusters) or OPERATORS

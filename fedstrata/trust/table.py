@@ -18,7 +18,9 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 @dataclass(frozen=True)
 class Claim:
-    """Hold the statements of a message about its sender: its id, and the cluster for which it speaks, if any."""
+    """Hold what a message states about its sender: the sender's id, and the cluster for which the sender speaks, if
+    any.
+    """
 
     id: str | None  # None where a message of its kind does not say
     home_id: str | None = None
@@ -30,8 +32,8 @@ Claims = Callable[[Any], Iterator[Claim]]
 
 @dataclass(frozen=True)
 class Rule:
-    """Name the roles that may make a call. The caller's certificate must include every sender that its messages
-    state.
+    """State who may make a call: the allowed roles, and how to read the sender from a message. The caller's certificate
+    must include every sender that its messages state.
     """
 
     roles: tuple[Role, ...]
@@ -53,7 +55,9 @@ def _lps(message: Any) -> Iterator[Claim]:
 
 
 def _header(claims: Claims) -> Claims:
-    """Return the function that reads the sender from a stream. Only the header of the stream names it."""
+    """Return a function that reads the sender from the messages of a stream. Only the header of the stream names the
+    sender.
+    """
 
     def of(part: Any) -> Iterator[Claim]:
         if part.HasField("header"):
@@ -77,7 +81,7 @@ def _measured(message: Any) -> Iterator[Claim]:
 
 
 def _cluster(message: Any) -> Iterator[Claim]:
-    """Yield the sender of an LPS's message: the LPS speaks for a cluster that it serves."""
+    """Yield what a message of an LPS states about its sender. The LPS speaks for a cluster that it serves."""
     fields = message.DESCRIPTOR.fields_by_name
     lps_id = message.lps_id if "lps_id" in fields else None
     yield Claim(lps_id, message.home_id, message.term if "term" in fields else None)
@@ -88,7 +92,9 @@ def _cluster(message: Any) -> Iterator[Claim]:
 
 
 def _attended(claims: Claims) -> Claims:
-    """Return the function that reads the senders from a stream with alternating requests, answers and updates."""
+    """Return a function that reads the senders from the messages of an `Attend` stream, in which requests, answers and
+    updates alternate.
+    """
 
     def of(part: Any) -> Iterator[Claim]:
         for kind in ("header", "fetch", "answer", "announced"):

@@ -1,5 +1,5 @@
-"""Requests that cannot be decoded. Without this module gRPC would answer such requests, each with a traceback in the
-log.
+"""Requests that cannot be decoded. Without this module, gRPC itself would answer each such request, and would write a
+traceback to the log.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,13 @@ from google.protobuf.message import DecodeError
 
 
 class Undecoded:
-    """Represent a request that cannot be decoded, until it is known whether its sender may make calls."""
+    """Represent a request that cannot be decoded. The guard checks first whether the sender may make calls, and refuses
+    the request after that.
+    """
 
 
 def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a parser that returns an `Undecoded` if the bytes cannot be decoded."""
+    """Return a parser that calls `parse`. If the bytes cannot be decoded, the parser returns an `Undecoded`."""
 
     def run(data: bytes) -> Any:
         try:
@@ -25,6 +27,6 @@ def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def check_decoded(request: Any) -> None:
-    """Raise DecodeError for a request that cannot be decoded."""
+    """Check that a request could be decoded. Raises DecodeError if it could not."""
     if isinstance(request, Undecoded):
         raise DecodeError("bytes that are no message")

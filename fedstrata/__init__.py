@@ -1,7 +1,7 @@
 """Hierarchical federated learning in three tiers: the library that the services and the emulator share.
 
-From Python, `fedstrata.run` runs an experiment and `fedstrata.load` opens a finished one. Both return a
-`fedstrata.Record`. `fedstrata.sweep` does many runs and returns a `fedstrata.SweepRecord`.
+In Python, `fedstrata.run` runs an experiment, and `fedstrata.load` opens the record of a finished run. Both return a
+`fedstrata.Record`. `fedstrata.sweep` does many runs, and returns a `fedstrata.SweepRecord`.
 """
 
 import os
@@ -17,8 +17,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def __getattr__(name: str) -> object:
-    """Return `run`, `load`, `sweep` or a record class of the Python interface. These are imported from the emulator at
-    the first use (docs/decisions/python-interface.md).
+    """Return `run`, `load`, `sweep` or a record class of the Python interface. The interface is imported from the
+    emulator at its first use (docs/decisions/python-interface.md).
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""All errors that the project raises on purpose: text for the caller, gRPC status and exit code.
+"""All errors that the project raises on purpose. Each has a text for the caller, a gRPC status and an exit code.
 
-This is the one error table. A servicer raises one of these and `fedstrata.rpc` answers with `.status`; a command raises
-one and ends with `.exit_code`. The exit codes are documented in docs/reference/errors.md.
+There is no other table of errors. If a servicer raises one of these errors, `fedstrata.rpc` answers the call with its
+`status`. If a command raises one, the command ends with its `exit_code`. The exit codes are documented in
+docs/reference/errors.md.
 """
 
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ class ExperimentError(FedstrataError):
 
 
 class PluginError(ExperimentError):
-    """A `module:function` cannot be imported, or does not return the required value."""
+    """Own code, named as `module:function`, cannot be imported or does not return the required value."""
 
 
 class MissingPackageError(FedstrataError):
@@ -89,19 +90,19 @@ class NotAllowedError(FedstrataError):
 
 
 class OutdatedError(FedstrataError):
-    """The caller's certificate has expired since its connection began. A newer certificate is accepted."""
+    """A certificate is no longer valid, for instance because it has expired. A newer certificate is accepted."""
 
     status = "UNAUTHENTICATED"
 
 
 class RosterError(FedstrataError):
-    """The device does not mask its update for this roster, and waits for another roster."""
+    """The device does not mask its update for this roster of secure aggregation. It waits for another roster."""
 
     status = "UNAUTHENTICATED"
 
 
 class TooManyCallsError(FedstrataError):
-    """One identity has made more calls than its limit allows. The same call succeeds later."""
+    """One identity has made more calls than its limit allows. The same call may succeed later."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -114,7 +115,7 @@ class AddressError(FedstrataError):
 
 
 class AccountError(AddressError):
-    """The account of this machine at Kubernetes lacks a permission."""
+    """The Kubernetes account of this machine lacks a permission."""
 
 
 class HandshakeError(AddressError):
@@ -128,13 +129,13 @@ class ParentAwayError(AddressError):
 
 
 class NotServedError(FedstrataError):
-    """This LPS does not serve the cluster now: ask the GPS for the LPS that serves it."""
+    """This LPS does not serve the cluster now. The GPS knows which LPS serves the cluster."""
 
     status: Status = "NOT_FOUND"
 
 
 class NotMemberError(NotServedError):
-    """The caller, by its certificate, does not belong to the cluster: ask the GPS for the assignment."""
+    """The caller, by its certificate, does not belong to the cluster. The GPS knows the caller's assignment."""
 
     status = "PERMISSION_DENIED"
 
@@ -184,25 +185,27 @@ class PayloadError(FedstrataError):
 
 
 class OffsetError(FedstrataError):
-    """A chunk does not continue at the receiver's position: ask for the position and resume there."""
+    """A chunk does not begin at the position that the receiver has reached. Ask the receiver for this position, and
+    resume there.
+    """
 
     status = "OUT_OF_RANGE"
 
 
 class SupersededError(FedstrataError):
-    """The sender of a stream has opened a newer stream for the same payload."""
+    """This stream or model is no longer current, because a newer stream or a newer round has replaced it."""
 
     status = "ABORTED"
 
 
 class StalledError(FedstrataError):
-    """Too little of an upload has arrived within the time allowed."""
+    """Too little of an upload has arrived within the allowed time."""
 
     status = "ABORTED"
 
 
 class ExcludedError(FedstrataError):
-    """The parent has refused the child until the end of the run."""
+    """The parent refuses the child until the end of the run."""
 
     status = "PERMISSION_DENIED"
 

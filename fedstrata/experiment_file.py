@@ -1,6 +1,6 @@
 """The experiment file: one YAML file with all settings that define a run.
 
-`load_experiment` reads the file, fills in defaults and checks all of it. `experiment_schema` describes the file to
+`load_experiment` reads the file, fills in defaults and checks all settings. `experiment_schema` describes the file for
 editors.
 """
 
@@ -36,7 +36,8 @@ from fedstrata.tasks.registry import task_class, task_settings
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Experiment:
-    """Read an experiment file, apply `key.path=value` overrides and check the result.
+    """Read an experiment file, apply `key.path=value` overrides, and check the resulting experiment. If `seed` is
+    given, it replaces the seed in the file.
 
     Raises:
         ExperimentError: the file is missing, is not YAML, or has a value that is not allowed.
@@ -75,7 +76,9 @@ def parse_experiment(
 
 
 def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experiment:
-    """Return the experiment of a document. Raises ExperimentError; its message does not name the file."""
+    """Check a document of settings, and return its experiment. Raises ExperimentError if a setting is wrong. The
+    message does not name the file.
+    """
     document = _with_weights_named(with_traces_read(document, folder), folder)
     if seed is not None:
         document["seed"] = seed
@@ -120,10 +123,12 @@ def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any
 
 
 def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequence[str]], bool]) -> str:
-    """Return the `--set` that causes the error, or an empty text if the file causes the error without any `--set`.
+    """Return the `--set` overrides that cause the error. If the file causes the error without them, return an empty
+    text.
 
-    This is the override of the key with which the message begins. Otherwise it is each override without which the error
-    disappears or, if there is none, all overrides if the file without them is valid.
+    If the message begins with the key of an override, this override is the cause. Otherwise the cause is each override
+    without which the error disappears. If there is none, but the file without overrides is valid, all overrides
+    together are the cause.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]
@@ -136,7 +141,9 @@ def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequenc
 
 
 def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy with each `key.path=value` set. Raises ExperimentError for an override that cannot be set."""
+    """Return a copy of the document with each `key.path=value` set. Raises ExperimentError if an override cannot be
+    set.
+    """
     changed = deepcopy(document)
     for override in overrides:
         _override(changed, override)
@@ -144,7 +151,7 @@ def overridden(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
 
 def _override(document: dict[str, Any], override: str) -> None:
-    """Set one `key.path=value`. The value is read as YAML."""
+    """Set one `key.path=value` in the document. The value is read as YAML."""
     path, separator, value = override.partition("=")
     keys = path.strip().split(".")
     if not separator or not all(keys):
@@ -215,7 +222,9 @@ def experiment_schema() -> dict[str, Any]:
 def _named(
     what: str, options: Mapping[str, type[Settings]], default: str, definitions: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the schema of a section that names a method or a task. It has the options of each name."""
+    """Return the schema of a section that names a method or a task. The schema has the options of each
+    method or task.
+    """
     short = {"enum": list(options), "description": f"A {what} with its defaults."}
     own_short = {"type": "string", "pattern": PLUGIN.pattern, "description": "Own code, as module:Class."}
     own = {"type": "object", "properties": {"name": own_short}, "required": ["name"]}

@@ -1,10 +1,12 @@
 """Gaussian noise for differential privacy: the keys, the random numbers, and the rounding to integers.
 
 A key determines a stream of numbers (SHAKE-256). For research, a key is a hash of the seed, the sender's name and the
-round. So a run can be repeated, but everybody with the experiment file can compute and remove the noise. For
-protection, a key comes from a random secret that never leaves its owner's folder. The owner writes the secret, and the
-hash of the values to be released, to disk before each release. So a process that dies and repeats a round adds the same
-noise to the same values, and releases nothing else. Nobody can average the noise of several restarts.
+round. So a run can be repeated, but everybody with the experiment file can compute and remove the noise.
+
+For protection, a key comes from a random secret that never leaves its owner's folder. Before each release, the owner
+writes two things to disk: the secret, and the hash of the values to be released. If the process is killed and repeats a
+round, it adds the same noise to the same values. It never releases other values in this round. So nobody can average
+the noise of several restarts.
 """
 
 import hashlib
@@ -33,8 +35,8 @@ class Noise(Protocol):
     """Make the keys from which the noise of one device or LPS is drawn."""
 
     def key(self, lps_round: int, released: bytes) -> bytes:
-        """Return the key for the release of a round, or of -1 before training. `released` has the bytes of the values
-        without noise.
+        """Return the key for the release of an LPS round. For a release before training, `lps_round` is -1. `released`
+        are the values without noise, as bytes, or a digest of these values.
 
         Raises:
             RunStoppedError: other values were released in this round, and ε covers only one release.
@@ -59,7 +61,7 @@ class SealedNoise:
     """
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:
-        """Use the owner's file `path`, which is written with the first key."""
+        """Use the owner's file `path`. If the file is missing, the first call of `key` creates it."""
         self._path = path
         self._owner = {"run_id": run_id, "owner": owner}
         self._kept: tuple[bytes, dict[str, str]] | None = None
@@ -99,8 +101,8 @@ def normals(key: bytes, size: int) -> Normals:
     """Return `size` standard normal numbers that follow from a key.
 
     Each number is the sum of two Box-Muller transforms, divided by √2. The low bits of a single transform depend on few
-    random words, and an attack has removed noise with their help. No such attack is known for the sum of two transforms
-    (Holohan & Braghin 2021). Devices send the noise rounded to a grid (`on_grid`).
+    random words, and a known attack uses these bits to remove the noise. No such attack is known for the sum of two
+    transforms (Holohan & Braghin 2021). Devices send the noise rounded to a grid (`on_grid`).
     """
     found = np.empty(size)
     for number, start in enumerate(range(0, size, PIECE)):
@@ -121,8 +123,8 @@ def on_grid(key: bytes, size: int, deviation: float, grid: float) -> Integers:
 
 
 def delta_of(noise_multiplier: float, epsilon: float) -> float:
-    """Return δ of one release with Gaussian noise, for ε. The noise's deviation is `noise_multiplier` times the
-    sensitivity (Balle & Wang 2018, Theorem 8).
+    """Return the δ of one release with Gaussian noise for this ε. The standard deviation of the noise is
+    `noise_multiplier` times the sensitivity (Balle & Wang 2018, Theorem 8).
     """
     half, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
     if half + shift < FAR:
@@ -131,7 +133,8 @@ def delta_of(noise_multiplier: float, epsilon: float) -> float:
 
 
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
-    """Return the smallest noise that makes one Gaussian release (ε, δ)-private, as a multiple of the sensitivity.
+    """Return the smallest noise that makes one release with Gaussian noise (ε, δ)-private. The noise is the standard
+    deviation divided by the sensitivity.
 
     The result is exact for all ε. The formula √(2 ln(1.25/δ)) / ε holds only for ε below 1.
     """
@@ -139,8 +142,8 @@ def noise_multiplier_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of(noise_multiplier: float, delta: float) -> float:
-    """Return ε of one release with Gaussian noise at this δ, rounded up. The noise's deviation is `noise_multiplier`
-    times the sensitivity.
+    """Return the ε of one release with Gaussian noise for this δ, rounded up. The standard deviation of the noise is
+    `noise_multiplier` times the sensitivity.
     """
     if delta_of(noise_multiplier, 0.0) <= delta:
         return 0.0
@@ -148,8 +151,8 @@ def epsilon_of(noise_multiplier: float, delta: float) -> float:
 
 
 def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -> float:
-    """Return the smallest number above `above` for which `is_enough` is true. The result is never too small, and too
-    large by at most the fraction `within`. The search doubles an upper limit, then halves the interval.
+    """Return the smallest number above `above` for which `is_enough` is true. The search doubles an upper limit, then
+    halves the interval. The result is never too small. It is too large by at most the fraction `within`.
     """
     low, high = above, 1.0
     while not is_enough(high):
@@ -161,8 +164,8 @@ def _least(is_enough: Callable[[float], bool], *, above: float, within: float) -
 
 
 def _log_far_phi(x: float) -> float:
-    """Return the logarithm of the standard normal distribution function at −x. x is at least `FAR`, because for large x
-    the value of the function, not its logarithm, is rounded to 0.
+    """Return the logarithm of the standard normal distribution function at −x, for x of at least `FAR`. For large x the
+    function itself is rounded to 0, but its logarithm is not.
     """
     return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
 

@@ -1,5 +1,5 @@
-"""Load own code by its name: `module:function` for a data set, a model or a feature map, `module:Class` for a method or
-a task.
+"""Load own code of users by its name: `module:function` for a data set, a model or a feature map, `module:Class` for a
+method or a task.
 """
 
 import importlib
@@ -15,12 +15,12 @@ from fedstrata.errors import FedstrataError, PluginError
 
 
 def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
-    """Return the function or class that `module:function` names. The module may be in the current directory, as for
-    `python -m`.
+    """Return the function or class that `module:function` names. As with `python -m`, the module may be in the current
+    directory.
 
     Args:
         reference: for instance `own_data:load`, or `package.module:function`.
-        purpose: the purpose of the function for error messages, such as "data set" or "feature map".
+        purpose: what the function is for, in error messages, such as "data set" or "feature map".
 
     Raises:
         PluginError: the module cannot be imported, or has no such function.
@@ -38,7 +38,7 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
 
 
 def look_also_in(folders: Iterable[Path]) -> None:
-    """Also look for own code in these folders, as in the current directory."""
+    """Look for own code in these folders too, not only in the current directory."""
     sys.path.extend(place for folder in folders if (place := str(folder.resolve())) not in sys.path)
 
 
@@ -48,7 +48,9 @@ def describe(error: BaseException) -> str:
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return an error about a failure of a method's own code, with the line of the method's file."""
+    """Return the error for an FL method of own code that failed to do `doing`. The message has the line in the method's
+    file.
+    """
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
@@ -57,8 +59,8 @@ def failed(method: Any, doing: str, error: Exception) -> PluginError:
 
 @contextmanager
 def own_code_of(method: Any, doing: str) -> Iterator[None]:
-    """Run a block that calls a method. If own code of the method fails, raise PluginError; errors of Fedstrata's
-    methods are not changed.
+    """Run a block that calls an FL method. If the method is own code (`module:Class`) and fails, raise PluginError.
+    Errors of Fedstrata's methods stay as they are.
     """
     try:
         yield

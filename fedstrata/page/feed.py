@@ -1,5 +1,5 @@
 """The source of events for open pages. A reader always receives the newest state. A slow reader misses some states in
-between, and no states wait in a queue.
+between, so that states never wait in a queue.
 """
 
 import threading
@@ -20,9 +20,11 @@ def to_json(value: object) -> bytes:
 
 
 class Feed:
-    """Hold the newest state of a run, as parts of JSON by name and rows by key, and send each reader the changes.
+    """Hold the newest state of a run, and send changes to each reader. The state consists of parts, in JSON by name,
+    and of rows by key.
 
-    One thread publishes, and many read. Without readers the feed keeps nothing.
+    One thread publishes, and many threads read. When the last reader has left, the publisher empties the feed with
+    `forget`.
     """
 
     def __init__(self, on_reader: Callable[[], object] = lambda: None) -> None:
@@ -43,8 +45,8 @@ class Feed:
         return self._readers > 0
 
     def publish(self, parts: Mapping[str, Any], rows: Iterable[tuple[Hashable, Any]] = ()) -> None:
-        """Send readers the parts that have changed. `rows` are new rows; a row replaces an earlier row with the same
-        key.
+        """Set the newest state. Readers receive the parts that have changed, and the new rows `rows`. A row replaces an
+        earlier row with the same key.
         """
         encoded = {name: to_json(value) for name, value in parts.items()}
         before = self._parts
@@ -59,22 +61,23 @@ class Feed:
             self._changed.notify_all()
 
     def forget(self) -> bool:
-        """Delete all content if there are no readers; return whether this happened."""
+        """If there are no readers, delete all content. Return whether the content was deleted."""
         with self._changed:
             if not self._readers:
                 self._parts, self._rows, self._events, self._version = {}, {}, {}, 0
             return not self._readers
 
     def close(self) -> None:
-        """Let all readers end after the last published state, and wait briefly for them."""
+        """Let all readers end after the last published state. Wait up to two seconds for them."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._readers, FLUSH_S)
 
     def read(self) -> Generator[bytes]:
-        """Yield server-sent events for one reader: first the whole document, then an event with all changes since the
-        last event, as soon as there are any. After some seconds without changes, yield a comment.
+        """Yield server-sent events for one reader. The first event has the whole document. Each later event has all
+        changes since the last event. If nothing changes for some seconds, yield a comment, which shows whether the
+        reader is still connected.
         """
         yield b"retry: %d\n\n" % RETRY_MS
         sent: Mapping[str, bytes] = {}

@@ -12,7 +12,9 @@ Segment = tuple[float, float, float, float]  # from (height, leaf) to (height, l
 
 
 class Tree(NamedTuple):
-    """Hold the dendrogram of 1 − R by average linkage: leaves from top to bottom, line segments, merge heights."""
+    """Hold the dendrogram of 1 − R by average linkage, for a relevance matrix R: leaves from top to bottom, line
+    segments, merge heights.
+    """
 
     order: list[int]
     branches: list[Segment]
@@ -20,7 +22,7 @@ class Tree(NamedTuple):
 
 
 def tree_of(matrix: NDArray[np.float64]) -> Tree:
-    """Return the dendrogram of a matrix. The vertical position of the leaf `order[i]` is i + 0.5."""
+    """Return the dendrogram of a relevance matrix. The vertical position of the leaf `order[i]` is i + 0.5."""
     count = len(matrix)
     if count < 2:
         return Tree(list(range(count)), [], [])
@@ -41,7 +43,7 @@ def tree_of(matrix: NDArray[np.float64]) -> Tree:
 
 
 def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the leaves from top to bottom. Of two branches, the branch with the lowest device index is above."""
+    """Return the leaves from top to bottom. Of two branches, the branch with the lowest device index comes first."""
     below = [[leaf] for leaf in range(len(merges) + 1)]
     for a, b in merges:
         upper, lower = sorted((below[a], below[b]), key=min)
@@ -52,8 +54,8 @@ def _leaves(merges: Sequence[tuple[int, int]]) -> list[int]:
 def mean_relevance(
     matrix: NDArray[np.float64], ids: Sequence[str], cluster_of: Mapping[str, str]
 ) -> tuple[float | None, float | None]:
-    """Return the mean relevance of pairs of devices in the same cluster, and of pairs in different clusters; None if
-    there are no such pairs.
+    """Return two means of the relevance of pairs of devices: of pairs in the same cluster, and of pairs in different
+    clusters. A mean without pairs is None.
     """
     clusters = np.array([cluster_of.get(device, "") for device in ids])
     placed = clusters != ""
@@ -66,7 +68,9 @@ def mean_relevance(
 def relevance_part(
     matrix: NDArray[np.float64], ids: Sequence[str], clusters: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """Return the part of the document: `cells` are bytes from 0 to 255, row by row, in base64."""
+    """Return the part of the page's document that shows a relevance matrix. `cells` are bytes from 0 to 255, row by
+    row, in base64.
+    """
     tree = tree_of(matrix)
     blocks, side = _in_blocks(matrix[np.ix_(tree.order, tree.order)])
     cells = np.rint(255 * np.clip(blocks, 0, 1)).astype(np.uint8)
@@ -84,14 +88,18 @@ def relevance_part(
 
 
 def _cut(heights: Sequence[float], clusters: int) -> float | None:
-    """Return the height at which cutting the dendrogram gives this number of clusters."""
+    """Return the height at which a cut through the dendrogram gives this number of clusters. If there is no such
+    height, return None.
+    """
     if not 1 < clusters <= len(heights):
         return None
     return (heights[-clusters + 1] + heights[-clusters]) / 2
 
 
 def _in_blocks(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Return the means of square blocks, with at most MAX_CELLS blocks per side, and the number of rows per block."""
+    """Return the means of square blocks of a matrix, with at most MAX_CELLS blocks per side, and the number of rows per
+    block.
+    """
     count = len(matrix)
     side = max(1, -(-count // MAX_CELLS))
     edges = np.arange(0, count, side)

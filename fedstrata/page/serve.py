@@ -49,8 +49,8 @@ class PageApp:
 
 
 def _staying(events: Generator[bytes], stay: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the events. When the next event is requested, the reader has received the last one, and the connection may
-    stay open.
+    """Yield the events. A request for the next event shows that the reader has received the last event. The connection
+    may then stay open.
     """
     with closing(events):
         for event in events:

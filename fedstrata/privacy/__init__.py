@@ -1,3 +1,3 @@
-"""Differential privacy of updates: it computes how much noise is needed, adds the noise, and reports it in the
-record.
+"""Differential privacy of updates. This subpackage computes how much noise is needed, adds the noise, and reports it in
+the record.
 """

@@ -1,4 +1,6 @@
-"""The report of noise, for the record and `fedstrata check`: ε, δ, and the values that they cover or do not cover."""
+"""The report on privacy, for the record and `fedstrata check`: ε, δ, the values that they cover, and the values that
+they do not cover.
+"""
 
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
@@ -11,7 +13,7 @@ DIGESTS = "digests of what devices keep for themselves"
 
 
 def not_covered(experiment: Experiment) -> tuple[str, ...]:
-    """Return the values that leave devices without noise."""
+    """Return the kinds of values that leave devices without noise."""
     privacy = experiment.privacy
     if privacy is None or privacy.updates is None:
         return ("updates", *NEVER_COVERED)
@@ -19,8 +21,8 @@ def not_covered(experiment: Experiment) -> tuple[str, ...]:
 
 
 class EpsilonSpent:
-    """Compute ε of a run's updates so far. If there were no further releases since the last call, return the last
-    result.
+    """Compute ε of the updates that a run has released so far. If no update was released since the last call, return
+    the last result.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -28,7 +30,10 @@ class EpsilonSpent:
         self._last = 0, 0.0  # releases, and what they come to
 
     def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
-        """Return ε after this many global rounds, the open one included; None without noise on updates."""
+        """Return ε after `global_rounds` completed global rounds. The updates of the next round, which is open, are
+        included. Before the clusters are known (`is_grouped` is false), no update is released. Return None if updates
+        carry no noise.
+        """
         if self._budget is None:
             return None
         begun = min(global_rounds + 1, self._training.global_rounds) if is_grouped else 0
@@ -39,8 +44,8 @@ class EpsilonSpent:
 
 
 def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
-    """Return ε for a reader who sees only sums of updates; None without secure aggregation or if updates are protected
-    singly.
+    """Return ε for a reader who sees only sums of updates; None without secure aggregation, because single updates are
+    then visible.
     """
     masks = experiment.secure_aggregation
     return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)

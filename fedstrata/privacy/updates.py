@@ -1,10 +1,11 @@
 """Updates under differential privacy: a device scales its update down to a norm of at most `clip`, and adds noise.
 
-The unit is all data of a device, replaced by any other data: two updates of norm at most `clip` differ by at most 2 ·
-`clip`. Every device has weight one in means. Sources: McMahan, Ramage, Talwar, Zhang, Learning Differentially Private
-Recurrent Language Models, ICLR 2018, for clipped updates of equal weight; Dong, Roth, Su, Gaussian Differential
-Privacy, JRSS-B 84 (2022), for T releases, which reveal as much as one release with 1/√T of the noise. The noise of one
-release follows Balle & Wang, ICML 2018.
+ε holds for a change of all data of one device. Two updates of norm at most `clip` differ by at most 2 · `clip`. Every
+device has weight one in means.
+
+Sources: McMahan, Ramage, Talwar, Zhang, Learning Differentially Private Recurrent Language Models, ICLR 2018, for
+clipped updates of equal weight. Dong, Roth, Su, Gaussian Differential Privacy, JRSS-B 84 (2022), for T releases, which
+reveal as much as one release with 1/√T of the noise. Balle & Wang, ICML 2018, for the noise of one release.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every devic
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateBudget:
-    """Hold how much noise updates get, and the resulting ε."""
+    """Compute how much noise devices add to their updates, and the resulting ε."""
 
     settings: UpdatePrivacy
     rounds: int  # LPS rounds of the whole run
@@ -42,18 +43,20 @@ class UpdateBudget:
 
     @property
     def releases(self) -> int:
-        """The largest number of releases of one device in the whole run."""
+        """The largest number of updates that one device releases in the whole run."""
         return self.releases_in(self.rounds)
 
     def releases_in(self, lps_rounds: int) -> int:
-        """Return the largest number of releases of one device in the first `lps_rounds` LPS rounds."""
+        """Return the largest number of updates that one device releases in the first `lps_rounds` LPS rounds."""
         if self.cohorts is None:
             return lps_rounds
         return self.cohorts.most[lps_rounds - 1] if lps_rounds else 0
 
     @cached_property
     def multiplier(self) -> float:
-        """The noise on the protected values, as a multiple of the distance by which one device can change them."""
+        """The standard deviation of the noise on the protected values, divided by 2 · `clip`. One device can change
+        these values, an update or a sum, by at most 2 · `clip`.
+        """
         settings = self.settings
         if settings.noise_multiplier is not None:
             return settings.noise_multiplier / 2
@@ -71,7 +74,7 @@ class UpdateBudget:
 
     @property
     def grid(self) -> float:
-        """The inverse of the step between values that a device sends. All these values are exact in float32."""
+        """One divided by the step between the values that a device can send. All these values are exact in float32."""
         return 2.0 ** min(SUM_BITS, FLOAT32_BITS - math.ceil(math.log2(self.reach)))
 
     @cached_property
@@ -80,7 +83,9 @@ class UpdateBudget:
         return self.epsilon_after(self.releases)
 
     def check_round(self, device_index: int, lps_round: int) -> None:
-        """Raise PayloadError if an LPS asks for an update in a round that ε does not cover."""
+        """Check that ε covers an update of this device in this round. Raises PayloadError if it does not. The device
+        then refuses the LPS's request.
+        """
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
             raise PayloadError(
@@ -89,8 +94,8 @@ class UpdateBudget:
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:
-        """Return ε of this many releases. Each sum has the noise of `devices` devices; by default, of the usual
-        number.
+        """Return ε after a device has released this many updates. Each protected update or sum has the noise of
+        `devices` devices, by default of `self.devices`.
         """
         if not releases:
             return 0.0
@@ -101,7 +106,7 @@ class UpdateBudget:
 
 
 def budget_of(experiment: Experiment) -> UpdateBudget | None:
-    """Return the noise on updates in an experiment; None without noise on updates."""
+    """Return the budget of noise and ε for the updates of an experiment. If updates carry no noise, return None."""
     settings = experiment.privacy.updates if experiment.privacy is not None else None
     if settings is None:
         return None
@@ -115,8 +120,8 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Return the cohorts of each round, if only some devices are asked and only the seed decides which;
-    otherwise None.
+    """Return the cohort of each round, if the seed alone decides which devices are asked, and not all are asked.
+    Otherwise, or if there are too many draws, return None.
     """
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)
@@ -137,7 +142,8 @@ def weight_of(experiment: Experiment, num_examples: int) -> int:
 
 
 def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_index: int, lps_round: int) -> Flat:
-    """Return the update that a device sends, shape (size,): limited to norm `clip`, rounded to the grid, plus noise.
+    """Return the update that a device sends, shape (size,). The update is limited to norm `clip` and rounded to the
+    grid, and noise is added.
 
     An update that is not finite is replaced by zeros, because a release must not show whether training diverged.
 
@@ -169,8 +175,8 @@ def _scale(update: Flat, clip: float) -> float | None:
 
 
 def _on_grid(update: Flat, scale: float, grid: float) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield the update times `scale` as multiples of 1 / grid, piece by piece. Values are rounded towards zero, so that
-    the norm cannot grow.
+    """Multiply an update by `scale`, and yield it piece by piece: the position of each piece, and its values as
+    multiples of 1 / `grid`. Values are rounded towards zero, so that the norm cannot grow.
     """
     for start in range(0, len(update), PIECE):
         piece = update[start : start + PIECE].astype(np.float64)

@@ -29,11 +29,11 @@ def has_ipv6() -> bool:
 
 
 def numbered_address(address: str, number: int) -> str:
-    """Return `host:port` for the process with this number. If the address ends in `+`, the number is added to the port:
-    for 2, `host:50060+` is `host:50062`.
+    """Return `host:port` for the process with this number. If the address ends in `+`, the number is added to the port.
+    For example, `host:50060+` and number 2 give `host:50062`.
 
     Raises:
-        AddressError: the text has another form, or the port is too large.
+        AddressError: the text is not an address, or the port is too large.
     """
     if not address.endswith("+"):
         return joined_address(*split_address(address))

@@ -1,6 +1,7 @@
-"""The arithmetic of a process. OpenBLAS chooses its code (kernel) by processor or environment when NumPy is loaded.
+"""The arithmetic of a process. When NumPy is loaded, OpenBLAS chooses its code (its kernel) by the processor and by
+environment variables.
 
-This module imports nothing that computes, so that the environment can be set before NumPy is loaded.
+This module imports nothing that computes, so that the environment can be changed before NumPy is loaded.
 """
 
 import os

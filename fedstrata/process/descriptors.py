@@ -1,4 +1,4 @@
-"""The limit on a process's open files and connections, and the behaviour of the process at this limit."""
+"""The limits on a process's open files and connections, and how the process behaves when it reaches these limits."""
 
 import errno
 import resource
@@ -17,7 +17,8 @@ OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # longer than a connection is kept that says
 
 
 def raise_limit() -> int:
-    """Raise this process's limit on open files to its hard limit, and return the new limit.
+    """Raise this process's limit on open files as far as its hard limit allows, to at most 65,536. Return the new
+    limit.
 
     Raises:
         ResourceError: the limit is too low for the process to start.
@@ -33,7 +34,9 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once. Some descriptors are kept for the server's own files."""
+    """Return how many connections a server may have at once. The other descriptors are kept for the
+    server's own files.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
@@ -41,10 +44,11 @@ def connections_allowed() -> int:
 
 
 def when_there_is_room(open_one: Callable[[], Opened]) -> Opened:
-    """Return the result of a call that opens a file. Repeat the call for some 15 s while too many files are open.
+    """Call a function that opens a file, and return its result. While too many files are open, try again for about 15
+    s.
 
     Raises:
-        OSError: the error of the call, or of too many open files after this time.
+        OSError: the function failed for another reason, or too many files are still open after this time.
     """
     for _ in range(OPEN_TRIES):
         try:

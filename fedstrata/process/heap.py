@@ -1,8 +1,8 @@
 """The heap of the C library: how much freed memory a process keeps for later use.
 
-A chunk of 1 MiB takes several buffers, and a step of training a dozen. If a MiB goes back to the kernel and is
-requested again, this costs 256 page faults, which take longer than sending the bytes. With another C library than glibc
-both functions do nothing.
+Sending a chunk of 1 MiB needs several buffers, and a training step needs a dozen. If a freed MiB is returned to the
+kernel and requested again, this costs 256 page faults. They take longer than sending the bytes. If the C library is not
+glibc, both functions do nothing.
 """
 
 import ctypes
@@ -13,15 +13,18 @@ MIB = 1 << 20
 
 
 def keep_for_chunks() -> None:
-    """Let a server's heap keep the freed memory of chunks, but not of models.
+    """Make a server's heap keep the freed memory of chunks, but not of models.
 
-    All threads use one heap. With separate heaps, each thread would keep as much memory as its largest chunks took.
+    All threads use one heap. If each thread had its own heap, each heap would keep the memory of the thread's largest
+    chunks.
     """
     _set({M_MMAP_THRESHOLD: 2 * MIB, M_TRIM_THRESHOLD: 8 * MIB, M_ARENA_MAX: 1})
 
 
 def keep_for_training() -> None:
-    """Let a device's heap keep the freed memory of chunks, and of the weights, gradients and inputs of a stack."""
+    """Make a device's heap keep the freed memory of chunks, and of the weights, gradients and inputs of stacked
+    devices.
+    """
     _set({M_MMAP_THRESHOLD: 8 * MIB, M_TRIM_THRESHOLD: 32 * MIB})
 
 

@@ -44,10 +44,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **named_arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own.
+        """Serve a connection in a separate thread.
 
-        If there are too many connections, close the oldest connection of the address with the most connections, so that
-        health probes are always answered. If all others are already being closed, drop the new connection.
+        If there are too many connections, close the oldest connection of the address with the most connections. This
+        keeps the server free for health probes. If too many closed connections have not ended yet, drop the new
+        connection.
         """
         if len(self._open) - len(self._staying) >= 2 * MOST_REQUESTS:
             self.shutdown_request(request)
@@ -61,8 +62,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore broken connections. Otherwise a peer that opens and resets connections would fill the log with
-        tracebacks.
+        """Log the error of a request, but ignore broken connections. Otherwise a peer that opens and resets connections
+        could fill the log with tracebacks.
         """
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
@@ -74,14 +75,16 @@ class _Server(ThreadingMixIn, WSGIServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a connection."""
+        """Close a connection, and forget it."""
         self._open.pop(request, None)
         self._from.pop(request, None)
         self._staying.discard(request)
         super().shutdown_request(request)
 
     def stay(self, request: socket.socket) -> bool:
-        """Keep a connection open while its peer reads; return False if there are too many such connections."""
+        """Let a connection last for as long as its peer reads, and return True. If too many connections last already,
+        return False.
+        """
         if request not in self._staying and len(self._staying) >= MOST_STAYING:
             return False
         if request in self._open:  # else it was hung up on
@@ -90,14 +93,16 @@ class _Server(ThreadingMixIn, WSGIServer):
         return True
 
     def service_actions(self) -> None:
-        """Close slow connections, a few times per second. Their threads then stop reading."""
+        """Close connections that have reached their time limit. Their threads then stop reading. The server calls this
+        function a few times per second.
+        """
         now = time.monotonic()
         for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
             with suppress(OSError):  # it has ended by itself
                 request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Bind without looking up the host name, which the standard server does."""
+        """Bind the address. Unlike the standard server, do not look up the host name."""
         # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
@@ -122,7 +127,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class StatusServer:
-    """Serve metrics and health in a separate thread, so that a busy event loop still answers."""
+    """Serve metrics and health in a separate thread, so that requests are answered even if the event loop is busy."""
 
     def __init__(
         self,
@@ -135,8 +140,9 @@ class StatusServer:
         """Bind `address` (host:port; with port 0 the kernel chooses one). The application `beside` answers requests for
         all paths except `/metrics`, `/healthz` and `/readyz`.
 
-        The host name of a request must be this machine's, an address, a name of Kubernetes or one of `names`. Other
-        names are refused, because an attacker's page may point a name of its own to this machine (DNS rebinding).
+        The Host header of a request must have this machine's name, an address, a name of Kubernetes or one of `names`.
+        Requests with other names are refused. Otherwise an attacker could point a name to this machine, and a page of
+        that name could read from this server (DNS rebinding).
 
         Raises:
             AddressError: the address cannot be bound.
@@ -188,7 +194,9 @@ def _name_in(host: str) -> str:
 
 
 def _is_nobody_elses(name: str) -> bool:
-    """Return whether no stranger can own a name: an address, a name without a dot, or a name of Kubernetes."""
+    """Return whether no attacker can own this host name: it is an address, a name without a dot, or a name of
+    Kubernetes or of this machine.
+    """
     if "." not in name or name.endswith(NOBODY_ELSES):
         return True
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def json_text(value: object, **how: Any) -> str:
-    """Return a document as JSON text. `how` is passed to `json.dumps`. Numbers that are not finite cause no error."""
+    """Return a value as JSON text. Numbers that are not finite become null. `how` is passed to `json.dumps`."""
     try:
         return json.dumps(value, allow_nan=False, **how)
     except ValueError:

@@ -29,7 +29,9 @@ def configure_logs(level: str = "INFO") -> None:
 
 
 def print_whatever_comes() -> None:
-    """Print letters that the locale lacks as escapes. Without this such a letter would end the program."""
+    """Print a character that the locale lacks as an escape. Without this setting, such a character would end the
+    program.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -37,7 +37,7 @@ class LinkMeter(Collector):
         self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
-        """Return a function that adds to one count."""
+        """Return a function that adds a number of bytes to the count of `key`."""
         count = self._bytes[key]
 
         def add(size: int) -> None:
@@ -46,8 +46,8 @@ class LinkMeter(Collector):
         return add
 
     def go_on_from(self, counts: Mapping[LinkKey, int]) -> None:
-        """Add the counts that this process had before its restart. If a count was saved several times, the largest is
-        used.
+        """Add the counts that this process had before its restart. If this function is called again with larger counts,
+        add only the difference.
         """
         for key, count in counts.items():
             more = max(0, count - self._earlier[key])
@@ -59,7 +59,7 @@ class LinkMeter(Collector):
         return {key: count for key, [count] in list(self._bytes.items()) if count}  # at once: threads ask
 
     def total(self, link: str, direction: str, end: str) -> int:
-        """Return the bytes of all kinds together."""
+        """Return the bytes of all kinds together, on one link, in one direction, counted at one end."""
         return sum(
             count
             for key, [count] in self._bytes.items()
@@ -80,7 +80,7 @@ OUTCOMES = ("accepted", "late", "rejected")  # what becomes of an update
 
 
 class ProcessMetrics:
-    """Hold the metrics of one process of a tier, with a registry of their own."""
+    """Hold the metrics of one process, in a separate registry of Prometheus."""
 
     def __init__(self, tier: str) -> None:
         self.tier = tier
@@ -124,7 +124,7 @@ class ProcessMetrics:
         self._run = _RunMetrics(self.registry if tier == "gps" else None)
 
     def run(self, run_id: str, *, experiment: str, method: str, global_rounds: int) -> None:
-        """Show the run and its number of global rounds; only the GPS does this."""
+        """Show the run and its number of global rounds. Only the GPS calls this."""
         self._run.info.labels(run_id, experiment, method).set(1)
         self._run.global_rounds.set(global_rounds)
 
@@ -134,7 +134,9 @@ class ProcessMetrics:
             self._run.phase.labels(other).set(other == phase)
 
     def refused(self, reason: str) -> None:
-        """Count a call that was refused because of its caller, or given up."""
+        """Count a call that was refused because of its caller, or an upload that was given up. `reason` is a label of
+        the count.
+        """
         self._refused.labels(reason).inc()
 
     def progressed(self) -> None:
@@ -142,7 +144,9 @@ class ProcessMetrics:
         self._run.progressed.set_to_current_time()
 
     def waits(self, seconds: Mapping[str, float], awaited: int) -> None:
-        """Show how long the run has waited for each device or LPS, and the number of all that it waits for."""
+        """Show the longest waits of the run, in seconds by device or LPS. `awaited` is the number of all devices and
+        LPSs that the run waits for.
+        """
         for who in self._run.named - set(seconds):
             self._run.waits.remove(who)
         for who, waited_s in seconds.items():
@@ -166,7 +170,9 @@ class ProcessMetrics:
             self._devices.labels(state).set(count)
 
     def evaluated(self, lps_id: str, gauges: Mapping[str, str], measured: Mapping[str, float | None]) -> None:
-        """Show the loss and the metrics of a cluster. `gauges` has the gauge of each metric."""
+        """Show the loss and the metrics of a cluster. `gauges` has the name of the gauge for each metric, and
+        `measured` has the values.
+        """
         for name, gauge in gauges.items():
             if name not in self._measured:
                 about = f"At the GPS: {name} of a cluster's last measured model on held-out examples."

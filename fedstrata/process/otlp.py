@@ -1,4 +1,4 @@
-"""Send spans by the SDK of OpenTelemetry, over HTTP. The variables `OTEL_*` configure the SDK."""
+"""Send spans with the SDK of OpenTelemetry, over HTTP. The environment variables `OTEL_*` configure the SDK."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ log = EventLog("spans")
 
 
 class _GivenIds(IdGenerator):
-    """Give the next span the ids that are set here."""
+    """Give the next span the ids that the attributes `trace_id` and `span_id` hold."""
 
     trace_id = span_id = 0
 
@@ -35,7 +35,7 @@ class _GivenIds(IdGenerator):
 
 
 class _OfTrace(Sampler):
-    """Let another sampler decide by the trace's id alone, as if no span had a parent.
+    """Decide with another sampler, but by the trace's id alone, as if no span had a parent.
 
     A process does not know whether another process has sampled the parent.
     """
@@ -51,7 +51,7 @@ class _OfTrace(Sampler):
 
 
 class _FirstWarning(logging.Handler):
-    """Log the first warning of the SDK, for instance that there is no collector, and no other."""
+    """Log only the first warning of the SDK. The warning may say, for instance, that there is no collector."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.warning("spans_lost", reason=brief(record.getMessage()))
@@ -59,7 +59,9 @@ class _FirstWarning(logging.Handler):
 
 
 class Collector:
-    """Send spans in batches, from a thread. If the collector is absent, spans are lost, and nothing waits."""
+    """Send spans in batches, from a separate thread. If the collector is absent, spans are lost, but the process does
+    not wait.
+    """
 
     def __init__(self, service: str) -> None:
         first = _FirstWarning(logging.WARNING)
@@ -78,7 +80,7 @@ class Collector:
     def send(
         self, name: str, ids: tuple[int, int, int | None], times: tuple[int, int], attributes: Mapping[str, str | int]
     ) -> None:
-        """Put a span into the queue."""
+        """Put a span into the queue of spans to send."""
         self._ids.trace_id, self._ids.span_id, parent_id = ids
         context = Context()
         if parent_id is not None:
@@ -87,7 +89,7 @@ class Collector:
         self._tracer.start_span(name, context, start_time=times[0], attributes=attributes).end(times[1])
 
     def close(self) -> None:
-        """Send the queue, for a limited time."""
+        """Send the spans in the queue. Stop after two seconds."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(LAST_SPANS_S)

@@ -1,7 +1,8 @@
 """Child processes of one owner. A child is restarted after a fatal signal, and ends when its owner ends.
 
-Each child holds the read end of a pipe to which only its owner can write. So the kernel informs the child when the
-owner dies. Children run in separate sessions, so Ctrl-C reaches only the owner, which stops them.
+Each child holds the read end of a pipe to which only its owner can write. When the owner dies, the kernel closes the
+pipe, and the child notices this. Children run in separate sessions, so Ctrl-C reaches only the owner. The owner then
+stops the children.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """Describe a restart: the process that died, and how many restarts it has had."""
+    """Describe a restart: the process that died, the cause, and how many restarts this process has had."""
 
     process: str
     cause: str  # SIGKILL, …
@@ -70,7 +71,9 @@ class Restart:
 
 
 class OwnedProcess:
-    """Run one process with its restarts. A restarted process gets the addresses of its first start."""
+    """Run one process, and restart it when it dies. After a restart, the process listens at the same addresses as
+    before, unless `may_move` allows others.
+    """
 
     def __init__(self, spec: ProcessSpec, logs: Path, on_restart: Callable[[Restart], None]) -> None:
         self.spec = spec
@@ -90,10 +93,11 @@ class OwnedProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def keep_alive(self) -> None:
-        """Run the process until it exits. Restart it if a signal kills it.
+        """Run the process until its work is done or it is asked to stop. If it ends earlier, by a signal or with exit
+        code 0, restart it.
 
         Raises:
-            FedstrataError: the process exited too early, or was killed too often.
+            FedstrataError: the process ended with an error of its own, or died too often.
         """
         for count in range(1, RESTARTS_MAX + 2):
             before = self.log_path.stat().st_size if self.log_path.exists() else 0
@@ -115,12 +119,12 @@ class OwnedProcess:
         )
 
     def terminate(self) -> None:
-        """Ask the process to stop, without a restart."""
+        """Ask the process to stop. It is not restarted."""
         self._is_stopping = True
         self._ask_to_stop()
 
     def kill(self) -> None:
-        """End the process and all processes that it has started."""
+        """Kill the process and all processes that it has started."""
         if self.pid is not None:
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -203,12 +207,14 @@ class Supervisor:
         return await asyncio.shield(self._failure)
 
     def fail(self, error: BaseException) -> None:
-        """Make `failure` return this error, unless it already has an error."""
+        """Make `failure` return this error, unless an earlier error is already known."""
         if not self._failure.done():
             self._failure.set_result(error)
 
     async def stop(self) -> None:
-        """End all processes: first ask them, and after some time kill them. A cancellation does not prevent this."""
+        """End all processes. First ask them to stop, and kill them if they still run after some time. If this call is
+        cancelled, it still ends all processes.
+        """
         ending = asyncio.ensure_future(self._end())
         try:
             await asyncio.shield(ending)
@@ -233,9 +239,7 @@ class Supervisor:
 
 
 def shorten(log: Path) -> None:
-    """Move the content of a long log to another file, and empty the log. The process continues to write to the emptied
-    log.
-    """
+    """If a log is too long, move its content to another file. The process continues to write to the emptied log."""
     with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
         if log.stat().st_size > LONGEST_LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
@@ -243,8 +247,9 @@ def shorten(log: Path) -> None:
 
 
 def last_error(log: Path, since: int = 0) -> str | None:
-    """Return the reason at the end of a log, from byte `since` on, or None. It is the last line `error: …`. Without
-    such a line, it is the last line that is not an event, such as an exception of Python.
+    """Return the reason why a process ended, from its log after byte `since`. The reason is the last line that begins
+    with `error: `. Without such a line, it is the last line of the log, such as an exception of Python. If the last
+    line is an event, return None.
     """
     with log.open("rb") as file:
         size = log.stat().st_size
@@ -268,8 +273,8 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _announced(line: bytes, endpoints: Mapping[str, str]) -> Mapping[str, str] | None:
-    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}; None for any other
-    line.
+    """Return the addresses in a line such as {"event": "listening", "grpc": "127.0.0.1:41234", …}. For any other line,
+    return None.
     """
     try:
         said = json.loads(line)

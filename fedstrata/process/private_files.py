@@ -5,11 +5,11 @@ from pathlib import Path
 
 
 def only_the_owner(path: str, flags: int) -> int:
-    """Open a file for use as `open(..., opener=...)`. If the file is new, only its owner may open it."""
+    """Open a file; this function is an `opener` for Python's `open`. If the file is new, only its owner may open it."""
     return os.open(path, flags, 0o600)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only its owner may open, and its missing parents. Raises OSError if this fails."""
+    """Create a folder and its missing parents, so that only their owner may open them. Raises OSError if this fails."""
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The start of every service process, the report of its addresses, and its end."""
+"""How every service process starts, reports its addresses, and ends."""
 
 import argparse
 import asyncio
@@ -30,7 +30,7 @@ class Arguments(argparse.ArgumentParser):
     """Parse options that may also come from the environment: `--lps-id` from FEDSTRATA_LPS_ID."""
 
     def option(self, name: str, help: str, *, default: str | None = None, required: bool = False) -> None:  # noqa: A002
-        """Add an option with a value."""
+        """Add an option with a value. The environment variable of the option replaces the default value."""
         variable = "FEDSTRATA_" + name.upper().replace("-", "_")
         value = os.environ.get(variable) or default
         self.add_argument(
@@ -39,7 +39,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def service_arguments(tier: str, description: str) -> Arguments:
-    """Return the options that all services of a run have."""
+    """Return a parser with the options that all services of a run have."""
     arguments = Arguments(prog=f"python -m {tier}", description=description)
     arguments.option("experiment", "Use this experiment file.", required=True)
     arguments.option("http", "Serve /metrics, /healthz and /readyz at this host:port.", default="127.0.0.1:0")
@@ -52,7 +52,7 @@ def service_arguments(tier: str, description: str) -> Arguments:
 
 
 def program_arguments(module: str, description: str) -> Arguments:
-    """Return the options that all programs have."""
+    """Return a parser with the options that all programs have."""
     arguments = Arguments(prog=f"python -m {module}", description=description)
     return _with_common(arguments)
 
@@ -77,8 +77,8 @@ def _with_common(arguments: Arguments) -> Arguments:
 
 
 def folder(text: str) -> Path:
-    """Return the path of a folder. A missing folder is made, and only its owner may open it. Raises OutputError if it
-    cannot be made or written.
+    """Return the path of a writable folder. If the folder is missing, create it so that only its owner may open it.
+    Raises OutputError if the folder cannot be created or written.
     """
     path = Path(text)
     try:
@@ -103,10 +103,10 @@ def run_process(
 ) -> NoReturn:
     """Run a service until its work is done or a signal stops it. Exit with a code of `fedstrata.errors`.
 
-    `tier` names the sender of a service's spans; None for programs that have no part in rounds.
+    `tier` is the tier under which the process sends spans; None for programs that have no part in rounds.
 
-    If `main` returns None, a signal has stopped it before its work was done. Then the exit code is the code of the
-    signal, 143 for SIGTERM, so that a supervisor knows that the process is still needed.
+    If `main` returns None, a signal has stopped it before its work was done. The exit code is then the code of the
+    signal, 143 for SIGTERM. It shows a supervisor that the process is still needed.
     """
     print_whatever_comes()
     configure_logs(options.log_level.upper())
@@ -160,10 +160,11 @@ def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
 
 
 def spare_what_is_loaded() -> None:
-    """Exclude all present objects, mostly modules, from garbage collection, which would take 0.1 s with them.
+    """Exclude all objects that exist now, mostly modules, from garbage collection. With these objects, each full
+    collection would take 0.1 s.
 
-    Other objects are collected less often than by default. With 2,000 devices, collections took an eighth of the time
-    of a device process.
+    New objects are collected less often than by default. With 2,000 devices, collections took an eighth of the time of
+    a device process.
     """
     gc.collect()
     gc.freeze()
@@ -171,7 +172,7 @@ def spare_what_is_loaded() -> None:
 
 
 async def first_of(stop: asyncio.Event, work: Awaitable[int]) -> int | None:
-    """Return the result of the work. If a stop signal comes first, cancel the work and return None."""
+    """Return the result of the work. If `stop` is set first, cancel the work and return None."""
     job, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

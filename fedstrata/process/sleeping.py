@@ -26,7 +26,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
 def payload_timeout_s(payload_bytes: int, held_s: float = HOLD_S) -> float:
-    """Return the deadline, in seconds, of a call with a payload. The parent may wait `held_s` before it answers."""
+    """Return the deadline, in seconds, of a call with a payload. The deadline includes the time `held_s` for which the
+    parent may wait before it answers.
+    """
     return CALL_S + held_s + payload_bytes / SLOWEST_BYTES_PER_S
 
 
@@ -40,8 +42,8 @@ def hold_s(children: int) -> float:
 
 
 def wall_time() -> float:
-    """Return seconds since 1970: the time at which the process started, plus the time since then. If somebody changes
-    the machine's clock, durations stay right.
+    """Return the time in seconds since 1970: the time at which the process started, plus the time that has passed since
+    then. So a change of the machine's clock does not change durations.
     """
     return _STARTED_AT + time.monotonic()
 
@@ -54,32 +56,32 @@ def since_ns(unix_ns: int) -> int:
 
 
 def pass_time(seconds: float) -> None:
-    """Wait in a program without a running event loop."""
+    """Block the present thread for some seconds. This is for programs without a running event loop."""
     time.sleep(seconds)
 
 
 async def until_ns(at_ns: int, early_ns: int = 0) -> None:
-    """Wait until a time of the monotonic clock. The event loop's timer may end up to a millisecond early, and is then
-    set again.
+    """Wait until a time of the monotonic clock. The event loop's timer may end up to a millisecond early. The timer is
+    then set again.
 
-    A timer may also end late. With `early_ns` the timer is set this much earlier. Then the event loop turns without a
-    pause until the time comes, which uses the processor.
+    A timer may also end late. With `early_ns` the timer is set this much earlier. For the rest of the time, the event
+    loop runs without pauses, which uses the processor.
     """
     while (left_ns := at_ns - time.monotonic_ns()) > 0:  # noqa: ASYNC110  # a time has no event
         await asyncio.sleep(max(0, left_ns - early_ns) / 1e9)
 
 
 class Clock(Protocol):
-    """Define a clock, which tells the time in nanoseconds and waits."""
+    """Define a clock, which tells the time in nanoseconds, waits, and calls functions at a time."""
 
     def now_ns(self) -> int:
         """Return the current time."""
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that end `early_ns` earlier."""
+        """Wait until `at_ns`. Timers are set `early_ns` earlier, because a timer may end late."""
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call a function at a time, or slightly earlier."""
+        """Call a function at `at_ns`, or slightly earlier."""
 
 
 class RealTime:
@@ -90,16 +92,16 @@ class RealTime:
         return time.monotonic_ns()
 
     async def until(self, at_ns: int, early_ns: int = 0) -> None:
-        """Wait until a time, with timers that end `early_ns` earlier."""
+        """Wait until `at_ns`. Timers are set `early_ns` earlier, because a timer may end late."""
         await until_ns(at_ns, early_ns)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call a function at a time."""
+        """Call a function at `at_ns`."""
         return asyncio.get_running_loop().call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, call)
 
 
 class Backoff:
-    """Pause between attempts. Each pause is twice the last, up to two seconds."""
+    """Pause between attempts. Each pause is twice as long as the last pause, up to two seconds."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -115,7 +117,9 @@ class Backoff:
 
 
 async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-    """Wait until a condition holds, which is checked whenever an event is set. Return False on time-out."""
+    """Wait until a condition holds, and return True. The condition is checked whenever the event is set. On time-out,
+    return False.
+    """
     if is_true():
         return True
     try:
@@ -129,7 +133,7 @@ async def wait_until(event: asyncio.Event, is_true: Callable[[], bool], timeout_
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """Hold a caller that waits: until when, for what, and the future that ends its wait."""
+    """Describe a caller that waits: when its time is over, its condition, and the future that ends its wait."""
 
     ends_at: float
     is_true: Callable[[], bool]
@@ -178,7 +182,7 @@ class Changes:
             self._next = None
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until a condition holds. Return False on time-out."""
+        """Wait until a condition holds, and return True. On time-out, return False."""
         loop, is_over = asyncio.get_running_loop(), False
         ends_at = math.inf if timeout_s is None else loop.time() + timeout_s
         while not is_true():
@@ -209,23 +213,25 @@ class Changes:
 
 
 class Alarm:
-    """Use one timer for many times. The alarm calls a function at the earliest requested time, or slightly earlier."""
+    """Use one timer for many requested times. The alarm calls a function at the earliest of these times, or slightly
+    earlier.
+    """
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """Set the function `ring`. It is called with a time, and everything up to this time is due."""
+        """Set the function `ring`. The alarm passes it a time; everything that was requested up to this time is due."""
         self._ring = ring
         self._timer: asyncio.Handle | None = None
         self._rings_at = math.inf
 
     def ring_by(self, when: float) -> None:
-        """Call the function at this time of the running loop, or earlier."""
+        """Request that the alarm calls its function at `when`, a time of the running event loop, or earlier."""
         if when < self._rings_at:
             self.close()
             self._timer = asyncio.get_running_loop().call_at(when, self._fire)
             self._rings_at = when
 
     def close(self) -> None:
-        """Cancel the alarm."""
+        """Cancel all requested times."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._rings_at = None, math.inf
@@ -238,7 +244,8 @@ class Alarm:
 class TimeLimit:
     """Limit the time of several steps, one after another, like `asyncio.timeout` but with one timer.
 
-    If a step ends in time, the timer stays as it is. If the timer then fires too early, it is set again.
+    If a step ends in time, the timer is not cancelled. If the timer then fires too early for a later step, it is set
+    again.
     """
 
     def __init__(self) -> None:
@@ -248,7 +255,9 @@ class TimeLimit:
         self._is_over = False
 
     async def hold(self, timeout_s: float, step: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of a step. If the step takes longer, cancel it and raise TimeoutError."""
+        """Return the result of a step. If the step takes longer than `timeout_s`, cancel the step and raise
+        TimeoutError.
+        """
         task = asyncio.current_task()
         if task is None or self._task is not None:
             step.close()

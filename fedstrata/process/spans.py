@@ -1,7 +1,7 @@
-"""Spans: how long each part of a global round took, for a collector of traces.
+"""Spans: how long each part of a global round took. They are sent to a collector of traces.
 
-A global round is one trace. All ids are digests, so processes send each other none in a round
-(docs/decisions/spans.md).
+A global round is one trace. Every process computes the ids as digests, so no process has to send ids to another process
+in a round (docs/decisions/spans.md).
 """
 
 import os
@@ -33,7 +33,7 @@ class Span:
     attributes: Mapping[str, str | int]
 
     def ids(self, execution: str) -> Ids:
-        """Return the ids in an execution of the run."""
+        """Return the ids of this span. They depend on `execution`, the id of this execution of the run."""
         trace = f"{execution} {self.trace}"
         parent = None if self.parent is None else _digest(trace + self.parent, 8)
         return _digest(trace, 16), _digest(trace + self.place, 8), parent
@@ -47,7 +47,7 @@ class Sender(Protocol):
     """Define how the spans of one tier leave a process."""
 
     def send(self, name: str, ids: Ids, times: tuple[int, int], attributes: Mapping[str, str | int]) -> None:
-        """Send a span soon, from another thread. `times` are its begin and its end."""
+        """Send a span soon, from another thread. `times` are the span's begin and end."""
 
     def close(self) -> None:
         """Send the last spans, for a limited time."""
@@ -57,13 +57,15 @@ class Spans:
     """Send the spans of one process."""
 
     def __init__(self, sender_of: Callable[[str], Sender]) -> None:
-        """Set `sender_of`, which makes the sender of a tier."""
+        """Set `sender_of`, the function that creates the sender for a tier."""
         self._sender_of = sender_of
         self._sender: Sender | None = None
         self._execution = ""
 
     def belong_to(self, execution: str) -> None:
-        """Make ids for this execution, which the GPS has drawn. Ignore a text of another form."""
+        """Set the id of this execution of the run, which the GPS has drawn. The ids of all further spans depend on it.
+        Ignore a text of another form.
+        """
         if re.fullmatch("[0-9a-f]{32}", execution):
             self._execution = execution
 
@@ -105,5 +107,5 @@ def _collector(tier: str) -> Sender:
 
 @cache
 def process_spans() -> Spans | None:
-    """Return the object that sends the spans of this process; None if there are no spans."""
+    """Return the object that sends the spans of this process. If no collector is configured, return None."""
     return Spans(_collector) if os.environ.get(VARIABLE) else None

@@ -1,4 +1,4 @@
-"""State on disk. Files are written under another name, flushed and renamed, and have checksums."""
+"""State on disk. A file is written under another name, flushed to disk and then renamed. Files have checksums."""
 
 from fedstrata.store.files import (
     GLOBAL_ROUNDS_KEPT,

@@ -22,11 +22,11 @@ GLOBAL_ROUNDS_KEPT = 2  # whose files stay: of the open one, and of the one to w
 
 @contextmanager
 def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterator[BinaryIO]:
-    """Yield a temporary file for writing. It is renamed to `path` only if the block succeeds; with `durable`, after a
-    flush to disk.
+    """Yield a temporary file for writing. If the block succeeds, rename the file to `path`. With `durable`, flush the
+    file to disk before the renaming.
 
-    Writers that may write the same file at the same time use different labels. If the block raises, no file remains.
-    Only the owner can open the file.
+    If the block raises an error, no file remains. Only the owner can open the file. Writers that may write the same
+    file at the same time must use different labels.
 
     Raises:
         StateError: the disk is full or refuses to write. An old file at `path` is unchanged.
@@ -51,7 +51,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Return a new file. A missing folder is made."""
+    """Create a file, and open it for writing. If its folder is missing, create the folder first."""
 
     def opened() -> BinaryIO:
         path.unlink(missing_ok=True)  # an earlier one's rights would stay
@@ -65,16 +65,17 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file if it exists. Ignore a failure, because the error that came first is reported."""
+    """Remove a file if it exists. Ignore a failure, because the caller already raises an earlier error."""
     with suppress(OSError):
         path.unlink()
 
 
 def claim(folder: Path) -> None:
-    """Reserve a folder of state for this process until it ends. Wait if another process is just ending.
+    """Reserve a folder of state for this process until the process ends. If another process still uses the folder, wait
+    up to ten seconds for its end.
 
     Raises:
-        StateError: another process of this machine uses the folder, or it cannot be written.
+        StateError: another process of this machine still uses the folder, or the folder cannot be written.
     """
     _CLAIMS.append(_locked(folder))
 
@@ -87,7 +88,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path) -> TextIO:
-    """Return the folder's lock file. The lock lasts while the file is open."""
+    """Lock a folder, and return its open lock file. The lock lasts while the file is open."""
     path = folder / ".lock"
     try:
         lock = open(path, "w", opener=only_the_owner)  # noqa: SIM115  # kept open
@@ -105,7 +106,7 @@ def _locked(folder: Path) -> TextIO:
 
 
 def clear_asides(folder: Path) -> None:
-    """Remove incomplete temporary files of processes that were killed."""
+    """Remove the incomplete temporary files in a folder. Processes that were killed have left them."""
     for path in folder.glob(".*.aside"):
         path.unlink(missing_ok=True)
 
@@ -117,7 +118,7 @@ def write_sealed(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def read_sealed(path: Path) -> bytes:
-    """Return the content of a file that `write_sealed` wrote. Raises StateError, which names the file, if it is
+    """Return the content of a file that `write_sealed` wrote. Raises StateError, which names the file, if the file is
     missing, truncated or altered.
     """
     try:
@@ -131,7 +132,7 @@ def read_sealed(path: Path) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
+    """Flush the file names in a folder to disk. Only then does a renaming outlast a crash of the machine."""
     descriptor = when_there_is_room(lambda: os.open(folder, os.O_RDONLY))
     try:
         os.fsync(descriptor)

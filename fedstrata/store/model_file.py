@@ -1,8 +1,8 @@
-"""Models on disk, in the safetensors format. They are read and written piece by piece, so that no whole model is in
+"""Models on disk, in the safetensors format. Models are read and written piece by piece, so that no whole model is in
 memory.
 
-The data of a file is the flat vector of its layout. The metadata have a SHA-256 of everything else in the file. If this
-digest is wrong, an error names the file.
+The data of a file is the flat vector of the model's layout. The metadata have a digest, the SHA-256 of everything else
+in the file. If the digest is wrong, an error names the file.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _NO_DIGEST = "0" * 64
 
 
 def pieces_of(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the pieces of a vector with `size` elements."""
+    """Yield the start and the stop (exclusive) of each piece of a vector with `size` elements."""
     return ((start, min(start + PIECE_ELEMENTS, size)) for start in range(0, size, PIECE_ELEMENTS))
 
 
@@ -42,8 +42,8 @@ def write_model(
     path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
     digest: bytes = b"",
 ) -> None:  # fmt: skip
-    """Write a flat vector, given as consecutive pieces, as a safetensors file. `digest` is the file's digest, if the
-    caller knows it.
+    """Write a flat vector, given as consecutive pieces, as a safetensors file. If the caller already knows the file's
+    digest, `digest` saves its computation.
 
     Raises:
         StateError: the file cannot be written. An old file at `path` is unchanged.
@@ -74,8 +74,8 @@ def _header(layout: Layout, metadata: Mapping[str, str], digest: str) -> bytes:
 
 
 class AnyModel(ABC):
-    """Define a model that is read piece by piece, from a file, from memory or from elsewhere: a flat vector with a
-    layout.
+    """Define a model: a flat vector with a layout. A model is read piece by piece, from a file, from memory or from
+    another model.
     """
 
     layout: Layout
@@ -92,11 +92,11 @@ class AnyModel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the model."""
+        """Release what the model uses, such as an open file."""
 
     def values_digest(self) -> str:
         """Return the digest of names, shapes and values, without other metadata. Files of different runs with equal
-        weights have the same digest.
+        weights have equal digests.
         """
         return values_digest(
             (tensor.name, "float32", tensor.shape, self._bytes_at(start, tensor.size))
@@ -108,7 +108,9 @@ class AnyModel(ABC):
         return (_bytes_of(self.read(start + a, start + b)) for a, b in pieces_of(size))
 
     def _computed_digest(self) -> str:
-        """Return the SHA-256 of the model's file, without the digest in its metadata, in hexadecimal."""
+        """Compute the digest of the model's file, in hexadecimal. For this, zeros replace the digest in the
+        metadata.
+        """
         digest = hashlib.sha256(_header(self.layout, self.metadata, _NO_DIGEST))
         for piece in self.pieces():
             digest.update(_bytes_of(piece))
@@ -123,7 +125,7 @@ class AnyModel(ABC):
         return (self.read(start, stop) for start, stop in pieces_of(self.layout.size))
 
     def scales(self) -> list[float]:
-        """Return the int8 scale of each tensor, max|x| / 127."""
+        """Return the scale of each tensor for the encoding `int8`, max|x| / 127."""
         largest = []
         for tensor, start in zip(self.layout.tensors, self.layout.starts, strict=True):
             parts = [self.read(start + a, start + b) for a, b in pieces_of(tensor.size)]
@@ -135,8 +137,8 @@ class ModelFile(AnyModel):
     """Read a model on disk. A read needs memory only for the requested elements."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        """Open the file, and check names, shapes and length. Raises StateError, which names the file, if they are
-        wrong.
+        """Open the file, and check names, shapes and length. Raises StateError, which names the file, if they are not
+        as the layout requires.
         """
         self.path = path
         self.layout = layout
@@ -153,7 +155,9 @@ class ModelFile(AnyModel):
             raise
 
     def _read_header(self) -> tuple[dict[str, str], int, str]:
-        """Return the metadata, the position of the first byte of data, and the checksum in the file."""
+        """Read and check the header. Return the metadata, the position of the first byte of data, and the digest in the
+        file.
+        """
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
             raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
@@ -174,8 +178,8 @@ class ModelFile(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 in the file's metadata. It covers everything else in the file. `verify` compares it with the
-        content.
+        """The SHA-256 in the file's metadata, which covers everything else in the file. Only `verify` compares it with
+        the content.
         """
         return self._digest.encode()
 
@@ -190,7 +194,9 @@ class ModelFile(AnyModel):
         return np.frombuffer(data, "<f4")
 
     def verify(self) -> None:
-        """Compare the content with the checksum. Raises StateError, which names the file, if they differ."""
+        """Check that the content matches the digest in the metadata. Raises StateError, which names the file, if it
+        does not.
+        """
         if self._computed_digest() != self._digest:
             raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
 
@@ -201,10 +207,10 @@ class ModelFile(AnyModel):
 
 
 class ModelInMemory(AnyModel):
-    """Hold a model in memory, with the functions of a model on disk."""
+    """Hold a model in memory, with the same functions as a model on disk."""
 
     def __init__(self, layout: Layout, flat: Flat, metadata: Mapping[str, str] | None = None) -> None:
-        """Set `metadata`, the metadata for the model's file."""
+        """Set the model's layout, its vector, and the metadata that its file would have."""
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})
@@ -212,7 +218,7 @@ class ModelInMemory(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that a file with this model has."""
+        """The digest that a file with this model would have."""
         return self._digest or self._computed_digest().encode()
 
     def read(self, start: int, stop: int) -> Flat:

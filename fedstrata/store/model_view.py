@@ -11,7 +11,7 @@ from fedstrata.tensors import Flat, Layout
 
 
 class ModelView(AnyModel):
-    """Show the ranges `places` of another model, one after another, as a model with a new layout. Nothing is copied."""
+    """Show some ranges of another model, one after another, as a model with a new layout. Nothing is copied."""
 
     def __init__(self, source: AnyModel, places: Sequence[slice], layout: Layout) -> None:
         self.layout = layout
@@ -23,7 +23,7 @@ class ModelView(AnyModel):
 
     @property
     def digest(self) -> bytes:
-        """The digest that a file with this model has."""
+        """The digest that a file with this model would have."""
         return self._digest
 
     def read(self, start: int, stop: int) -> Flat:
@@ -38,4 +38,4 @@ class ModelView(AnyModel):
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.float32), *found])
 
     def close(self) -> None:
-        """Do nothing, because the owner of the source closes it."""
+        """Do nothing, because the owner of the other model closes that model."""

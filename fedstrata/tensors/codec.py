@@ -1,7 +1,8 @@
-"""The tensor codec: it converts float32 elements to and from the bytes of an encoding.
+"""The tensor codec. It converts float32 elements to the bytes of an encoding, and back.
 
-All encodings are little-endian. `float32` is a view, without a copy; `float16` and `bfloat16` round to nearest even;
-`int8` is a signed byte times the tensor's scale, max|x| / 127.
+All encodings are little-endian. `float32` is a view, without a copy. `float16` and `bfloat16` round to the nearest
+value, and ties to even. `int8` divides each element by the tensor's scale, max|x| / 127, and rounds it to a signed
+byte.
 """
 
 from bisect import bisect_right
@@ -24,7 +25,9 @@ FLOAT16_MAX = 65504.0
 
 
 def int8_scale(tensor: Flat) -> float:
-    """Return the step of an int8 tensor: max|x| / 127, rounded to float32; 0 for a tensor of zeros."""
+    """Return the scale of a tensor for the encoding `int8`: max|x| / 127, rounded to float32; 0 for a
+    tensor of zeros.
+    """
     return float(np.float32(np.max(np.abs(tensor)) / np.float32(127))) if tensor.size else 0.0
 
 
@@ -53,8 +56,8 @@ def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> m
 
 
 def decode(data: bytes | memoryview, encoding: AnyEncoding, scale: float = 0.0) -> NDArray[Any]:
-    """Return the float32 elements of encoded bytes; for the encoding `exact`, int64. For float32 and `exact`, the
-    result is a read-only view.
+    """Return the elements of encoded bytes: int64 for the encoding `exact`, float32 for all others. For `float32` and
+    `exact`, the result is a read-only view.
     """
     match encoding:
         case "float32":
@@ -77,7 +80,7 @@ class PayloadCodec:
     """Encode and decode a flat vector chunk by chunk. If the encoding has scales, each tensor has its own scale."""
 
     def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
-        """Set `scales`: one number per tensor for int8, and none for any other encoding."""
+        """Set `scales`: one number per tensor for the encoding `int8`, and none for any other encoding."""
         if len(scales) not in {0, len(layout.tensors)}:
             raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
         self.layout = layout
@@ -88,7 +91,7 @@ class PayloadCodec:
 
     @property
     def is_small(self) -> bool:
-        """Return whether the payload is so small that it is sent in the message of its header."""
+        """Return whether the payload is so small that one message carries the header and the whole payload."""
         return self.payload_bytes <= SMALL_BYTES
 
     @classmethod
@@ -99,7 +102,9 @@ class PayloadCodec:
         return cls(layout, encoding, [int8_scale(view) for view in layout.views(flat).values()])
 
     def chunks(self, read: Callable[[int, int], NDArray[Any]], offset: int = 0) -> Iterator[bytes | memoryview]:
-        """Yield the payload in chunks, beginning at byte `offset`. `read(start, stop)` returns elements."""
+        """Yield the payload in chunks, beginning at byte `offset`. `read(start, stop)` returns the elements
+        to encode.
+        """
         step = CHUNK_BYTES // self.element_bytes
         for start in range(offset // self.element_bytes, self.layout.size, step):
             stop = min(start + step, self.layout.size)
@@ -115,7 +120,7 @@ class PayloadCodec:
         """Return the elements in a chunk that begins at byte `offset` of the payload.
 
         Raises:
-            PayloadError: the chunk is larger than allowed, ends inside an element or beyond the payload.
+            PayloadError: the chunk is empty, is larger than allowed, or ends inside an element or beyond the payload.
         """
         count, rest = divmod(len(data), self.element_bytes)
         start = offset // self.element_bytes
@@ -131,7 +136,9 @@ class PayloadCodec:
         return np.concatenate([decode(view[a - start : b - start], self.encoding, scale) for a, b, scale in spans])
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
-        """Yield the ranges of elements from `start` to `stop` (exclusive) by tensor, each with the tensor's scale."""
+        """Split the elements from `start` to `stop` (exclusive) by tensor. Yield the range in each tensor, with the
+        tensor's scale.
+        """
         index = bisect_right(self.layout.starts, start) - 1
         while start < stop:
             tensor_stop = self.layout.starts[index] + self.layout.tensors[index].size

@@ -1,5 +1,5 @@
-"""One digest for the content of arrays. Arrays with equal names, types, shapes and values have equal digests, in any
-file format.
+"""A digest of the content of arrays. Arrays with equal names, types, shapes and values have equal digests, whatever the
+format of their file.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ Bytes = bytes | memoryview
 def values_digest(arrays: Iterable[tuple[str, str, Sequence[int], Iterable[Bytes]]]) -> str:
     """Return the SHA-256 of named arrays, in hexadecimal.
 
-    Each array is given as its name, its type as NumPy names it, its shape, and its bytes in consecutive pieces:
-    little-endian, row-major. The digest takes all arrays in ascending order of names. Of each array it takes first the
-    line `["fc1.weight", "float32", [32, 64]]`, then its bytes. The line is JSON with a space after each comma, escapes
-    for characters beyond ASCII, and a line feed at its end.
+    Each array is given as its name, its type as NumPy names it, its shape and its bytes. The bytes are little-endian
+    and row-major, in consecutive pieces. The digest takes all arrays in ascending order of names. Of each array it
+    takes first the line `["fc1.weight", "float32", [32, 64]]`, then the bytes of the array. The line is JSON with a
+    space after each comma, escapes for characters beyond ASCII, and a line feed at its end.
     """
     digest = hashlib.sha256()
     for name, dtype, shape, pieces in sorted(arrays, key=lambda array: array[0]):

@@ -1,8 +1,8 @@
-"""Exact weighted sums that do not depend on order: float32 values on a fixed grid of integers.
+"""Exact weighted sums of float32 values. The order in which values are added does not change the sum.
 
-Each value is rounded once to a multiple of 2⁻³² and multiplied by its number of examples. The sum adds integers, so the
-order of arrival cannot change a bit, and no update has to be kept or sorted. Rounding changes a mean by at most 2⁻³³,
-less than half a float32 step of any value above 2⁻⁹.
+Each value is rounded once, to a multiple of 2⁻³², and multiplied by its number of examples. The sum adds integers, so
+the order of arrival cannot change a bit, and no update has to be kept or sorted. Rounding changes a mean by at most
+2⁻³³. For any value above 2⁻⁹, this is at most half a float32 step.
 """
 
 import numpy as np
@@ -28,11 +28,11 @@ def largest_value(max_examples: int) -> float:
 
 
 class ExactSum:
-    """Hold a weighted sum of vectors, shape (size,), as int64. It takes as much memory as two float32 vectors."""
+    """Hold a weighted sum of vectors, shape (size,), as int64. The sum takes as much memory as two float32 vectors."""
 
     def __init__(self, size: int, max_examples: int) -> None:
-        """Set `max_examples`, the largest sum of the weights. It determines `limit`, the largest accepted absolute
-        value.
+        """Set `max_examples`, the largest sum of the weights. It determines `limit`, the largest absolute value that
+        may be added.
         """
         if max_examples < 1:
             raise PayloadError(f"a sum over {max_examples} examples: at least 1 is needed")
@@ -43,7 +43,8 @@ class ExactSum:
         self._scratch = np.empty(min(PIECE, size), np.float64)
 
     def fold(self, start: int, values: Flat, num_examples: int) -> None:
-        """Add `num_examples` times `values` to the elements from `start` on. When the vector is complete, call `count`.
+        """Add `num_examples` times `values` to the elements from `start` on. After all elements of a vector, call
+        `count` once.
 
         Raises:
             PayloadError: a value is NaN, infinite or beyond `limit`. Nothing is added.
@@ -60,7 +61,7 @@ class ExactSum:
             np.add(sums, integers, out=sums)
 
     def fold_sums(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add sums over `num_examples` examples that come from `sums` of another `ExactSum`.
+        """Add partial sums over `num_examples` examples. They come from the function `sums` of another `ExactSum`.
 
         Raises:
             PayloadError: a sum is too large for this many examples. Nothing is added.
@@ -69,13 +70,15 @@ class ExactSum:
         self.fold_unchecked(start, sums, num_examples)
 
     def fold_unchecked(self, start: int, sums: Sums, num_examples: int) -> None:
-        """Add sums modulo 2⁶⁴ like `fold_sums`, without a check. `check_total` must check the final sum."""
+        """Add partial sums modulo 2⁶⁴, like `fold_sums` but without a check. After the last addition, `check_total`
+        must check the sum.
+        """
         here = self._sums[start : start + len(sums)]
         np.add(here, sums, out=here)
         np.add(here, np.int64(_wrapped(num_examples * _MAGIC_BITS)), out=here)
 
     def check_total(self) -> None:
-        """Raise PayloadError for a sum that is impossible for its number of examples."""
+        """Check that the sum is possible for its number of examples. Raises PayloadError if it is not."""
         for start in range(0, len(self._sums), PIECE):
             self._check_sums(self.sums(start, start + PIECE), self.num_examples)
 
@@ -87,18 +90,20 @@ class ExactSum:
             )
 
     def shift(self, values: Flat, times: int) -> None:
-        """Add a whole vector `times` times, for examples that were already counted with other values."""
+        """Add a whole vector `times` times, without counting examples. This changes the values of examples that were
+        already counted.
+        """
         self.fold(0, values, times)
         np.add(self._sums, np.int64(_wrapped(-times * _MAGIC_BITS)), out=self._sums)
 
     def sums(self, start: int = 0, stop: int | None = None) -> Sums:
-        """Return the elements from `start` to `stop` (exclusive) as integers on the grid: int64 multiples of 2⁻³², each
-        value times its examples.
+        """Return the elements from `start` to `stop` (exclusive) as int64 multiples of 2⁻³². Each element is the sum of
+        all values, each times its number of examples.
         """
         return self._sums[start:stop] - np.int64(_wrapped(self.num_examples * _MAGIC_BITS))
 
     def check(self, values: Flat) -> None:
-        """Refuse values that are not finite or too large for the grid."""
+        """Check that values are finite and within `limit`. Raises PayloadError if they are not."""
         if not len(values):
             return
         low, high = float(values.min()), float(values.max())
@@ -109,13 +114,13 @@ class ExactSum:
             )
 
     def count(self, num_examples: int) -> None:
-        """Add the number of examples of a vector to `num_examples`, when all elements of the vector were added."""
+        """Count the examples of a vector after all its elements were added."""
         if not 0 < num_examples <= self._max_examples - self.num_examples:
             raise PayloadError(f"{num_examples} examples on top of {self.num_examples}: {self._max_examples} in all")
         self.num_examples += num_examples
 
     def add(self, values: Flat, num_examples: int) -> None:
-        """Add a whole vector, and its number of examples."""
+        """Add a whole vector, and count its examples."""
         self.fold(0, values, num_examples)
         self.count(num_examples)
 

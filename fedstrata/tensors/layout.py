@@ -30,7 +30,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Hold tensors in their order in a flat vector, without gaps."""
+    """Say where each tensor is in a flat vector. The tensors follow each other in their order, without gaps."""
 
     tensors: tuple[TensorSpec, ...]
     starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -46,7 +46,7 @@ class Layout:
 
     @classmethod
     def of(cls, shapes: Mapping[str, Iterable[int]]) -> Self:
-        """Return the layout of the tensors in a mapping of name to shape, in its order."""
+        """Return the layout of tensors that are given as shapes by name. The layout keeps the order of the mapping."""
         return cls(tuple(TensorSpec(name=name, shape=tuple(shape)) for name, shape in shapes.items()))
 
     @property
@@ -55,13 +55,15 @@ class Layout:
 
     @property
     def float32_bytes(self) -> int:
-        """The size of the flat vector in float32, which is its size on disk and on links without another encoding."""
+        """The number of bytes of the flat vector in float32. Files use float32, and so do links without another
+        encoding.
+        """
         return 4 * self.size
 
     @property
     def is_small(self) -> bool:
-        """Return whether a flat vector is small. A small vector is kept in memory, and written after its round has
-        opened.
+        """Return whether the flat vector is small. A small vector is kept in memory, and is written to disk only after
+        its round has opened.
         """
         return self.float32_bytes <= SMALL_BYTES
 
@@ -85,7 +87,9 @@ class Layout:
         return flat
 
     def slices_of(self, part: "Layout") -> list[slice]:
-        """Return the slices of the tensors of `part` in this layout. Adjacent tensors share one slice."""
+        """Return the slices of this layout's flat vector that hold the tensors of `part`. Adjacent tensors share one
+        slice.
+        """
         places = {t.name: slice(s, s + t.size) for t, s in zip(self.tensors, self.starts, strict=True)}
         joined: list[slice] = []
         for name in part.names:
@@ -98,8 +102,8 @@ class Layout:
 
 
 def taken(whole: Flat, places: Sequence[slice]) -> Flat:
-    """Return some ranges of a vector, one after another, as one vector. If they are the whole vector, the result is not
-    a copy.
+    """Return one vector that joins some ranges of a vector. If the only range is the whole vector, return the vector
+    itself, not a copy.
     """
     if len(places) == 1 and places[0] == slice(0, len(whole)):
         return whole

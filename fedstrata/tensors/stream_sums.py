@@ -18,7 +18,7 @@ Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Define the stream, and the position in it, to which one range of a child's payload is added."""
+    """Define where one range of a child's payload is added: the stream, the position in the stream, and the weight."""
 
     place: slice  # of the payload, in values
     stream: int
@@ -33,7 +33,7 @@ class Sums(Protocol):
     """
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Raise PayloadError for weights that are impossible for a child."""
+        """Check the weights that a child states. Raises PayloadError if they are impossible for this child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
         """Add the values of a payload from its element `start` on. If a value is refused, add nothing.
@@ -43,30 +43,36 @@ class Sums(Protocol):
         """
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the examples of a child with a complete payload."""
+        """Count the examples of a child after its whole payload was added."""
 
     def clear(self) -> None:
         """Reset the sums to zero."""
 
 
 class OneSum:
-    """Sum one vector, to which every child adds its whole update, weighted by its examples."""
+    """Sum the whole updates of all children in one vector. Each update is weighted by the child's number of
+    examples.
+    """
 
     def __init__(self, size: int, children: Mapping[str, int], fold: Fold = ExactSum.fold) -> None:
-        """Set the children, with the largest number of examples of each. `fold` is the function that adds values to a
-        sum.
+        """Set the length of the vector, and for each child the largest number of examples that it may state. `fold` is
+        the function that adds values to a sum.
         """
         self._most = children
         self._fold = fold
         self.total = ExactSum(size, max(1, sum(children.values())))
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Raise PayloadError unless there is one weight, from 1 up to the child's number of examples."""
+        """Check that the child states one weight, from 1 up to its largest number of examples. Raises PayloadError if
+        it does not.
+        """
         if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add the values of an update from its element `start` on, weighted by the child's examples."""
+        """Add values of an update, weighted by the child's examples. `start` is the position of the first value in the
+        update.
+        """
         self._fold(self.total, start, values, weights[0])
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
@@ -84,8 +90,8 @@ class OneSum:
 
 
 class RoutedSums:
-    """Sum several streams at an LPS. The routes of each device say to which streams its update is added, with the
-    weights of the plan.
+    """Sum several streams at an LPS. The plan gives each device routes, which say to which streams the device's update
+    is added, and with which weights.
     """
 
     def __init__(
@@ -117,12 +123,16 @@ class RoutedSums:
         return self._weights[child_id].get(stream, 0)
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Raise PayloadError unless the weight is the number of examples with which the child enrolled."""
+        """Check that the child states the number of examples with which it enrolled. Raises PayloadError if it does
+        not.
+        """
         if list(weights) != [self._examples[child_id]]:
             raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add the values of an update from its element `start` on to every stream in the child's routes."""
+        """Add values of an update to every stream in the child's routes. `start` is the position of the first value in
+        the update.
+        """
         stop = start + len(values)
         for route in self._routes[child_id]:
             first, last = max(start, route.place.start), min(stop, route.place.stop)
@@ -131,7 +141,7 @@ class RoutedSums:
                 self._fold(self.streams[route.stream], at, values[first - start : last - start], route.weight)
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:
-        """Count the child's examples in every stream to which it adds."""
+        """Count the child's examples in every stream in the child's routes."""
         for stream, weight in self._weights[child_id].items():
             self.streams[stream].count(weight)
         self.counted.add(child_id)
@@ -149,13 +159,13 @@ class RoutedSums:
 
 
 class PartialSums:
-    """Sum several streams at the GPS. Each LPS sends its part of each stream, with the total weight of its devices in
-    the stream.
+    """Sum several streams at the GPS. For each stream, an LPS sends a sum or mean over its devices, and the total
+    weight of these devices.
     """
 
     def __init__(self, sizes: Sequence[int], most: Mapping[str, Sequence[int]], *, is_exact: bool) -> None:
-        """Set `most`, the largest weight of each LPS in each stream. `is_exact` means that LPSs send sums. Without it,
-        they send means.
+        """Set `most`, the largest weight of each LPS in each stream. If `is_exact` is true, LPSs send sums, otherwise
+        means.
         """
         self._most = most
         self._is_exact = is_exact
@@ -164,13 +174,17 @@ class PartialSums:
         self._starts = [sum(sizes[:stream]) for stream in range(len(sizes) + 1)]
 
     def check(self, child_id: str, weights: Sequence[int]) -> None:
-        """Raise PayloadError unless each stream has a weight, from 0 up to the weight of all devices of the LPS."""
+        """Check that the LPS states a weight for each stream, from 0 up to the weight of all its devices. Raises
+        PayloadError if it does not.
+        """
         most = self._most[child_id]
         if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
             raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add the values of an LPS's streams, from element `start` of their common vector on."""
+        """Add values from the payload of an LPS, which has all streams, one after another. `start` is the position of
+        the first value in the payload.
+        """
         stop = start + len(values)
         for number, stream in enumerate(self.streams):
             first, last = max(start, self._starts[number]), min(stop, self._starts[number + 1])

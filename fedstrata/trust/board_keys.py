@@ -32,7 +32,8 @@ def key_of(folder: Path) -> tuple[bytes, bytes]:
 
 
 def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Parse the public key that a board sent. Raises CertificateError if the key is damaged, or is not on curve P-256.
+    """Parse the public key that a board sent. Raises CertificateError if the key is damaged, or is not on
+    curve P-256.
     """
     try:
         key = serialization.load_pem_public_key(pem)

@@ -103,7 +103,8 @@ class SecureChannel(grpc.aio.Channel):
         return self._connection
 
     def _move(self, tls: TlsFiles) -> None:
-        """Open a new connection with the TLS files `tls`. Close the present connection as soon as it has no open calls.
+        """Open a new connection with the TLS files `tls`. Close the present connection as soon as it has no
+        open calls.
         """
         before, self._connection = self._connection, _Connection(self._address, tls, self._options)
         self._left = [one for one in self._left if one.is_open]

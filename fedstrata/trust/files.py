@@ -284,7 +284,9 @@ class TlsFiles:
                 )
 
     def told(self) -> dict[str, Any]:
-        """Return the fields that describe the files in a log event: the first 16 digits of the SHA-256 of each file."""
+        """Return the fields that describe the files in a log event: the first 16 digits of the SHA-256 of `cert.pem`
+        and of `ca.pem`.
+        """
         return {"certificate": sha256(self.cert).hexdigest()[:16], "authority": sha256(self.ca).hexdigest()[:16]}
 
     def why_outdated(self, chain: bytes, now_s: float) -> str | None:

@@ -350,7 +350,8 @@ class _Check:
         return message
 
     def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the call runs. If the caller is revoked meanwhile, the context soon ends the call.
+        """Return a context in which the call runs. If the caller is revoked meanwhile, the context soon
+        ends the call.
         """
         return self._guard.over(caller)
 
@@ -395,7 +396,8 @@ def _guarded(behaviour: Any, check: _Check) -> Any:
 
 
 def _guarded_stream(behaviour: Any, check: _Check) -> Any:
-    """Return a handler for calls with a stream of request messages. Each message is checked when the handler reads it.
+    """Return a handler for calls with a stream of request messages. Each message is checked when the
+    handler reads it.
     """
     if isasyncgenfunction(behaviour):
 

@@ -1,4 +1,6 @@
-"""The clock of an experiment: none, virtual or real. A clock makes one object for each tier."""
+"""The clocks that an experiment can name: none, virtual and real. Each makes the clock objects of the GPS, the LPSs and
+the devices.
+"""
 
 from typing import cast
 
@@ -13,7 +15,7 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 
 
 class Clock:
-    """Represent `clock: none`: nothing is delayed, and no times are calculated."""
+    """Represent the setting `clock: none`. Nothing is delayed, and no times are calculated."""
 
     has_links = False  # whether links and boards take the time that the file says,
     has_timeline = False  # and whether times are worked out, not waited for
@@ -22,7 +24,9 @@ class Clock:
         self.experiment = experiment
 
     def lps(self, cluster: gps_pb.Cluster) -> LpsClock:
-        """Return the clock for an LPS's devices: the devices of one cluster, or of all clusters."""
+        """Return the clock of an LPS for its rounds with devices. The devices in `cluster` belong to one cluster or, if
+        clusters span LPSs, to all clusters.
+        """
         return LpsClock(self.experiment)
 
     def uplink(self, home_id: str, payload_bytes: int) -> ChildClock:
@@ -41,7 +45,9 @@ class Clock:
 
 
 class VirtualClock(Clock):
-    """Calculate times from bytes and from the work that devices report. No process waits for these times."""
+    """Calculate times from the transferred bytes and from the work that devices report. No process waits for these
+    times.
+    """
 
     has_links = has_timeline = True
 
@@ -80,7 +86,9 @@ CLOCKS = {"none": Clock, "virtual": VirtualClock, "real": RealClock}
 
 
 def clock_of(experiment: Experiment) -> Clock:
-    """Return the clock that an experiment names. If this process sends spans, the clock also makes them."""
+    """Return the clock that an experiment names. If this process sends spans, the returned clock also makes the
+    spans.
+    """
     clock = CLOCKS[experiment.clock](experiment)
     if (spans := process_spans()) is None:
         return clock

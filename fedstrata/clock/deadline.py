@@ -1,13 +1,13 @@
-"""The deadline of a round in virtual time: which children are late, and until when they are busy.
+"""Deadlines of rounds in virtual time: which children are late, and until when late children are busy.
 
-A round has an object of a class in this module. With `Deadline` no child is ever late. With `OwnLinks` each child has a
-link of its own, so other children do not matter for its lateness. With `SharedUplink` children share a link, so
-lateness depends on all transfers. Each child then announces its update first, and sends it only when the late children
-are known. A late transfer on the shared link ends at the deadline, and its device is then free. A device that still
-receives or computes at the deadline is busy until it finishes.
+Each round has one deadline object. With the base class `Deadline`, no child is late. With `OwnLinks`, each child has a
+link of its own, so a child's lateness does not depend on other children. With `SharedUplink`, children share a link, so
+lateness depends on all transfers. There, each child first announces its update. The child sends the update only when
+the parent knows which children are late. A late transfer on the shared link is stopped at the deadline, and its device
+is then free. A device that is still receiving or computing at the deadline is busy until it has finished.
 
-If the round asks a question, there are two deadlines. The deadline of the answers begins with the round. The deadline
-of the updates begins when the parent knows the plan.
+A round that asks a question has two deadlines. The time for answers begins with the round. The time for updates begins
+when the parent knows the plan.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
@@ -21,7 +21,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Waiting(Protocol):
-    """Define the children that a round still waits for."""
+    """Define the interface to the children for which a round still waits."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class Waiting(Protocol):
 
 
 class Begun(Protocol):
-    """Define the part of an open round that its deadline needs."""
+    """Define the members of an open round that the round's deadline uses."""
 
     @property
     def number(self) -> int:
@@ -47,59 +47,67 @@ class Begun(Protocol):
         """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return the bytes that a child has been sent."""
+        """Return how many bytes the parent sends to a child before the child answers, and which model they carry."""
 
 
 class Deadline:
-    """Represent a round without calculated times: no child is late, and no child announces its update."""
+    """Represent a round without a deadline in virtual time. No child is late, and no child announces its update."""
 
     can_be_missed = False
     are_announced = False  # whether children announce their updates before they send them,
     is_gathering = False  # and whether not all have yet
 
     def begin(self, opened: Begun) -> None:
-        """Prepare for the round before any child knows of it. Leave out children that are busy until the round ends."""
+        """Prepare for the round before any child knows that it is open. Leave out children that stay busy until the
+        deadline or longer.
+        """
 
     # --- what children announce ---------------------------------------------------------------
 
     def wants_word_of(self, child_id: str) -> bool:
-        """Return whether a child has to announce an update before it sends the update."""
+        """Return whether a child must still announce its update before it may send the update."""
         return False
 
     def note(self, header: pb.UpdateHeader) -> None:
         """Keep the announcement of a child's update. Raises PayloadError if the announced work takes more than 73
-        years, which the clock cannot hold.
+        years. The clock cannot hold longer times.
         """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the given children for which the round still waits."""
+        """Return those of the given children that must still send something: an announcement while the round collects
+        announcements, and afterwards an update.
+        """
         return children
 
     def holds_back(self, child_id: str) -> bool:
-        """Return whether a child has announced its update and waits for the others."""
+        """Return whether a child has announced its update and must wait until all other children have announced
+        theirs.
+        """
         return False
 
     async def decide(self, changes: Changes, note_late: Callable[[], None]) -> None:
-        """Wait until all children have announced their updates, if the deadline needs announcements. Leave out the late
-        children.
+        """If this deadline needs announcements, wait until all children have announced their updates. Then leave out
+        the late children, and call `note_late` for each.
         """
 
     # --- which children are late --------------------------------------------------------------
 
     def is_late(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update misses the deadline, if only the update's header decides this; otherwise False."""
+        """Return whether an update misses the deadline. If its header alone cannot show this, return False."""
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return whether an answer misses the deadline, if only the answer decides this; otherwise False."""
+        """Return whether an answer misses the deadline. If the answer alone cannot show this, return False."""
         return False
 
     def late_answers(self, answers: Mapping[str, answers_pb2.Answer]) -> Collection[str]:
-        """Return the children that answered too late, once all children have answered."""
+        """Return the children with late answers that `is_answer_late` could not find. `answers` has the answers of all
+        children.
+        """
         return ()
 
     def found(self, late: Iterable[pb.Flow]) -> None:
-        """Leave out the children with late answers that this parent had found before it was restarted."""
+        """Leave out the children with late answers. This parent had found these children before it was restarted."""
 
     def goes_on(self, goes_on_ns: int) -> None:
         """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the round's plan."""
@@ -108,34 +116,40 @@ class Deadline:
 
     @property
     def ends_ns(self) -> int | None:
-        """The time at which the round, or its wait for answers, ends for a child that misses the deadline."""
+        """The time at which the deadline ends the round, or the round's wait for answers. None if no child misses the
+        deadline.
+        """
         return None
 
     @property
     def late_flows(self) -> list[pb.Flow]:
-        """The times and bytes of each late child, ordered by name. The round's sum has no update of these children."""
+        """The times and bytes of each late child, ordered by name. The round's sum contains no update of a late
+        child.
+        """
         return []
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return the transfers of the children with updates in the round, and the transfers of all other children."""
+        """Return two mappings: the transfers of the children with updates in the round, and the transfers of the other
+        children.
+        """
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Set in `busy_ns`, at the end of the round, the time until which each child in `here` is busy. Children are
-        given by index.
+        """Update `busy_ns` at the end of the round: the time until which each busy child is busy. `busy_ns` and `here`
+        have the children's indexes.
         """
 
 
 class OwnLinks(Deadline):
-    """Decide whether a child is late when its answer or update arrives. Each child has a link of its own, so other
-    children do not matter.
+    """Decide for each child separately whether it is late, as soon as its answer or update arrives. Each child has a
+    link of its own, so other children do not matter.
     """
 
     can_be_missed = True
 
     def __init__(self, timed: Round, *, deadline_ns: int, free: Mapping[str, int], indexes: Mapping[str, int]) -> None:
-        """Set the round `timed`, which calculates virtual times. `free` has, by device, the time from which the device
-        is present and not busy.
+        """Set the round `timed`, which calculates virtual times, and the allowed time `deadline_ns`. `free` maps each
+        device to the time from which the device is present and not busy.
         """
         self._timed = timed
         self._deadline_ns = deadline_ns
@@ -194,7 +208,7 @@ class OwnLinks(Deadline):
         return Exchanged.of_update(header).after(self._opened.sent_to(header.child_id))
 
     def _is_over_late(self, part: Part) -> bool:
-        """Return whether a child's part of the round ends after the deadline, and keep such a child in the list of late
+        """Check whether a child's part of the round ends after the deadline. If so, add the child to the late
         children.
         """
         if part.back_ns <= self._deadline_at_ns:
@@ -214,8 +228,8 @@ class OwnLinks(Deadline):
         return [flow for _, flow in sorted(self._late.items())]
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Set in `busy_ns` the time until which each child in `here` is busy. At this LPS, a child that has moved to
-        another LPS is not busy.
+        """Set in `busy_ns` the time until which each busy child is busy. A child that is not in `here` has moved to
+        another LPS. This LPS no longer counts such a child as busy.
         """
         not_drawn = {index: free for index, free in busy_ns.items() if index in here and index not in self._drawn}
         busy_ns.clear()
@@ -224,8 +238,8 @@ class OwnLinks(Deadline):
 
 
 class SharedUplink(OwnLinks):
-    """Decide for all children together which of them are late, because on a shared link each arrival time depends on
-    all transfers.
+    """Decide for all children together which of them are late. On a shared link, each arrival time depends on all
+    transfers.
     """
 
     are_announced = is_gathering = True
@@ -241,7 +255,7 @@ class SharedUplink(OwnLinks):
 
     def note(self, header: pb.UpdateHeader) -> None:
         """Keep the first announcement of a child's update. Raises PayloadError if the announced work takes more than 73
-        years, which the clock cannot hold.
+        years. The clock cannot hold longer times.
         """
         if self.wants_word_of(header.child_id):
             updated = self._updated(header)
@@ -255,9 +269,10 @@ class SharedUplink(OwnLinks):
         return self.is_gathering and child_id in self.announced
 
     async def decide(self, changes: Changes, note_late: Callable[[], None]) -> None:
-        """Wait until all children have announced their updates, and leave out the late children.
+        """Wait until all children have announced their updates. Then leave out the late children, and let the other
+        children send.
 
-        Then the other children may send. If the round ends earlier because too few children are left, no child is late.
+        If too few children are left, the round ends before all have announced. Then no child is late.
         """
         children = self._opened.intake
         await changes.wait_until(lambda: children.is_complete or not self.lacking(children.missing), None)
@@ -275,7 +290,7 @@ class SharedUplink(OwnLinks):
         return False
 
     def is_answer_late(self, child_id: str, answer: answers_pb2.Answer) -> bool:
-        """Return False, because lateness follows from all answers together. Raises PayloadError for an answer that
+        """Return False, because only all answers together show which of them are late. Raises PayloadError if an answer
         takes more than 73 years.
         """
         self._timed.check_ends(child_id, self._answered(child_id, answer))
@@ -293,7 +308,7 @@ class SharedUplink(OwnLinks):
         self._late_answers[name] = Exchanged.of_flow(flow)
 
     def settle(self, exchanged: Mapping[str, Exchanged]) -> tuple[Mapping[str, Exchanged], Mapping[str, Exchanged]]:
-        """Return the announced transfers instead of the sent transfers, because lateness was calculated from the
+        """Return the transfers as children announced them, not as children sent them. Lateness was calculated from the
         announcements.
         """
         counted = {name: self._counted.get(name, each) for name, each in exchanged.items()}

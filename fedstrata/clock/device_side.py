@@ -14,8 +14,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """Hold the work of a device from a given time on: the number of examples that it has trained on, and the LPS
-    round to which the work belongs.
+    """Hold the work that a device has done: its beginning, the number of examples that the device trained on, and the
+    LPS round.
     """
 
     began_ns: int
@@ -34,33 +34,37 @@ class DeviceClock:
         return time.monotonic_ns()
 
     def to_gps(self, device_id: str) -> ChildClock:
-        """Return the clock of a device's calls to the GPS."""
+        """Return the clock for a device's calls to the GPS."""
         return ChildClock()
 
     def to_lps(self, device_id: str, payload_bytes: int) -> ChildClock:
-        """Return the clock of a device's rounds. `payload_bytes` is the largest size of a payload, down or up."""
+        """Return the clock for a device's calls to its LPS. `payload_bytes` is the size of the largest payload that the
+        device receives or sends.
+        """
         return ChildClock()
 
     async def trained(self, answer: answers_pb2.Answer, done: Done) -> None:
-        """Wait until a device's calculated time for training has passed. The device trains in order to answer a
-        question before the first round.
+        """Wait until the calculated time of a device's training has passed. The device trains to answer a question
+        before the first round.
         """
 
     async def answered(self, answer: answers_pb2.Answer, done: Done) -> int:
-        """Wait until the calculated time for an answer in an LPS round has passed. Return this time in nanoseconds."""
+        """Wait until the calculated time of a device's answer in an LPS round has passed. Return the nanoseconds since
+        the work began; 0 if this clock never waits.
+        """
         return 0
 
     async def worked(self, answer: answers_pb2.Answer | None, done: Done) -> pb.Work | None:
-        """Wait until the calculated time for the computing of an LPS round has passed. Return the device's report of
-        its work; None without a timeline.
+        """Wait until the calculated time of a device's computing in an LPS round has passed. Return the device's report
+        of its work, or None if the run has no clock.
 
-        `answer` is the device's answer in the round.
+        `answer` is the device's answer in the round, if the round asked a question.
         """
         return None
 
 
 class VirtualDeviceClock(DeviceClock):
-    """Report the device's work to its parents, which calculate the times."""
+    """Report the device's work to its parents. They calculate the times."""
 
     def __init__(self, experiment: Experiment) -> None:
         shared = experiment.links.shared
@@ -81,7 +85,7 @@ class VirtualDeviceClock(DeviceClock):
 
 
 class RealDeviceClock(VirtualDeviceClock):
-    """Wait, after the device has computed, until the calculated time has passed."""
+    """Wait after a device has computed, until the calculated time of the computing has passed."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

@@ -25,7 +25,9 @@ class Boards:
         self._answers_trained = asks_in_training(make_method(experiment)) is Moment.TRAINED
 
     def compute_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """Return how long a device computes in an LPS round in which it trains on this many examples."""
+        """Return how long a device computes in an LPS round. `examples` is the number of examples on which the device
+        trains in the round.
+        """
         compute = self._compute
         if compute is None:
             return 0
@@ -36,7 +38,9 @@ class Boards:
         return busy
 
     def training_ns(self, index: int, examples: int) -> int:
-        """Return how long a device trains on this many examples. `minimum` and `exponential` are not included."""
+        """Return how long a device trains on this many examples, without the settings `minimum` and `exponential` of
+        the section `compute`.
+        """
         if self._compute is None or self._compute.per_example is None:
             return 0
         if index not in self._per_example:
@@ -44,15 +48,17 @@ class Boards:
         return round(self._per_example[index] * examples)
 
     def answering_ns(self, index: int, lps_round: int, examples: int) -> int:
-        """Return how long a device computes for its answer in an LPS round if it trains on this many examples for the
-        answer.
+        """Return how long a device computes for its answer in an LPS round. `examples` is the number of examples on
+        which the device trains for the answer.
         """
         if self._answers_trained:
             return self.compute_ns(index, lps_round, examples)
         return self.training_ns(index, examples)
 
     def _factor(self, index: int) -> Fraction:
-        """Return a device's time divided by the reference's time, rounded to a millionth so that all machines agree."""
+        """Return how many times as long as the reference a device takes. The number is rounded to a millionth, so that
+        all machines agree.
+        """
         factor = self._factors.get(index, 1.0)
         if self._compute is not None and self._compute.spread is not None:
             normal = np.random.default_rng([self._seed, SPREAD, index]).standard_normal()
@@ -72,7 +78,9 @@ class Presence:
                     self._away.setdefault(index, []).append((entry.at, until))
 
     def back_ns(self, index: int, now_ns: int) -> int | None:
-        """Return the time from which a device is present; None if it never returns."""
+        """Return the first time from `now_ns` on at which a device is present. If the device never returns, return
+        None.
+        """
         for begin, until in self._away.get(index, ()):
             if begin <= now_ns and (until is None or now_ns < until):
                 if until is None:
@@ -81,11 +89,11 @@ class Presence:
         return now_ns
 
     def there(self, indexes: Iterable[int], now_ns: int) -> dict[int, int]:
-        """Return the devices that take part in a round that begins at a given time, with the time from which each is
-        present.
+        """Return the devices that take part in a round that begins at `now_ns`. Each device comes with the time from
+        which it is present.
 
-        All present devices take part. If no device is present, the first device to return takes part. The result is
-        empty if no device ever returns.
+        All present devices take part. If no device is present, the first devices to return take part. If no device ever
+        returns, the result is empty.
         """
         back = {index: at_ns for index in indexes if (at_ns := self.back_ns(index, now_ns)) is not None}
         first_ns = min(back.values(), default=now_ns)
@@ -93,7 +101,7 @@ class Presence:
 
 
 class Homes:
-    """Hold the LPS of each device that the schedule moves."""
+    """Hold the times at which the schedule moves devices to other LPSs."""
 
     def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
         self._moves = sorted((entry for entry in schedule if entry.move is not None), key=lambda entry: entry.at)
@@ -104,9 +112,7 @@ class Homes:
         return frozenset(index for entry in self._moves for index in entry.devices)
 
     def at(self, now_ns: int) -> Mapping[int, int]:
-        """Return the index of the present LPS of each device that the schedule has moved at or before the time
-        `now_ns`.
-        """
+        """Return the LPS's index at the time `now_ns` for each device that the schedule has moved by then."""
         return {
             index: entry.move.home
             for entry in self._moves
@@ -121,8 +127,8 @@ class Homes:
 
 
 def devices_come_to_others(experiment: Experiment) -> bool:
-    """Return whether an LPS can get further devices during training, because the schedule moves devices or because
-    there are newcomers.
+    """Return whether an LPS can get further devices during training. This happens if the schedule moves devices, or if
+    the experiment has newcomers.
     """
     is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
     return is_moving or experiment.newcomers is not None

@@ -1,4 +1,4 @@
-"""The energy that devices use in a run, in whole femtojoules, so that sums do not depend on order."""
+"""The energy that devices use in a run, in whole femtojoules. Sums of whole numbers do not depend on their order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FJ_A_PICOJOULE = 10**3
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Hold the energy of receiving, computing and sending, in femtojoules."""
+    """Hold the energy that a device uses to receive (`down`), to compute, and to send (`up`), in femtojoules."""
 
     down: int = 0
     compute: int = 0
@@ -49,7 +49,7 @@ def counts_energy(experiment: Experiment) -> bool:
 
 
 class DeviceEnergy:
-    """Calculate the energy of each device, from the power of its radio and board in the section `energy`."""
+    """Calculate the energy of each device. The section `energy` has the power of the device's radio and board."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
@@ -57,7 +57,7 @@ class DeviceEnergy:
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
 
     def of(self, flow: pb.Flow) -> Energy:
-        """Return the energy of a device for its part of a round. Time in which the device was away needs no energy."""
+        """Return the energy of a device for its part of a round. While the device is away, it uses no energy."""
         return self._took(
             flow.child,
             down=(flow.down_bytes, flow.down_ns - flow.away_ns),
@@ -66,7 +66,9 @@ class DeviceEnergy:
         )
 
     def carried(self, each: pb.Carried) -> Energy:
-        """Return the energy of a transfer or of computing on the real clock, calculated from its real duration."""
+        """Return the energy of a transfer, or of computing, on the real clock. It is calculated from the measured
+        duration.
+        """
         lasted_ns = each.achieved_link_ns + each.achieved_latency_ns
         went = (each.bytes, lasted_ns)
         if each.direction == "compute":
@@ -94,6 +96,8 @@ class DeviceEnergy:
 
 
 def profiles_of(experiment: Experiment) -> Mapping[int, str]:
-    """Return the profile of each device that `compute` names, by device index."""
+    """Return, by device index, the name of the device's profile in the section `compute`. Devices without a profile are
+    left out.
+    """
     named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
     return {index: name for name, indexes in named.items() for index in indexes}

@@ -18,8 +18,8 @@ class Exchanged:
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
-        """Return the bytes of an update: payload and header. Fields that depend on real time or on a resumed transfer
-        are left out.
+        """Return the bytes of an update, which has a header and a payload, and the reported work. Header fields that
+        depend on real time or on a resumed transfer are left out.
         """
         own = pb.UpdateHeader(
             run_id=header.run_id,
@@ -38,16 +38,20 @@ class Exchanged:
 
     @classmethod
     def of_answer(cls, answer: answers_pb2.Answer) -> Self:
-        """Return the bytes of an answer in a round. The device later reports these bytes again, with its update."""
+        """Return the bytes of an answer in a round. With its update, the device later reports the bytes of the answer
+        again.
+        """
         for_it = answer.trained_examples
         return cls(work=pb.Work(examples=for_it, answer_bytes=answer.ByteSize(), answer_examples=for_it))
 
     @classmethod
     def of_flow(cls, flow: pb.Flow) -> Self:
-        """Return the bytes of an answer, read from the record of its transfer (`pb.Flow`)."""
+        """Return the bytes of a model and of the child's answer. They are read from the record of the transfers
+        (`pb.Flow`).
+        """
         said = pb.Work(examples=flow.examples, answer_bytes=flow.answer_bytes, answer_examples=flow.answer_examples)
         return cls(down_bytes=flow.down_bytes, work=said, stream=flow.stream)
 
     def after(self, sent: "Exchanged") -> "Exchanged":
-        """Return these bytes of an upload together with the bytes of the download that the child had received."""
+        """Return the bytes of this upload together with the bytes of `sent`, the download before the upload."""
         return replace(self, down_bytes=sent.down_bytes, stream=sent.stream)

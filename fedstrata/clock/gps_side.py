@@ -1,4 +1,4 @@
-"""The clock of the GPS: when global rounds begin and end, and the times before training."""
+"""The clock of the GPS: when global rounds begin and end, and how long the questions before training take."""
 
 from typing import Protocol
 
@@ -15,23 +15,23 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Journal(Protocol):
-    """Define which part of the GPS's journal its clock uses."""
+    """Define the methods of the GPS's journal that the GPS's clock uses."""
 
     def round_times(self) -> dict[int, bytes]:
-        """Return the RoundTimes messages by global round."""
+        """Return the serialised RoundTimes messages, by global round."""
 
     def set_round_times(self, global_round: int, times: bytes) -> None:
-        """Keep the RoundTimes message of a global round."""
+        """Keep the serialised RoundTimes message of a global round."""
 
     def phases(self) -> dict[str, float]:
         """Return the time at which each phase began, in seconds since 1970."""
 
     def answers(self, question: str) -> dict[int, bytes]:
-        """Return all answers to a question, by device index."""
+        """Return all answers to a question, serialised, by device index."""
 
 
 class GpsClock:
-    """Represent a GPS in a run without a clock: nothing is delayed or kept."""
+    """Represent a GPS in a run without a clock. Nothing is delayed, and no times are kept."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -44,21 +44,25 @@ class GpsClock:
 
     @property
     def began_unix_ns(self) -> int:
-        """The time at which training began, in nanoseconds since 1970. The value is 0 before training, and with any
-        clock except the real one.
+        """The time at which training began, in nanoseconds since 1970. The value is 0 before training, and if the clock
+        does not need this time. Only the real clock needs it, for a schedule or for links that follow traces.
         """
         return 0
 
     @property
     def knows_start(self) -> bool:
-        """Return whether LPSs can begin: the time at which training began is known, or this clock does not need it."""
+        """Return whether LPSs can begin. They can if the time at which training began is known, or if this clock does
+        not need that time.
+        """
         return True
 
     def begin(self) -> None:
-        """Calculate the times before training from the answers in the journal."""
+        """Calculate, from the answers in the journal, how long the questions before training took."""
 
     def resume(self, global_round: int) -> None:
-        """Continue with the rates that the links have now. A GPS calls this when it opens its first global round."""
+        """Let the links continue with the rates that they have at the present time of the run. A GPS calls this when it
+        opens its first global round.
+        """
 
     def begins_ns(self, global_round: int) -> int:
         """Return the time, since training began, at which a global round begins. This is the end of the previous global
@@ -76,24 +80,28 @@ class GpsClock:
         return self.before.ends_ns + self.begins_ns(global_round)
 
     def bundled_ns(self, home_id: str, global_round: int, answered_ns: int, bundle_bytes: int) -> int:
-        """Return when the answers of an LPS's devices arrive at the GPS; 0 if the clock does not calculate this."""
+        """Return when the answers of an LPS's devices arrive at the GPS. The LPS sends them as one bundle. If the clock
+        does not calculate the time, return 0.
+        """
         return 0
 
     def of_round(self, global_round: int, exchanged: Sent) -> pb.RoundTimes | None:
-        """Return what the clock keeps of the global round that has just been closed: its times, or the bytes that links
-        have carried; None for a clock that keeps nothing.
+        """Return what the clock records of a global round that has just been closed: the round's times, or the bytes
+        that links have carried. If the clock records nothing, return None.
         """
         return None
 
     def keep(self, global_round: int, times: pb.RoundTimes | None) -> None:
-        """Keep the times of a global round, in the transaction that closes the round."""
+        """Write the times of a global round to the journal. The caller does this in the transaction that closes the
+        round.
+        """
         if times is not None:
             self._journal.set_round_times(global_round, times.SerializeToString(deterministic=True))
             self.closed[global_round] = times
 
 
 class VirtualGpsClock(GpsClock):
-    """Calculate times from bytes and from the LPSs' reports of their rounds."""
+    """Calculate times from the transferred bytes and from the LPSs' reports of their rounds."""
 
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
         super().__init__(journal)

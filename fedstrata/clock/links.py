@@ -1,5 +1,4 @@
-"""The links of an experiment during training: the link of each child, with rates and latencies that change as the
-schedule says.
+"""The links of parents and children during training. Their rates and latencies change as the schedule says.
 
 To add a kind of link, add a setting to `fedstrata.experiment.links`, and turn it into a rate schedule in `Link.rate`.
 """
@@ -34,8 +33,8 @@ HEADER_BYTES = 4 << 10  # more than the headers of a message have
 
 @dataclass(frozen=True)
 class Link:
-    """Hold a link over time: its settings, each from a given time on (the first from time 0), and the times at which it
-    carries nothing.
+    """Hold how a link changes over time. Each of `parts` has a time and the settings that hold from then on. The first
+    time is 0. Each of `cuts` has the beginning and the end of an outage.
     """
 
     parts: tuple[tuple[int, LinkTimes], ...]
@@ -52,7 +51,9 @@ class Link:
         return self._rates[way]
 
     def drawn(self, address: Sequence[int]) -> "Link":
-        """Return the link with drawn traces in place of generators of traces."""
+        """Return this link with a drawn trace in place of each generator of traces. The traces depend on `address`
+        (seed, tier and child).
+        """
         return replace(self, parts=tuple((at_ns, link.drawn(address)) for at_ns, link in self.parts))
 
     def at(self, now_ns: int) -> LinkTimes:
@@ -67,7 +68,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCapacity:
-    """Hold the rates of a link that all children of a parent share; None for a direction without a limit."""
+    """Hold the rates of a link that all children of a parent share. The rate of a direction without a limit is None."""
 
     down: AnyRate = None
     up: AnyRate = None
@@ -87,7 +88,9 @@ class ScheduledLinks:
         self._entries = [entry for entry in entries if entry.set_ is not None or entry.cut is not None]
 
     def of_devices(self) -> tuple[Link, dict[int, Link]]:
-        """Return the link of most devices, and the links of the other devices by index."""
+        """Return the link that most devices have, and, by index, the links of all devices with settings of their
+        own.
+        """
         common, own = self._links.common(), self._links.of_devices()
         entries = self._about("device-lps")
         named = sorted({*own, *(index for entry in entries for index in _change(entry).devices or ())})
@@ -104,7 +107,7 @@ class ScheduledLinks:
         return self._changed(self._links.uplink(), entries)
 
     def shared(self) -> SharedCapacity:
-        """Return the shared rates that the schedule and the settings give the devices of an LPS."""
+        """Return the rates of the link that the devices of an LPS share, with the changes of the schedule."""
         rates = self._links.shared.device_lps if self._links.shared is not None else SharedRates()
         link = self._changed(LinkTimes(down_rate=rates.down_rate, up_rate=rates.up_rate), self._about("shared"))
         return SharedCapacity(
@@ -114,8 +117,8 @@ class ScheduledLinks:
         )
 
     def all_parts(self) -> Iterable[tuple[str, LinkTimes]]:
-        """Yield pairs of a link's name and settings, for each link of the schedule: the first settings, and the
-        settings after each change.
+        """Yield all settings that each link has during the run: the first settings, and the settings after each change.
+        Each pair has the link's name and one of its settings.
         """
         common, own = self.of_devices()
         named = {"device-lps": common, **{f"device-lps of device {index}": link for index, link in own.items()}}
@@ -125,7 +128,7 @@ class ScheduledLinks:
             yield from ((where, part) for _, part in link.parts)
 
     def _changed(self, link: LinkTimes, entries: Sequence[ScheduleEntry]) -> Link:
-        """Return a link with the changes of entries, in the order of time."""
+        """Return a link with the changes that `entries` of the schedule make. The entries are in the order of time."""
         parts = [(0, link)]
         for entry in entries:
             if entry.set_ is not None:
@@ -149,8 +152,8 @@ def _is_for(named: Sequence[int] | None, number: int) -> bool:
 
 
 def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> int:
-    """Return the latency of a transfer: the mean latency plus a uniform random change. The change depends on seed,
-    tier, round, child and direction.
+    """Return the latency of a transfer: the mean latency plus a random deviation, uniform between `-jitter_ns` and
+    `jitter_ns`. The deviation depends on `address`: seed, tier, round, child and direction.
     """
     if not jitter_ns:
         return latency_ns
@@ -160,20 +163,20 @@ def drawn_latency(latency_ns: int, jitter_ns: int, address: Sequence[int]) -> in
 
 @dataclass
 class Line:
-    """Hold one direction of a link, which carries one transfer after the other."""
+    """Represent one direction of a link. The link carries one transfer after the other."""
 
     rate: AnyRate
     free_ns: int = 0
 
     def carry(self, now_ns: int, bits: int) -> int:
-        """Return the time at which the last bit of a transfer leaves, if the transfer may start at `now_ns`."""
+        """Add a transfer that may start at `now_ns`. Return the time at which the last bit of the transfer leaves."""
         self.free_ns = end_of(max(now_ns, self.free_ns), bits, self.rate)
         return self.free_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class TierLinks:
-    """Hold the links between a parent and its children, and the numbers that determine their random latencies."""
+    """Hold the links between a parent and its children, and the numbers from which random latencies are drawn."""
 
     name: str
     seed: int
@@ -191,16 +194,18 @@ class TierLinks:
         return index
 
     def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer in a round. The link's settings at the start of the transfer decide it."""
+        """Return the latency of a transfer in a round. The latency depends on the link's settings at the start of the
+        transfer.
+        """
         link = self.link_of(index).at(start_ns)
         tier = self.asked_tier if is_answer else self.tier
         return drawn_latency(link.latency, link.jitter, [self.seed, tier, number, index, way])
 
     def piece_bytes(self, index: int | None, way: int) -> int:
-        """Return the number of bytes per piece of a payload. A piece takes at most 10 ms on the child's own link, and
-        2.5 ms on a shared link.
+        """Return the size of a payload's pieces, in bytes. The size is at least 1 KiB. A larger piece takes at most 10
+        ms on the child's own link, and at most 2.5 ms on a shared link.
 
-        Without an index, return the size of the pieces of a broadcast, which take at most 10 ms on the shared link.
+        For a broadcast, `index` is None. The pieces of a broadcast take at most 10 ms on the shared link.
         """
         own = fastest(self.link_of(index).rate(way)) if index is not None else None
         shared_ns = PIECE_NS if self.shared.is_broadcast and way == DOWN else SHARED_PIECE_NS
@@ -212,8 +217,8 @@ class TierLinks:
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """Return the longest time, in seconds, that a payload down and a payload up can take together if this many
-        children use the shared link.
+        """Return the longest time, in seconds, in which a child receives one payload and sends one payload. `children`
+        is the number of children that use the shared link.
         """
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
@@ -223,7 +228,9 @@ class TierLinks:
 
 
 def device_links(experiment: Experiment, *, to_gps: bool = False) -> TierLinks:
-    """Return the links of devices to their LPS, or, before training, to the GPS."""
+    """Return the links of devices to their LPS. With `to_gps`, return the links of devices to the GPS before
+    training.
+    """
     links = ScheduledLinks(experiment.model_copy(update={"schedule": ()}) if to_gps else experiment)
     common, own = links.of_devices()
 
@@ -263,10 +270,9 @@ def lps_links(experiment: Experiment) -> TierLinks:
 
 
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
-    """Return how long a parent waits for the start of an upload. The time is longer than the time for which children
-    wait for the parent's answer.
+    """Return how long a parent waits for the start of an upload. Children stop waiting for the parent's answer earlier.
 
-    If links take real time, the result includes their slowest transfer.
+    If links delay transfers in real time, the result includes the longest time of a transfer on the links.
     """
     wait = UploadWait(first_s=payload_timeout_s(max(payload_bytes, CHUNK_BYTES)) + LATER_S)
     if not experiment.is_paced:

@@ -1,5 +1,5 @@
-"""The clock of an LPS, for one cluster or for some devices of all clusters. It writes the times of rounds into the
-LPS's report.
+"""The clock of an LPS, for the devices of one cluster or, if clusters span LPSs, of all clusters. The clock writes the
+times of rounds into the LPS's report.
 """
 
 import time
@@ -21,20 +21,20 @@ MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
 
 
 class Devices(Protocol):
-    """Define the devices that an LPS has at present, as its clock uses them."""
+    """Define the interface to the devices that an LPS has at present."""
 
     @property
     def indexes(self) -> dict[str, int]:
         """Return the index of each device, by the device's id."""
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """Return, by device, the time from which the device takes part in a round that begins at a given time. Raises
-        RunStoppedError if the devices have left and will not return.
+        """Return, by device, the time from which the device takes part in a round that begins at `now_ns`. Raises
+        RunStoppedError if all devices have left and will not return.
         """
 
 
 class LpsClock:
-    """Represent an LPS in a run without a clock: nothing is delayed or kept."""
+    """Represent an LPS in a run without a clock. Nothing is delayed, and no times are kept."""
 
     kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
 
@@ -56,14 +56,15 @@ class LpsClock:
         return Deadline()
 
     def answered_ns(self, asked: Callable[[], Sent]) -> int:
-        """Return when the last answer to the question of the open round arrives, or the time of the deadline.
+        """Return when the last answer to the question of the open round arrives. If a device misses the deadline for
+        answers, return the time of this deadline.
 
-        Return 0 if the clock does not calculate this.
+        If the clock does not calculate these times, return 0.
         """
         return 0
 
     async def plan_came(self, global_round: int) -> None:
-        """Wait until this LPS's link has carried the message about the new plan."""
+        """Wait until the message about a new plan has crossed the link from the GPS to this LPS."""
 
     def goes_on(self, global_round: int, planned_ns: int) -> None:
         """Let the devices that have answered continue. `planned_ns` is the time at which the GPS made the plan of the
@@ -71,21 +72,25 @@ class LpsClock:
         """
 
     def of_round(self, report: gps_pb.ReportHeader, exchanged: Sent, devices: Devices) -> None:
-        """Write the times of the last LPS round into the last row of the report, and advance the clock."""
+        """Write the times of the last LPS round into the last row of the report. Set the report's current time to the
+        end of the round.
+        """
 
     def work(self, report: gps_pb.ReportHeader, global_round: int) -> pb.Work | None:
-        """Return the LPS's work in a global round. It states the time since the model arrived at the LPS."""
+        """Return the work of an LPS in a global round: the time since the model arrived at the LPS. If the clock
+        calculates no times, return None.
+        """
         return None
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Note that the model of a global round has arrived, with this many bytes. Now the first LPS round of the
-        global round begins.
+        """Note that the model of a global round has arrived, with `whole_bytes` bytes. The first LPS round of the
+        global round begins now.
         """
 
 
 class VirtualLpsClock(LpsClock):
-    """Calculate times from transferred bytes and modelled work. The report has the clock's state, so a restarted LPS
-    can continue.
+    """Calculate times from the transferred bytes and from the work that devices report. The LPS's report contains the
+    clock's state, so a restarted LPS can continue.
     """
 
     kept_here = "the times of clock: virtual"
@@ -134,8 +139,8 @@ class VirtualLpsClock(LpsClock):
         return pb.Work(busy_ns=report.now_ns - began)
 
     def received(self, report: gps_pb.ReportHeader, global_round: int, begins_ns: int, whole_bytes: int) -> None:
-        """Begin the first LPS round of a global round when the model arrives. Until then, the last LPS round is
-        recorded as waiting for the GPS.
+        """Let the first LPS round of a global round begin when the model arrives. Record that the last LPS round waited
+        for the GPS until then.
         """
         report.now_ns = self._uplink.arrival_ns(self._home_id, global_round, begins_ns, whole_bytes)
         if report.lps_rounds:
@@ -144,7 +149,9 @@ class VirtualLpsClock(LpsClock):
 
 
 class RealLpsClock(LpsClock):
-    """Delay transfers and computing as links and boards do, and note how much the links have carried."""
+    """Delay transfers as their links would. Note how much the links have carried, and how long devices have
+    computed.
+    """
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)

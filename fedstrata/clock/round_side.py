@@ -1,7 +1,7 @@
-"""The functions of the clock that a round between a parent and its children calls.
+"""The clocks that a round between a parent and its children uses.
 
-A parent asks the clock whether updates must state their senders' work, and when bytes have arrived. A child asks how
-long its calls may take.
+The parent's clock says whether updates must state the work of their senders, and waits until bytes have arrived. The
+child's clock says how long calls may take.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # lets one stream of 
 
 
 class Sendable(Protocol):
-    """Define a model on its way to the children of a round."""
+    """Define the interface to a model that a parent sends to the children of a round."""
 
     cluster: int
     header: pb.ModelHeader
@@ -34,16 +34,16 @@ class Sendable(Protocol):
         """The size of the header and the payload, in bytes."""
 
     def header_part(self, offset: int) -> pb.ModelPart:
-        """Return the first message of a download that begins at this byte of the payload."""
+        """Return the first message of a download that begins at byte `offset` of the payload."""
 
 
 class ParentClock:
-    """Represent a parent without delays: bytes arrive as fast as the machines carry them."""
+    """Represent the clock of a parent without delays. Bytes arrive as fast as the machines carry them."""
 
     takes_turns = True  # whether a stream that waits for its next bytes keeps its child's turn
 
     def __init__(self, *, wants_work: bool = False) -> None:
-        """Set `wants_work`: whether each update must state how much its sender has computed. A timeline needs this."""
+        """Set whether each update must state how much its sender has computed (`wants_work`). A timeline needs this."""
         self.wants_work = wants_work
 
     def now_ns(self) -> int:
@@ -54,29 +54,31 @@ class ParentClock:
         """Set the start of the links' time to `ago_ns` nanoseconds before now."""
 
     def round_opened(self) -> None:
-        """Note that another round is open, so its models are new transfers."""
+        """Note that a new round is open. Its models are new transfers."""
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return how much links have carried in a round, and forget this round and earlier rounds."""
+        """Return how much the links have carried in a round. Forget this round and earlier rounds."""
         return []
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until the message that says how a round continues has reached a child. The message was sent at
+        """Wait until a child has received the message that says how a round continues. The message was sent at
         `said_ns`. Raises UnknownChildError if the run has no such child.
         """
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
-        """Wait until a child's answers to a question have arrived, for a question in a round or before training."""
+        """Wait until a child's answers to a question have arrived. With `in_round`, the question is one of a round;
+        otherwise it is one before training.
+        """
 
     def relay(self, child_id: str, number: int) -> Relayed:
-        """Return an object that delays answers on their way to a child, one after the other."""
+        """Return an object that delays answers of other devices on their way to a child, one after the other."""
         return Relayed()
 
     async def model(
         self, turns: Turns, offer: Sendable, child_id: str, number: int, offset: int
     ) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Yield the messages that send a round's model to a child, from this byte of the payload on: a header, then
-        chunks.
+        """Yield the messages with which a round's model is sent to a child: a header, then the chunks from byte
+        `offset` on. A small model is one message.
         """
         if offer.small_reply is not None:
             yield offer.small_reply
@@ -92,12 +94,14 @@ class ParentClock:
     def arriving(
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Return a context that gives the parts of an update after the header, which has been checked."""
+        """Return a context that gives the parts of an update after its header. The caller has already checked the
+        header.
+        """
         return nullcontext(parts)
 
 
 class HeldBack(ParentClock):
-    """Delay models and updates until their links have had time to carry them."""
+    """Delay models, answers and updates until their links have had time to carry them."""
 
     takes_turns = False
 
@@ -159,8 +163,8 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """Yield the payload from this byte on, each piece at its arrival time. Other downloads may use the turn while a
-    piece is on its way.
+    """Yield the payload from byte `offset` on, each piece at its arrival time. While a piece is on its way, other
+    downloads may take turns.
 
     If the consumer is slow, all bytes that have arrived in the meantime come as one piece.
     """
@@ -182,7 +186,7 @@ async def _pieces(
 
 
 class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
-    """Give each part of an update at its arrival time. The caller does nothing before the first part has arrived."""
+    """Give each part of an update at its arrival time. Entering this context waits until the first part has arrived."""
 
     def __init__(self, transfers: Transfers, header: pb.UpdateHeader, parts: AsyncIterator[Any]) -> None:
         self._parts = parts
@@ -197,7 +201,7 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
         )
 
     async def __aenter__(self) -> Self:
-        """Wait until the first part has arrived, or the header if the update has no other part."""
+        """Wait until the first part has arrived. If the update has only a header, wait until the header has arrived."""
         try:
             if self._payload_bytes > 0:
                 self._first = await anext(self, None)
@@ -233,7 +237,7 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
 
 
 class ChildClock:
-    """Represent a child without a clock: calls get no extra time, and bytes are not counted."""
+    """Represent the clock of a child in a run without a clock. Calls get no extra time, and bytes are not counted."""
 
     slowest_s = 0.0  # how long the largest exchange of a round takes on the child's link
     piece_bytes = CHUNK_BYTES  # how large the pieces of a payload are
@@ -243,14 +247,14 @@ class ChildClock:
         return 0.0
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
-        """Return the size of a model and its header in bytes, for an uninterrupted transfer; 0 if the clock counts no
-        bytes.
+        """Return the size of a model with its header, in bytes, as in a transfer that was never interrupted. If the
+        clock counts no bytes, return 0.
         """
         return 0
 
 
 class CountingChild(ChildClock):
-    """Count the bytes of models, for a timeline."""
+    """Count the bytes of models. A timeline needs this."""
 
     def whole_bytes(self, header: pb.ModelHeader) -> int:
         first = pb.ModelHeader()
@@ -260,11 +264,11 @@ class CountingChild(ChildClock):
 
 
 class PacedChild(ChildClock):
-    """Allow calls the additional time that links take, and cut payloads into pieces that suit these links."""
+    """Give calls the additional time that their links take, and cut payloads into pieces that suit the links."""
 
     def __init__(self, links: TierLinks, child_id: str, *, payload_bytes: int = 0, children: int = 1) -> None:
-        """Set the child and its links. `children` is the number of children that share the link, and `payload_bytes`
-        the size of the largest payload down and up.
+        """Set the child and its links. `payload_bytes` is the size of the largest payload in either direction.
+        `children` is the number of children that share the link.
         """
         self._links, self._index = links, links.index_of(child_id) or 0
         self.slowest_s = links.slowest_s(self._index, payload_bytes, children)

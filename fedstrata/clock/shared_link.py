@@ -37,8 +37,8 @@ class Flow:
 
 @dataclass
 class _Group:
-    """Hold the transfers under way with equally fast own links. All have the same rate, and reach their marks, numbers
-    of bits (see `FairLink.begin`), in the order of `target`.
+    """Hold the flows under way with equally fast own links. All flows of a group get the same rate. They reach their
+    marks (numbers of bits, see `FairLink.begin`) in the order of their targets.
     """
 
     most: int  # bits a second that their own links allow
@@ -48,8 +48,8 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time at which a transfer of the group reaches its next mark. For groups with the even share, it is not a
-        time but the value of `FairLink._level`.
+        """The time at which a flow of the group reaches its next mark. For a group with the even share, this is the
+        value of `FairLink._level` at that time, not the time itself.
         """
         until = self.base + self.flows[0][0]
         if not self.is_held:
@@ -59,7 +59,7 @@ class _Group:
 
 @dataclass
 class _UnderWay:
-    """Hold a transfer that is under way on a shared link."""
+    """Hold a flow that is under way on a shared link."""
 
     group: _Group
     since: int  # what the group had been given as the flow began, or would have been
@@ -68,17 +68,18 @@ class _UnderWay:
 
     @property
     def target(self) -> int:
-        """The number of bits that each transfer of the group has received when this transfer reaches its next mark."""
+        """The value of the group's counter (see `FairLink._served`) at which this flow reaches its next mark."""
         return self.since + self.marks[self.passed] * BIT
 
 
 class FairLink:
-    """Share a link max-min fairly among all transfers (flows) under way. The caller says when flows begin and end.
+    """Share a link max-min fairly among all transfers (flows) under way. The caller starts flows, advances the time,
+    and may remove flows before their end.
 
-    When a flow ends, at a fraction of a nanosecond, the shares of the other flows change. Flows with equally fast own
-    links are a group. They get the rate of their own links or, if that is less, an even share of the rate that slower
-    groups leave. All groups with the even share have one counter, `_level`. For groups with their own rate, the time is
-    the counter. So an event takes a few searches in ordered lists, not a pass over all groups.
+    A flow can end at a fraction of a nanosecond. Then the shares of the other flows change. Flows with equally fast own
+    links form a group. They get the rate of their own links or, if it is less, an even share of the rate that slower
+    groups leave. All groups with the even share have one common counter, `_level`. For a group with its own rate, the
+    time takes the place of the counter. So an event takes a few searches in ordered lists, not a pass over all groups.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -95,8 +96,8 @@ class FairLink:
         self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
-        """Start a flow with this rate of its own link. `marks` are the numbers of bits at which the link reports the
-        flow.
+        """Start a flow. `rate` is the rate of its own link. `marks` are numbers of bits: the link reports when the flow
+        has passed each mark. The last mark is the end of the flow.
         """
         group = self._group(rate)
         self._enter(number, _UnderWay(group, self._served(group), marks))
@@ -112,7 +113,7 @@ class FairLink:
             self._enter(number, flow)
 
     def resize(self, capacity: int) -> None:
-        """Change the rate of the link."""
+        """Change the rate of the shared link."""
         self._rest += capacity - self._capacity
         self._capacity = capacity
 
@@ -127,7 +128,7 @@ class FairLink:
 
     @property
     def under_way(self) -> KeysView[int]:
-        """The numbers by which the link knows the flows under way."""
+        """The numbers of the flows under way."""
         return self._flows.keys()
 
     def carried(self, number: int) -> int:
@@ -136,12 +137,16 @@ class FairLink:
         return (self._served(flow.group) - flow.since + NOTHING) // BIT
 
     def next_ns(self) -> int | None:
-        """Return when the next flow passes a mark if nothing changes before then; None if no flow moves."""
+        """Return when the next flow passes a mark, if no flow begins or changes before then. If no flow moves, return
+        None.
+        """
         at = self._next()
         return None if at is None else _whole_ns(at)
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
-        """Advance time to `until_ns`. Return the flows that have passed a mark, in order, and the times."""
+        """Advance the time to `until_ns`. For each mark that was passed, return the flow's number and the time, in the
+        order of time.
+        """
         passed: list[tuple[int, int]] = []
         while (at := self._next()) is not None and _whole_ns(at) <= until_ns:
             self._serve(at)
@@ -198,11 +203,11 @@ class FairLink:
         self._queue(group)
 
     def _served(self, group: _Group) -> int:
-        """Return how many bits each flow of a group has received since the group was formed."""
+        """Return a group's counter. While the counter rises by `BIT`, each flow of the group receives one bit."""
         return (group.most * self._now if group.is_held else self._level) - group.base
 
     def _group(self, rate: int | None) -> _Group:
-        """Return the group of the flows with this rate of their own link. A missing group is made."""
+        """Return the group of the flows with this rate of their own link. If there is no such group, create it."""
         most = FASTEST if rate is None else rate
         if most not in self._groups:
             place = bisect_left(self._rates, most)
@@ -219,15 +224,15 @@ class FairLink:
         self._queue(flow.group)
 
     def _count(self, group: _Group, flows: int) -> None:
-        """Add a number of flows to a group."""
+        """Adjust the even share to a change in a group's number of flows."""
         if group.is_held:
             self._rest -= group.most * flows
         else:
             self._sharing += flows
 
     def _queue(self, group: _Group) -> None:
-        """Put a group into its queue, which is sorted by the time of the next mark (see `FairLink.begin`). Delete a
-        group without flows.
+        """Put a group into its queue, which is sorted by the next mark of each group. If the group has no flows, delete
+        it instead.
         """
         if group.flows:
             insort(self._queues[group.is_held], (group.due, group.most))
@@ -257,7 +262,7 @@ class ScheduledLink:
         self._changes: list[tuple[int, int]] = []  # a heap: when the rate of a flow, or of the link, changes
 
     def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
-        """Start a flow at a given time. Return which flows have passed a mark until then, and when."""
+        """Start a flow at the time `at_ns`. Return which flows have passed a mark until then, and when."""
         passed = self.advance(at_ns)
         if not self._link.under_way:
             self._changes.clear()
@@ -278,8 +283,8 @@ class ScheduledLink:
         return self._link.carried(number) if number in self._link.under_way else None
 
     def next_ns(self) -> int | None:
-        """Return when the next flow passes a mark or the next rate changes; None if no flow is under way, or if no flow
-        moves.
+        """Return the time of the next event: a flow passes a mark, or a rate changes. Return None if no flow is under
+        way, or if no such event follows.
         """
         if not self._link.under_way:
             return None
@@ -287,7 +292,9 @@ class ScheduledLink:
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def advance(self, until_ns: int) -> list[tuple[int, int]]:
-        """Advance time to `until_ns`. Return the flows that have passed a mark, in order, and the times."""
+        """Advance the time to `until_ns`. For each mark that was passed, return the flow's number and the time, in the
+        order of time.
+        """
         passed: list[tuple[int, int]] = []
         while self._changes and self._changes[0][0] <= until_ns and self._link.under_way:
             at_ns, number = heappop(self._changes)
@@ -329,8 +336,8 @@ def fair_ends(flows: Sequence[Flow], capacity: AnyRate) -> list[int]:
 
 
 def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[tuple[int | None, int]]:
-    """Return, for each flow on a shared link, when it finished (None if not by `until_ns`), and its bits carried by
-    `until_ns`.
+    """Return a pair for each flow on a shared link: the time at which the flow ended, and how many bits were carried by
+    `until_ns`. If the flow had not ended by then, the time is None.
     """
     link = ScheduledLink(capacity)
     over = dict(_begin(link, flows, until_ns) + link.advance(until_ns))
@@ -344,8 +351,8 @@ def carried_by(flows: Sequence[Flow], capacity: AnyRate, until_ns: int) -> list[
 
 
 def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = None) -> list[tuple[int, int]]:
-    """Start the flows that have bits and that start by a given time. Return the flows that end before the last of these
-    flows starts.
+    """Start the flows that have bits and that start by `until_ns`. Return the flows that end before the last of the
+    started flows starts, with their times.
     """
     passed: list[tuple[int, int]] = []
     for start_ns, number in sorted((flow.start_ns, number) for number, flow in enumerate(flows) if flow.bits):
@@ -356,7 +363,7 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 
 @dataclass
 class SharedFlow:
-    """Hold a transfer on its way over a shared link, with the times at which it passed some of its bits."""
+    """Hold a transfer on its way over a shared link, with the times at which it passed its marks."""
 
     marks: Sequence[int]  # bits at which its passing is noted, ascending, the last all of them
     passed: list[int] = field(default_factory=list)  # when it was at these marks
@@ -368,8 +375,8 @@ class SharedFlow:
         return self.marks[number - 1] if number else 0
 
     async def passed_ns(self, bits: int, check: Callable[[], None]) -> int:
-        """Wait until this many bits of the flow have crossed the link, and return the time. `check` may raise to end
-        the wait.
+        """Wait until this many bits of the flow have crossed the link. Return the time at which they had. To end the
+        wait, `check` may raise an error.
         """
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:
@@ -382,7 +389,7 @@ class SharedFlow:
 class SharedLink:
     """Share a link in real time. The link advances its flows with a timer, and wakes the callers that wait for a flow.
 
-    Times, also the times at which rates change, are relative to `origin_ns`.
+    The times at which rates change count from `origin_ns`.
     """
 
     def __init__(self, capacity: AnyRate, clock: Clock) -> None:
@@ -394,8 +401,8 @@ class SharedLink:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, flow: SharedFlow, rate: AnyRate) -> tuple[int, int]:
-        """Start a flow. `rate` is the rate of the child's own link. Return the flow's number, for `drop`, and the time
-        of its start.
+        """Start a flow. Return the flow's number, for `drop`, and the time of the flow's start. `rate` is the rate of
+        the child's own link.
         """
         start_ns, number = self._now_ns(), next(self._numbers)
         self._under_way[number] = flow
@@ -433,7 +440,7 @@ class SharedLink:
 
 @dataclass
 class Broadcast:
-    """Hold a payload on its way to all children that ask for the payload."""
+    """Hold a payload that is on its way to all children that have asked for it."""
 
     flow: SharedFlow
     number: int  # of the flow in its link
@@ -458,7 +465,9 @@ class Broadcasts:
         self._open.clear()
 
     def has_begun(self, model: int, child: int) -> bool:
-        """Return whether a child has begun to receive a model. A part that a child has lost is not broadcast again."""
+        """Return whether a child has begun to receive the broadcast of a model. A part that the child has lost is not
+        broadcast again.
+        """
         broadcast = self._open.get(model)
         return broadcast is not None and child in broadcast.heard_by
 
@@ -474,7 +483,7 @@ class Broadcasts:
         return broadcast
 
     def leave(self, model: int, broadcast: Broadcast) -> None:
-        """Let a child stop receiving. If a broadcast has no receiver left, it ends."""
+        """Note that a child stops receiving a broadcast. If the broadcast has no receiver left, end the broadcast."""
         broadcast.listeners -= 1
         if broadcast.listeners:
             return

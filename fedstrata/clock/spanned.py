@@ -1,5 +1,5 @@
-"""A clock around the clock of the experiment that also makes spans. Every tier tells its clock when each part of a
-round begins or ends, so no other code makes spans.
+"""A clock that wraps the clock of the experiment and also makes spans. Every tier already tells its clock when a part
+of a round begins or ends. So no other code needs to make spans.
 """
 
 import time
@@ -18,12 +18,14 @@ ROOT = "global round"
 
 
 def part_of(kind: str, number: int, child_id: str) -> str:
-    """Return the place of a child's part of a round: of an LPS in a global round, or of a device in an LPS round."""
+    """Return the name of the span's place for a child's part of a round. The child is an LPS in a global round, or a
+    device in an LPS round.
+    """
     return f"part of {kind}:{number}:{child_id}"
 
 
 class _Around:
-    """Pass everything on to a clock, except the methods of the subclass."""
+    """Pass all calls on to the wrapped clock, except calls of the methods that a subclass defines."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment, tier: str = "") -> None:
         self._inner, self._spans, self._experiment, self._tier = inner, spans, experiment, tier
@@ -33,8 +35,8 @@ class _Around:
         return getattr(self._inner, name)
 
     def _add(self, number: int, place: str, parent: str | None, began_ns: int, ended_ns: int, **about: Any) -> None:
-        """Send a span. Its name is the place up to a colon. `number` is a global round at the GPS, and an LPS round in
-        the other tiers.
+        """Send a span. The text before the first colon of `place` is the name of the span. `number` is a global round
+        at the GPS, and an LPS round in the other tiers.
         """
         run_id, global_round = self._experiment.run_id, number // self._rounds
         about |= {"run_id": run_id, "global_round": global_round + 1}
@@ -70,7 +72,7 @@ class _Read:
 
 
 class _Parent(_Around):
-    """Note when models go to children, and when updates come."""
+    """Make the spans of sent models, of received updates, and of each child's part of a round."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment, tier: str) -> None:
         super().__init__(inner, spans, experiment, tier)
@@ -107,8 +109,8 @@ class _Parent(_Around):
         self._add(number, place, part, began_ns, ended_ns, **{self._kind.lower(): child_id, "bytes": size})
 
     def round_over(self, number: int, parent: str, began_ns: int) -> None:
-        """Note the part of each child in a round, and forget this round and earlier rounds. If no model was sent to a
-        child, its part begins with the round.
+        """Send the span of each child's part of a round. Forget this round and earlier rounds. If the child was sent no
+        model, its part begins with the round.
         """
         for (of, child_id), (first_ns, last_ns) in self._times.items():
             if of == number:
@@ -118,7 +120,7 @@ class _Parent(_Around):
 
 
 class _Gps(_Around):
-    """Note the global rounds."""
+    """Make the spans of global rounds."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment, journal: Journal) -> None:
         super().__init__(inner, spans, experiment, "gps")
@@ -140,7 +142,7 @@ class _Gps(_Around):
 
 
 class _Lps(_Around):
-    """Note the LPS rounds of one cluster, or of all devices of an LPS."""
+    """Make the spans of LPS rounds, for one cluster or for all devices of an LPS."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment, home_id: str) -> None:
         super().__init__(inner, spans, experiment, "lps")
@@ -182,7 +184,7 @@ class _Lps(_Around):
 
 
 class _Device(_Around):
-    """Note how long devices compute."""
+    """Make the spans of the devices' computing."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment) -> None:
         super().__init__(inner, spans, experiment, "device")
@@ -206,7 +208,7 @@ class _Device(_Around):
 
 
 class Spanned(_Around):
-    """Make the clocks of all tiers, with spans."""
+    """Make the clocks of all tiers. Each of these clocks also makes spans."""
 
     def lps(self, cluster: gps_pb.Cluster) -> Any:
         return _Lps(self._inner.lps(cluster), self._spans, self._experiment, cluster.home_id)

@@ -24,8 +24,8 @@ Sent = Mapping[str, Exchanged]  # by child
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Hold a child's part in a round: a model comes down, the child computes, and the child sends an answer or an
-    update.
+    """Hold the times and bytes of a child's part in a round: the child receives a model, computes, and sends an answer
+    or an update.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Part:
     unsent_bytes: int = 0
 
     def arrived(self, at_ns: int) -> "Part":
-        """Return the part of a child that has received the model at this time and computes from then on."""
+        """Return this part with the time at which the child has received the model. The child computes from then on."""
         return replace(self, had_ns=at_ns, ready_ns=at_ns + self.compute_ns, down_ns=at_ns - self.begins_ns)
 
     def answering(self) -> "Part":
-        """Return the part of the child's round up to its answer."""
+        """Return this part up to the child's answer."""
         return replace(
             self,
             compute_ns=self.answer_compute_ns,
@@ -58,8 +58,8 @@ class Part:
         )
 
     def going_on(self, answered_ns: int, goes_on_ns: int, latency_ns: int) -> "Part":
-        """Return the part of a child that has answered. The child learns of the plan one latency after its parent
-        learns of it.
+        """Return this part after the child's answer. The child learns of the plan one latency after its parent learns
+        of the plan, and then continues.
         """
         return replace(
             self,
@@ -69,7 +69,7 @@ class Part:
         )
 
     def over(self, at_ns: int, unsent_bytes: int = 0) -> "Part":
-        """Return this part, ended at a given time."""
+        """Return this part with its end at the time `at_ns`."""
         up_ns = self.up_ns + at_ns - self.ready_ns
         return replace(self, back_ns=at_ns, up_ns=up_ns, unsent_bytes=unsent_bytes)
 
@@ -98,8 +98,8 @@ class Part:
         )
 
     def check_ends(self, at_ns: int) -> None:
-        """Raise PayloadError for work that takes more than 73 years, which the clock cannot hold. The parent refuses a
-        child that reports such work.
+        """Raise PayloadError if the work of this part takes more than 73 years, which the clock cannot hold. The parent
+        then refuses the child.
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
@@ -120,7 +120,7 @@ class Round:
     ) -> None:
         """Begin a round. `computing_ns` returns how long a child works, and how much of this time is for the answer.
 
-        `free` has, for each child that is absent at the start, the time from which the child receives.
+        `free` has the time from which each child can receive. A child that is not in `free` can receive from the start.
         """
         self.number, self.begins_ns = number, begins_ns
         self._links, self._computing_ns = links, computing_ns
@@ -129,8 +129,10 @@ class Round:
         self._goes_on_ns: int | None = None
 
     def send_models(self, sent: Sent) -> Mapping[str, int]:
-        """Return the time at which each child has its model, and keep these times. Call this for a round that children
-        may leave before its end.
+        """Calculate the time at which each child has its model. Keep these times, and return them.
+
+        Call this for a round that children may leave before its end. Then the times of the other children's models stay
+        the same.
         """
         self._there = {part.name: part.had_ns for part in self._parts(sent)}
         return self._there
@@ -145,15 +147,15 @@ class Round:
         """Return when the last answer arrives at the parent.
 
         Raises:
-            RunStoppedError: the answer takes more than 73 years.
+            RunStoppedError: the last answer takes more than 73 years.
         """
         answered_ns = max(self._answered(self._parts(asked)), default=self.begins_ns)
         check_clock_at(answered_ns)
         return answered_ns
 
     def update_alone(self, name: str, updated: Exchanged) -> Part:
-        """Return the times of one child's part with its update, as if only this child used the links. Raises
-        PayloadError if the work takes more than 73 years.
+        """Return one child's part of the round, including its update, as if no other child used the links. Raises
+        PayloadError if the part takes more than 73 years.
         """
         (part,) = self._ready(self._parts({name: updated}))
         back_ns = end_of(part.ready_ns, part.upload.bits, part.upload.rate) + self._up_latency_ns(part)
@@ -161,8 +163,8 @@ class Round:
         return part.over(back_ns)
 
     def answer_alone(self, name: str, answered: Exchanged) -> Part:
-        """Return the times of one child's part up to its answer, as if only this child used the links. Raises
-        PayloadError if the work takes more than 73 years.
+        """Return one child's part of the round up to its answer, as if no other child used the links. Raises
+        PayloadError if the part takes more than 73 years.
         """
         (part,) = self._parts({name: answered})
         (at_ns,) = self._answered([part])
@@ -171,29 +173,29 @@ class Round:
         return part.over(at_ns)
 
     def check_ends(self, name: str, updated: Exchanged) -> None:
-        """Raise PayloadError for work that takes more than 73 years even on the fastest links."""
+        """Raise PayloadError if a child's work takes more than 73 years even without the sending of the update."""
         (part,) = self._ready(self._parts({name: updated}))
         part.check_ends(part.ready_ns)
 
     def late_answers(self, answered: Sent, ends_ns: int) -> list[Part]:
-        """Return the parts of the children that answer after `ends_ns`. `answered` has all children that have
-        answered.
+        """Return the parts of the children with answers that arrive after `ends_ns`. `answered` has all children that
+        have answered.
         """
         return list(self._late([part.answering() for part in self._parts(answered)], ends_ns, is_answer=True))
 
     def late_updates(self, updated: Sent, ends_ns: int, *, dropped: Sent) -> list[Part]:
-        """Return the parts of the children that send their updates after `ends_ns`. `updated` has all children with
+        """Return the parts of the children with updates that arrive after `ends_ns`. `updated` has all children with
         updates.
 
-        `dropped` has the children with late answers, which also used the shared link.
+        `dropped` has the children with late answers. Their answers also used the shared link.
         """
         parts = self._ready(self._parts(updated), self._parts(dropped))
         return list(self._late(parts[: len(updated)], ends_ns))
 
     def times(self, exchanged: Sent, *, ends_ns: int | None = None, dropped: Sent | None = None) -> pb.RoundTimes:
-        """Return the times of the round. The round ends when the last update arrives, or at `ends_ns` if it is given.
+        """Return the times of the round. The round ends at `ends_ns` or, if this is None, when the last update arrives.
 
-        `dropped` has children that left the round after their transfers had slowed the shared link.
+        `dropped` has the children that left the round after their transfers had slowed the shared link.
         """
         parts = self._ready(self._parts(exchanged), self._parts(dropped or {}))
         over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
@@ -206,7 +208,9 @@ class Round:
         return times_of(self.begins_ns, ends_ns, [part.flow for part in over], slowest)
 
     def _parts(self, exchanged: Sent) -> list[Part]:
-        """Return the parts of the children, ordered by name, at the time at which they have the round's model."""
+        """Return the parts of the children, ordered by name. Each part has the time at which the child has the round's
+        model.
+        """
         parts = []
         for name, each in sorted(exchanged.items()):
             index = self._links.number_of(name)
@@ -278,7 +282,9 @@ class Round:
         return [end + self._up_latency_ns(part, is_answer=is_answer) for part, end in zip(parts, ends, strict=True)]
 
     def _late(self, parts: Sequence[Part], ends_ns: int, *, is_answer: bool = False) -> Iterator[Part]:
-        """Yield the parts that a deadline ends, each with the bytes that had not yet left the shared link."""
+        """Yield the parts that miss the deadline `ends_ns`. Each part has the number of bytes that had not left the
+        shared link by then.
+        """
         carried = carried_by([part.upload for part in parts], self._links.shared.up, ends_ns)
         for part, (end_ns, bits) in zip(parts, carried, strict=True):
             if end_ns is None or end_ns + self._up_latency_ns(part, is_answer=is_answer) > ends_ns:
@@ -289,13 +295,13 @@ class Round:
 
 
 class DeviceTimeline:
-    """Make the rounds of LPSs, with the links and boards of an experiment."""
+    """Create LPS rounds in virtual time, with the links and boards of an experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.links, self._boards = device_links(experiment), Boards(experiment)
 
     def round(self, lps_round: int, begins_ns: int, free: Mapping[str, int] | None = None) -> Round:
-        """Return an LPS round that begins at a time."""
+        """Return an LPS round that begins at `begins_ns`."""
 
         def computing_ns(index: int, work: pb.Work) -> tuple[int, int]:
             answering_ns = self._boards.answering_ns(index, lps_round, work.answer_examples)
@@ -305,17 +311,19 @@ class DeviceTimeline:
 
 
 class LpsTimeline:
-    """Make the global rounds, with the links of an experiment, and calculate when models arrive at an LPS."""
+    """Create global rounds in virtual time, with the links of an experiment. Calculate when messages between the GPS
+    and an LPS arrive.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self._links = lps_links(experiment)
 
     def round(self, global_round: int, begins_ns: int) -> Round:
-        """Return a global round that begins at a time."""
+        """Return a global round that begins at `begins_ns`."""
         return Round(self._links, lambda _, work: (work.busy_ns, 0), number=global_round, begins_ns=begins_ns)
 
     def arrival_ns(self, lps_id: str, global_round: int, begins_ns: int, payload_bytes: int) -> int:
-        """Return when the model of a global round that begins at a given time arrives at an LPS."""
+        """Return when the model of a global round arrives at an LPS. The global round begins at `begins_ns`."""
         number = self._links.number_of(lps_id)
         sent_ns = end_of(begins_ns, 8 * payload_bytes, self._links.link_of(number).rate(DOWN))
         return sent_ns + self._links.latency_ns(global_round, number, DOWN, begins_ns)
@@ -335,7 +343,9 @@ class LpsTimeline:
 
 
 class Driver:
-    """Calculate the rounds of all LPSs and the waits between them, for programs that run no GPS and no LPS."""
+    """Calculate the rounds of all LPSs and the waits between rounds. Programs that run no GPS and no LPS use this
+    class.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self._devices, self.uplinks = DeviceTimeline(experiment), LpsTimeline(experiment)
@@ -344,11 +354,11 @@ class Driver:
         self, global_round: int, first: int, begins: Mapping[str, int], sent: Mapping[str, Sequence[Sent]], *,
         is_asking: bool,
     ) -> dict[str, list[pb.RoundTimes]]:  # fmt: skip
-        """Return, by LPS, the times of consecutive LPS rounds.
+        """Return, by LPS, the times of consecutive LPS rounds. The first round has the number `first`, and begins at
+        the LPS's time in `begins`. `sent` has the transfers of each round.
 
-        The first LPS round of each LPS begins at the given time.
-
-        With `is_asking`, the first round asks devices, and all LPSs wait for the plan from the answers.
+        With `is_asking`, devices answer a question in the first round. All LPSs then wait for the plan that is made
+        from the answers.
         """
         opened = {name: self._devices.round(first, begins[name]) for name in sent}
         if is_asking:
@@ -381,8 +391,8 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Hold a question before training: for each device, the bytes of its answer, and the number of examples that it
-    trains on for the answer.
+    """Hold a question before training, with the bytes of each device's answer. `examples` has the number of examples on
+    which each device trains for its answer.
     """
 
     answer_bytes: Mapping[int, int]
@@ -392,7 +402,7 @@ class Asked:
 
 @dataclass
 class _Asking:
-    """Hold a device before training: its current time, and its work so far as in the fields of pb.Flow."""
+    """Hold a device's current time and its work so far, before training. The fields are those of pb.Flow."""
 
     now_ns: int = 0
     down_bytes: int = 0
@@ -403,7 +413,7 @@ class _Asking:
     up_ns: int = 0
 
     def answer(self, computing_ns: int, examples: int, size: int, line: Line, latency_ns: int) -> None:
-        """Add the training on these examples for an answer of this size, and the upload of the answer."""
+        """Add the work for an answer: the training on `examples` examples, and the upload of `size` bytes."""
         start_ns = self.now_ns + computing_ns
         self.now_ns = line.carry(start_ns, 8 * size) + latency_ns
         self.compute_ns += computing_ns
@@ -412,8 +422,8 @@ class _Asking:
         self.up_ns += self.now_ns - start_ns
 
     def receive(self, answers: Sequence[tuple[int, int]], line: Line, latency_ns: int) -> None:
-        """Add the download of other devices' answers, one after the other. Each is given by its time at the GPS and its
-        bytes.
+        """Add the download of other devices' answers, one after the other. Each of `answers` has the time at which the
+        answer is at the GPS, and its bytes.
         """
         ready_ns = 0
         for at_ns, size in answers:
@@ -426,7 +436,8 @@ class _Asking:
 
 
 def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundTimes:
-    """Return the time from the first question to the last answer. The parts are sums over the devices that answered.
+    """Return the times of the questions before training, from the first question to the last answer. The times of
+    receiving, computing and sending are sums over the devices that answered.
 
     A device continues with the next question when its answer is at the GPS and it has received the relayed answers.
 
@@ -458,7 +469,7 @@ def before_training(experiment: Experiment, asked: Sequence[Asked]) -> pb.RoundT
 
 
 def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: str) -> pb.RoundTimes:
-    """Return the times of a round. A child is waiting whenever it does not receive, compute or send."""
+    """Return the times of a round. A child waits whenever it does not receive, compute or send."""
     parts = {f"{part}_ns": sum(getattr(flow, f"{part}_ns") for flow in flows) for part in PARTS}
     return pb.RoundTimes(
         begins_ns=begins_ns,
@@ -473,7 +484,9 @@ def times_of(begins_ns: int, ends_ns: int, flows: Sequence[pb.Flow], slowest: st
 
 
 def check_clock_at(now_ns: int) -> None:
-    """Raise RunStoppedError if the time of a round, or the sum of all its waits, is too large for an int64."""
+    """Raise RunStoppedError if `now_ns`, a time or a sum of times, is 73 years or more. An int64 might not hold the
+    times of a longer run.
+    """
     if now_ns >= LAST_NS:
         raise RunStoppedError(
             "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"

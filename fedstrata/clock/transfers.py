@@ -1,9 +1,9 @@
 """Transfers on the real clock. A transfer between a parent and a child arrives when their links have had time to carry
 it.
 
-The parent delays both directions. For each piece it calculates when the child's own link and the shared link have
-carried the piece. It waits before it writes a piece, and after it has read one. Several pieces can be under way at the
-same time, so latency does not reduce the rate.
+The parent delays both directions. For each piece, the parent calculates when the child's own link and the shared link
+have carried the piece. The parent waits before it writes a piece, and after it has read a piece. Several pieces can be
+under way at the same time, so latency does not reduce the rate.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
 
 class Lead:
-    """Estimate the median time that this machine needs to send a message. The parent begins to send each message this
-    much earlier.
+    """Estimate the median time that this machine needs to send the last part of a transfer. The parent sends each last
+    part earlier by this estimate.
 
-    After a slower message the estimate rises by a fixed step, and after a faster one it falls by the step. So a single
+    After a slower last part, the estimate rises by a fixed step. After a faster one, it falls by the step. So a single
     very slow message changes the estimate little.
     """
 
@@ -35,14 +35,14 @@ class Lead:
         self.ns = 0
 
     def note(self, took_ns: int) -> None:
-        """Note the time that one message took."""
+        """Adjust the estimate to the time that the last part of one transfer took."""
         step_ns = LEAD_STEP_NS if took_ns > self.ns else -LEAD_STEP_NS
         self.ns = min(MOST_LEAD_NS, max(0, self.ns + step_ns))
 
 
 @dataclass
 class Transfer:
-    """Hold a transfer under way: its links, its times, and its results."""
+    """Hold a transfer that is under way, and calculate when its bits arrive."""
 
     clock: Clock
     start_ns: int
@@ -57,8 +57,8 @@ class Transfer:
     is_superseded: bool = False  # whether the child has begun another in the same direction since
 
     async def arrived(self, bits: int) -> None:
-        """Wait until this many bits of the transfer have arrived. Raises SupersededError if another transfer replaces
-        it.
+        """Wait until this many bits of the transfer have arrived. Raises SupersededError if another transfer has
+        replaced this transfer.
         """
         there_ns = await self._left_ns(bits) + self.latency_ns
         if bits < self.bits:
@@ -69,7 +69,7 @@ class Transfer:
         self._check_current()
 
     def supersede(self) -> None:
-        """Make every caller that waits for this transfer give up."""
+        """Note that another transfer replaces this transfer. Callers that wait for this transfer give up."""
         self.is_superseded = True
         if self.flow is not None:
             self.flow.news.set()
@@ -114,11 +114,11 @@ class Transfer:
 
 
 class Relayed:
-    """Send messages on to a child without delay."""
+    """Represent a relay that sends messages on to a child without delay."""
 
     async def carry(self, there_ns: int, size: int) -> None:
-        """Wait until a message of `size` bytes has reached the child. The message leaves at `there_ns`, or when this
-        object was made if that is later.
+        """Wait until a message of `size` bytes has reached the child. The message leaves at `there_ns`, but not before
+        this object was created.
         """
 
 
@@ -183,14 +183,15 @@ class Transfers:
         self, child_id: str, way: int, number: int, size: int, before: int = 0, *, model: int | None = None,
         is_answer: bool = False,
     ) -> Iterator[Transfer]:  # fmt: skip
-        """Hold a transfer of this size in a round while the block lasts. The first `before` bytes are a header.
+        """Yield a transfer of `size` bytes in the round `number`. The transfer ends with the block. Its first `before`
+        bytes are a header.
 
-        A child's link carries one transfer at a time per direction: a new transfer ends the old transfer and frees the
-        shared links. `model` is the number of the round's model if the transfer is the whole model, which may be
-        broadcast. `is_answer` says that the transfer answers a question in the round.
+        A child's link carries one transfer at a time in each direction. A new transfer ends the old transfer, which
+        then no longer uses the shared link. `model` is the number of the round's model if the transfer is the whole
+        model, which may be broadcast. `is_answer` says that the transfer answers a question in the round.
 
         Raises:
-            UnknownChildError: there is no such child.
+            UnknownChildError: the run has no such child.
         """
         index = self.links.number_of(child_id)
         superseded = self._newest.get((index, way))
@@ -208,7 +209,7 @@ class Transfers:
 
     @contextmanager
     def _sharing(self, transfer: Transfer, index: int, way: int, before: int, model: int | None) -> Iterator[None]:
-        """Send the transfer over the shared link as well, if there is one."""
+        """If this direction has a shared link, send the transfer over the shared link as well."""
         shared, broadcasts = self._shared.get(way), self._broadcasts
         if shared is None or not transfer.bits:
             yield
@@ -250,12 +251,12 @@ class Transfers:
         )
 
     def _latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
-        """Return the latency of a transfer that starts at a time."""
+        """Return the latency of a transfer that starts at `start_ns`."""
         return self.links.latency_ns(number, index, way, start_ns - self._origin_ns, is_answer=is_answer)
 
     async def heard(self, child_id: str, number: int, said_ns: int) -> None:
-        """Wait until a child knows how the round continues: one latency after the message was sent. Raises
-        UnknownChildError if the run has no such child.
+        """Wait until a child knows how the round continues. The child knows this one latency after the message was sent
+        at `said_ns`. Raises UnknownChildError if the run has no such child.
         """
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
@@ -277,8 +278,8 @@ class Transfers:
         self._achieved[number, index, way, is_answer] = achieved
 
     def take(self, number: int) -> list[pb.Carried]:
-        """Return the transfers of a round on the links, in the order of children. Delete the notes of this round and
-        of earlier rounds.
+        """Return what the links have carried in a round, ordered by child. Forget the transfers of this round and of
+        earlier rounds.
         """
         taken = [self._achieved[key] for key in sorted(self._achieved) if key[0] == number]
         self._achieved = {key: each for key, each in self._achieved.items() if key[0] > number}

@@ -18,7 +18,7 @@ ROOT = "global round"
 
 
 def part_of(kind: str, number: int, child_id: str) -> str:
-    """Return the name of the span's place for a child's part of a round. The child is an LPS in a global round, or a
+    """Return the place (see `Span.place`) of a child's part of a round. The child is an LPS in a global round, or a
     device in an LPS round.
     """
     return f"part of {kind}:{number}:{child_id}"

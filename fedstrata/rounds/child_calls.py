@@ -36,8 +36,8 @@ class ChildCalls:
         refused: Refusals | None = None,
         hear: Callable[[pb.FetchModelRequest], None] | None = None,
     ) -> None:
-        """Set the parts of the parent. `accepts_updates` returns the required form of a round's updates; by default,
-        the form in `exchange`.
+        """Set the parts of the parent. `accepts_updates` returns the form that a round's updates must have. The default
+        is the form in `exchange`.
 
         `serves` returns False for a child that another parent now serves. `refused` keeps the refused children, and may
         be shared with other objects. `hear` takes each request of a child, and raises PayloadError for a request that
@@ -60,8 +60,8 @@ class ChildCalls:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the number of the open round (-1 for none), the children that it waits for, and the messages that
-        these children still have to send.
+        """Return the number of the open round, the children for which it waits, and a name for the messages that they
+        must send. If no round is open, the number is -1.
         """
         return (-1, (), "") if self._round is None else (self._round.number, *self._round.lacking)
 
@@ -99,7 +99,7 @@ class ChildCalls:
                 del part  # a chunk; the next may be long in coming
 
     async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Yield the parts of the open round for a child: its model, or another reply."""
+        """Yield the open round's messages for a child: its model, or another reply."""
         for first in opened.first(request):
             yield first
         if (said := await opened.instead_of_model(request)) is not None:
@@ -115,16 +115,17 @@ class ChildCalls:
         return self._is_over_for(request) or (self._round is not None and self._round.has_news_for(request))
 
     def _is_over_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether the child gets no further reply from this parent: the run is over, or another parent serves
-        the child.
+        """Return whether the child gets no further model from this parent. The reason is that the run is over, or that
+        another parent serves the child.
         """
         return self._finished is not None or not self._serves(request.child_id)
 
     def _hear_of(self, request: pb.FetchModelRequest) -> None:
-        """Inform the optional parts of the open round that a child asks.
+        """Inform the open round's stages of a child's request.
 
         Raises:
-            PayloadError: no honest child asks like this. The child is refused, which is possible only in an open round.
+            PayloadError: no honest child sends this request. The child is refused, which is possible only in an open
+                round.
         """
         try:
             self._hear(request)
@@ -138,7 +139,7 @@ class ChildCalls:
         """Take a child's answer or announcement. If the round does not need the message, ignore it.
 
         Raises:
-            PayloadError: no honest child sends this; the child is refused.
+            PayloadError: no honest child sends this message. The child is refused.
             SupersededError: the child has begun another call.
         """
         check_run(self.exchange.run_id, message.run_id)
@@ -152,7 +153,7 @@ class ChildCalls:
             raise
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:
-        """Take one child's update for the open round. If the update misses the round, the reply says so, without an
+        """Take one child's update for the open round. If the update misses the round, the reply says so. This is not an
         error.
         """
         check_run(self.exchange.run_id, header.run_id)
@@ -166,7 +167,7 @@ class ChildCalls:
         return pb.UpdateReply(run_id=self.exchange.run_id, accepted=accepted, current_round=number)
 
     def check_payload(self, header: pb.UpdateHeader) -> None:
-        """Raise PayloadError for an update in a form that this parent does not accept."""
+        """Raise PayloadError if this parent does not accept the form of an update."""
         self._uploads.check_payload(self._round, header)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
@@ -202,7 +203,7 @@ class ChildCalls:
 
 @dataclass(frozen=True)
 class ChildStream:
-    """Answer one child on its stream. Each message on the stream takes the place of a call."""
+    """Answer one child's messages on its stream. Each message on the stream takes the place of a call."""
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
@@ -227,7 +228,9 @@ class ChildStream:
                 await self.fetch(asked, context)
 
     async def _take(self, first: Any, parts: AsyncIterator[Any], context: Any) -> pb.FetchModelRequest | None:
-        """Take an update from a stream. Return the child's request for the next model; None if the child makes none."""
+        """Take an update from a stream. Return the child's request for the next model. If the child makes no such
+        request, return None.
+        """
         update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
@@ -241,7 +244,7 @@ class ChildStream:
 
 
 class _UpdateParts:
-    """Yield the parts of one update from a stream of updates. Earlier parts are not copied."""
+    """Yield the parts of one update from a stream of updates. This object keeps no part that it has yielded."""
 
     def __init__(self, first: pb.UpdatePart, parts: AsyncIterator[pb.UpdatePart]) -> None:
         self._first: pb.UpdatePart | None = first

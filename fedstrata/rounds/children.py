@@ -26,7 +26,7 @@ class ChildState(Enum):
 
 @dataclass
 class Upload(Supersedable):
-    """Hold one stream of one child's update. A newer stream of the same child supersedes it."""
+    """Hold one stream of one child's update. A newer stream of the same child replaces this stream."""
 
     child_id: str
     codec: PayloadCodec
@@ -52,11 +52,13 @@ class Child:
 
     @property
     def has_part(self) -> bool:
-        """Return whether a part of the child's update is in the sum, or its first chunk may be on the way there."""
+        """Return whether a part of the child's update is in the sum, or may be added to the sum right now."""
         return self.offset > 0 or self.upload is not None
 
     def switch(self, name: str) -> None:
-        """Note that the child continues with another update. Raises PayloadError the second time in a round."""
+        """Note that the child continues with another update. Raises PayloadError if the child does this for the second
+        time in a round.
+        """
         if self.has_switched:
             raise PayloadError(f"{name} continues another update than it began for the second time in a round")
         self.has_switched = True
@@ -80,17 +82,17 @@ class RoundResult:
 
 @dataclass
 class Notes:
-    """Keep the reports of children besides tensors."""
+    """Keep what children report besides tensors: losses, measurements and transferred bytes."""
 
     losses: dict[str, tuple[float, int]] = field(default_factory=dict)
     evaluations: dict[str, Sequence[pb.Evaluation]] = field(default_factory=dict)
     uploaded: dict[str, Exchanged] = field(default_factory=dict)
 
     def keep(self, header: pb.UpdateHeader, upload: Upload) -> None:
-        """Keep the reports in an accepted update.
+        """Keep what an accepted update reports.
 
-        The number of examples of an update with one part is its checked weight. An update with several parts states the
-        number.
+        For an update with one part, the number of examples is the part's checked weight. An update with several parts
+        states the number in its header.
         """
         name = upload.child_id
         examples = upload.weights[0] if len(upload.weights) == 1 else header.num_examples
@@ -136,14 +138,16 @@ class Children:
     """Hold the state of each child of a round, and decide whether enough are left."""
 
     def __init__(self, names: Iterable[str], wait: TierDeadline, enough: Enough) -> None:
-        """Set the children's names, their quorum (in `wait`), and `enough`, which decides how few may be left."""
+        """Set the children's names, their quorum (in `wait`), and `enough`, which decides whether enough children are
+        left.
+        """
         self._children = {name: Child() for name in names}
         self._awaited = self._left = len(self._children)  # awaited, not given up: counted, since every update asks
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
 
     def state_of(self, child_id: str) -> ChildState | None:
-        """Return the state of a child; None for a child that is not in this round."""
+        """Return the state of a child. If the child is not in this round, return None."""
         child = self._children.get(child_id)
         return child.state if child else None
 
@@ -172,10 +176,10 @@ class Children:
         return not self._enough.are_left(self._left, self._quorum)
 
     def check_quorum(self, refusals: Mapping[str, str], *, still_awaited: bool = False) -> None:
-        """Raise RunStoppedError if too few children have reported. `refusals` has the reasons for children that will
-        never report.
+        """Raise RunStoppedError if too few children have reported. `refusals` has the reasons for which children were
+        refused.
 
-        `still_awaited` adds the children that can still report.
+        With `still_awaited`, the children that can still report are counted too.
         """
         self._enough.check(self._left, len(self._children), _why(refusals))
         enough = (
@@ -224,15 +228,15 @@ class Refusals:
         self.reasons.pop(child_id, None)
 
     def check(self, child_id: str) -> None:
-        """Raise ExcludedError for a refused child."""
+        """Raise ExcludedError if the child was refused."""
         if child_id in self.reasons:
             raise ExcludedError(f"{child_id} was refused: {self.reasons[child_id]}")
 
     def refuse(self, children: Children, number: int, child_id: str, reason: str) -> bool:
         """Refuse a child until the end of the run. Return whether this call refuses the child.
 
-        A child outside the round is not refused, and a child with an accepted update is not refused either. `number` is
-        the round for the log.
+        A child outside the round, or with an accepted update, is not refused. `number` is the number of the round, for
+        the log.
         """
         if children.state_of(child_id) in {None, ChildState.ACCEPTED} or child_id in self.reasons:
             return False
@@ -243,7 +247,7 @@ class Refusals:
 
 
 def mean_loss(losses: Collection[tuple[float, int]]) -> float:
-    """Return the mean of losses, each weighted by its number of examples; 0 without examples.
+    """Return the mean of losses, each weighted by its number of examples. Without losses, return 0.
 
     The result is never outside the range of the losses, even with rounding.
     """

@@ -1,4 +1,6 @@
-"""The calls of a child in rounds: it fetches models and submits updates, and continues after a cut connection."""
+"""The calls of a child in rounds. The child fetches models and submits updates, and continues after a cut
+connection.
+"""
 
 from collections.abc import Callable, Iterator
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -37,11 +39,11 @@ class RoundClient:
         link_bytes: Callable[[], list[pb.LinkBytes]] | None = None,
         masks: Masker | None = None,
     ) -> None:
-        """Set the parts of the client. `accepts_model` returns the required form of an announced model; by default, one
-        model of `layout`.
+        """Set the parts of the client. `accepts_model` returns the form that an announced model must have. The default
+        is one model with the layout `layout`.
 
-        `link_bytes` returns the byte counts that each update reports. With `masks`, an update has masked integers of 8
-        bytes per element, as exact sums have them.
+        `link_bytes` returns the byte counts that each update reports. With `masks`, each element of an update is a
+        masked integer of 8 bytes.
         """
         self._calls = calls
         self.identity = identity
@@ -57,7 +59,9 @@ class RoundClient:
         self._timeout_s = payload_timeout_s(largest, calls.held_s) + calls.clock.slowest_s
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
-        """Return the codec of a vector that this child sends. The default for `layout` is the client's own layout."""
+        """Return the codec of a vector that this child sends. If `layout` is None, the vector has the client's own
+        layout.
+        """
         layout = self.layout if layout is None else layout
         if self.link.up in SCALED:
             return PayloadCodec.for_vector(layout, self.link.up, flat)
@@ -70,11 +74,11 @@ class RoundClient:
         self._receiving.held_round = held_round
 
     async def fetch(self, sent_round: int, sent_digest: bytes = b"") -> Offered:
-        """Wait for the next round's model, or for another reply: that the child has to send again, or that the run is
-        over.
+        """Wait for the next round's model, or for another reply. Another reply may say that the child has to send its
+        update again, or that the run is over.
 
-        `sent_round` and `sent_digest` name the model from which this child's last update was computed; -1 without an
-        update.
+        `sent_round` and `sent_digest` name the model from which this child's last update was computed. Without an
+        update, `sent_round` is -1.
 
         Raises:
             FedstrataError: the parent refuses this child. ParentAwayError: the parent does not answer.
@@ -99,11 +103,11 @@ class RoundClient:
             backoff.reset()
 
     def close(self) -> None:
-        """Make no further calls."""
+        """Close what stays open between calls, such as a stream. The client makes no further calls."""
         self._calls.close()
 
     async def _pause(self, backoff: Backoff) -> None:
-        """Wait before the next attempt. If there is none, raise the last error."""
+        """Wait before the next attempt. Raises ParentAwayError if no further attempt is allowed."""
         if self._calls.patience is not None and backoff.attempts >= self._calls.patience:
             raise ParentAwayError(f"no answer after {backoff.attempts} tries")
         await backoff.pause()
@@ -139,9 +143,10 @@ class RoundClient:
         return offered if offered is not None else await self.fetch(update.round, update.base_digest)
 
     async def _said(self, part: pb.UpdatePart, cut: str, round_number: int) -> Offered | None:
-        """Send one message, and return the parent's reply; None if there is no reply, or if the call was cut.
+        """Send one message, and return the parent's reply. If the parent does not reply, or if the call is cut, return
+        None.
 
-        `cut` is the event that the log then gets, with the round number.
+        `cut` is the name of the event that is logged for a cut call.
         """
 
         def parts() -> Iterator[pb.UpdatePart]:

@@ -17,7 +17,9 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class ParentCalls:
-    """Name the three calls of a round, which LpsService and GpsService name differently."""
+    """Hold a child's calls in a round: to fetch a model, to submit an update, and to locate an upload. LpsService and
+    GpsService name these calls differently.
+    """
 
     fetch: Any
     submit: Any
@@ -31,7 +33,9 @@ class ParentCalls:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedModel:
-    """Hold a received model, shape (layout.size,), read-only, and the requests to the child in its header."""
+    """Hold a model that a child has received, and what the model's header says. `flat` has the shape (layout.size,) and
+    is read-only.
+    """
 
     round: int
     global_round: int
@@ -52,7 +56,7 @@ class ReceivedModel:
 
     @classmethod
     def of(cls, header: pb.ModelHeader, flat: Flat, whole_bytes: int) -> Self:
-        """Return a model that has arrived completely, with the values of its header."""
+        """Return a model that has arrived completely, with the values of the model's header."""
         return cls(
             round=header.round,
             global_round=header.global_round,
@@ -73,7 +77,7 @@ class ReceivedModel:
     def trained_from(self, home_id: str, cluster: int) -> bytes:
         """Return the SHA-256 of all received values that affect how a device of this cluster trains.
 
-        It is computed from the values, not taken from the parent's header.
+        The digest is computed from the values. The digest in the parent's header is not used.
         """
         numbers = (self.round, self.global_round, self.plan_version, self.cluster, self.clusters, self.begins_ns)
         lists = (self.offered, self.offers, self.withdrawn)
@@ -87,7 +91,7 @@ Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
 class Masker(Protocol):
-    """Define the functions by which a child's calls mask its updates."""
+    """Define the interface to the object that masks a child's updates."""
 
     digest: bytes  # of the roster that it knows; empty for none
 
@@ -103,7 +107,9 @@ class Masker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """Hold the update that a child sends for one round, possibly several times. `read` returns its elements."""
+    """Hold the update that a child sends for one round. The child may send it several times. `read` returns elements of
+    the update.
+    """
 
     round: int
     num_examples: int
@@ -123,7 +129,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Name a caller in its requests."""
+    """Identify a caller in its requests."""
 
     run_id: str
     child_id: str

@@ -32,7 +32,9 @@ class Intake(Children):
         limits: ChildLimits = NO_LIMITS,
         enough: Enough = NO_LEAST,
     ) -> None:
-        """Set the parts. `sums` is None if it comes later, or if nothing is summed. For `enough`, see `Children`."""
+        """Set the parts of the intake. `sums` is None if the sum is set later, or if the round sums nothing. For
+        `enough`, see `Children`.
+        """
         super().__init__(children, wait, enough)
         self.sums = sums
         self._executor = executor
@@ -46,15 +48,15 @@ class Intake(Children):
         self.is_closed = False
 
     def when_void(self, react: Callable[[], None]) -> None:
-        """Call this function whenever the sum has been emptied. Several functions are called in the order of
-        registration.
+        """Register a function that is called whenever the sum has been emptied. Several functions are called in the
+        order of registration.
         """
         self._when_void.append(react)
 
     # --- one child's update -------------------------------------------------------------------
 
     async def begin(self, child_id: str, codec: PayloadCodec, weights: tuple[int, ...], offset: int) -> Upload | None:
-        """Start or continue an upload; return None if the child's update is already complete.
+        """Start or continue an upload, and return it. If the child's update is already complete, return None.
 
         Raises:
             UnknownChildError, ExcludedError, PayloadError: the upload is refused.
@@ -79,12 +81,12 @@ class Intake(Children):
         return upload
 
     def _switch(self, child_id: str, child: Child) -> None:
-        """Empty the sum because a child continues with an update other than the one that it began. A child may do this
-        once per round, for instance after a restart.
+        """Empty the sum, because a child has begun one update and continues with another. A child may do this once per
+        round, for instance after a restart.
 
         Raises:
             OffsetError: always, so that the child begins its upload again.
-            PayloadError: the second time in a round.
+            PayloadError: the child does this for the second time in a round.
         """
         child.switch(child_id)
         self.void()
@@ -135,7 +137,7 @@ class Intake(Children):
         self._tell()
 
     def accept_evaluation(self, child_id: str, evaluation: pb.Evaluation) -> None:
-        """Take a child's measurement in a round without updates. If it comes too late, ignore it."""
+        """Take a child's measurement in a round without updates. If the measurement comes too late, ignore it."""
         child = self._child(child_id)
         if child.state is ChildState.AWAITED and not self.is_closed:
             self._move(child, ChildState.ACCEPTED)
@@ -145,7 +147,7 @@ class Intake(Children):
     # --- when things go wrong -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
-        """Continue without a child. If a part of its update is in the sum, empty the sum."""
+        """Continue without a child. If a part of the child's update is in the sum, empty the sum."""
         child = self._children.get(child_id)
         if child is None or child.state is ChildState.EXCLUDED:
             return
@@ -157,10 +159,10 @@ class Intake(Children):
         self._tell()
 
     def exclude_late(self) -> tuple[str, ...]:
-        """At a deadline, continue without the children that have not reported, and return them.
+        """Exclude the children that have not reported by a deadline, and return them.
 
-        A child that had reported before the sum was emptied is not late. It gets the time of another deadline to send
-        its update again.
+        A child that had reported before the sum was emptied is not late. It may send its update again until the next
+        deadline.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
         for child_id in late:  # where one had sent a part, those who had reported send again
@@ -190,7 +192,7 @@ class Intake(Children):
             react()
 
     def _empty_if_void(self) -> None:
-        """Empty the sums if they are void. Only the job that adds updates calls this, so nothing is added at the same
+        """If the sums are void, empty them. The caller holds the lock for the sums, so nothing is added at the same
         time.
         """
         if self._is_void:
@@ -199,7 +201,7 @@ class Intake(Children):
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """End the collection, and give the sum to the caller."""
+        """Stop collecting updates, give up the sum, and return the result of the round. The caller has the sum."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True
@@ -218,7 +220,9 @@ class Intake(Children):
 
 
 async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
-    """Do work in a thread, or here without an executor. Return True if the caller was cancelled during the work."""
+    """Do work in a thread of the executor. Without an executor, do the work here. Return whether the caller was
+    cancelled during the work.
+    """
     if executor is None:
         work()
         return False
@@ -226,9 +230,10 @@ async def _done(work: Callable[[], None], executor: Executor | None) -> bool:
 
 
 async def _uninterrupted(job: "asyncio.Future[None]") -> bool:
-    """Wait for a job in a thread even if the waiter is cancelled; return whether it was cancelled.
+    """Wait for the end of a job in a thread, even if the waiting caller is cancelled. Return whether the caller was
+    cancelled.
 
-    Otherwise only a part of a chunk might be added to the sum.
+    Without this, only a part of a chunk might be added to the sum.
     """
     was_cancelled = False
     while not job.done():

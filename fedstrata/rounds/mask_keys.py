@@ -1,8 +1,8 @@
 """Secure aggregation at a parent: the keys of its children, and which devices mask together in the open round.
 
 `OpenUpdates` is for a parent without secure aggregation, `MaskedUpdates` for a parent with it. The parent passes on
-public keys, with which it cannot remove masks. If a child leaves the round or shows another key, the sum is emptied,
-and the other children mask their updates again.
+only public keys, and cannot remove masks with them. If a child leaves the round or shows another key, the sum is
+emptied. The other children then mask their updates again.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def roster_digest(roster: pb.Roster) -> bytes:
 
 
 def check_key(child_id: str, key: pb.MaskKey) -> None:
-    """Raise PayloadError for bytes that cannot be a key."""
+    """Raise PayloadError if the bytes of a key, its signature or its certificate have impossible sizes."""
     is_signed = len(key.signature) == SIGNATURE_BYTES and len(key.certificate) <= MOST_CERTIFICATE_BYTES
     if len(key.public_key) != KEY_BYTES or not (is_signed or not (key.signature or key.certificate)):
         raise PayloadError(
@@ -55,8 +55,8 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
 
 @dataclass(frozen=True)
 class EnoughToMask(Enough):
-    """Require enough devices to hide each other's updates. If a device leaves, the sum is emptied because the masks of
-    the other devices do not cancel.
+    """Require enough devices to hide each other's updates. If a device leaves, the sum is emptied, because the masks of
+    the other devices no longer cancel.
     """
 
     min_devices: int
@@ -90,7 +90,9 @@ class KeyRing:
         self.min_devices = min_devices
 
     def show(self, child_id: str, key: pb.MaskKey) -> None:
-        """Keep a child's key. Raises PayloadError for an invalid key."""
+        """Keep a child's key. If the certificate for the key is not valid, log this and do not keep the key. Raises
+        PayloadError for an impossible key.
+        """
         check_key(child_id, key)
         try:
             self._check(child_id, key)
@@ -102,7 +104,9 @@ class KeyRing:
             kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
-        """Return a child's key; None without a key, or if the certificate for the key is no longer valid."""
+        """Return a child's key. If the child has no key, or if the certificate for the key is no longer valid, return
+        None.
+        """
         key = self._keys.get(child_id)
         if key is None:
             return None
@@ -115,7 +119,7 @@ class KeyRing:
         return key
 
     def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round cannot have this many devices."""
+        """Raise RunStoppedError if a round with secure aggregation cannot have this many devices."""
         if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
                 f"devices asked in a round: {children}. secure_aggregation takes {self.min_devices} (min_devices) to "
@@ -140,7 +144,7 @@ class Masking:
 
     @property
     def is_formed(self) -> bool:
-        """Return whether there is a roster."""
+        """Return whether the round has a roster."""
         return bool(self.digest)
 
     @property
@@ -184,7 +188,9 @@ class Masking:
         return False
 
     def renew(self) -> None:
-        """Make a roster of the children that are still in the round, with their newest keys, if all keys are known."""
+        """If all keys are known, make a roster of the children that are still in the round, with their newest keys.
+        Otherwise, the round has no roster.
+        """
         self.digest, self._known, self._vouched = b"", {}, {}
         members = sorted(self._intake.going_on)
         keys = {child_id: key for child_id in members if (key := self._keys.of(child_id)) is not None}
@@ -208,8 +214,8 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
 
 
 class OpenUpdates:
-    """Accept updates without secure aggregation: the parent can read each one, in the encoding of its link, and
-    children show no keys.
+    """Accept updates without secure aggregation. The parent can read each update, in the encoding of its link. Children
+    show no keys.
     """
 
     fold: Fold = staticmethod(ExactSum.fold)
@@ -220,7 +226,7 @@ class OpenUpdates:
         return link.up
 
     def hear(self, request: pb.FetchModelRequest) -> None:
-        """Raise PayloadError for a key, because parent and child then run different experiments."""
+        """Raise PayloadError if a child shows a key. Parent and child then run different experiments."""
         if request.mask_key.ByteSize():
             raise PayloadError(
                 f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
@@ -231,13 +237,13 @@ class OpenUpdates:
         """Raise RunStoppedError if a round cannot have this many children."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        """Return the optional parts (stages) of a round. The children's weights in the sum, which are numbers of
-        examples, add up to at most `max_examples`.
+        """Return the optional parts (stages) of a round. The children's weights in the sum are numbers of examples.
+        They add up to at most `max_examples`.
         """
         return []
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:
-        """Raise PayloadError if a complete sum is impossible for honest updates."""
+        """Raise RunStoppedError if a complete sum is impossible for honest updates. This class accepts every sum."""
 
 
 class MaskedUpdates(OpenUpdates):
@@ -271,7 +277,8 @@ class MaskedUpdates(OpenUpdates):
 
 
 def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
-    """Return the function that makes the object for a parent's updates. It is called with `has_member` (see `KeyRing`).
+    """Return a function that creates the object for a parent's updates (`OpenUpdates` or `MaskedUpdates`). The function
+    takes `has_member` (see `KeyRing`).
 
     The package that checks keys is loaded only with secure aggregation.
     """
@@ -300,7 +307,9 @@ class Masked(Stage):
         return not self.masking.is_formed
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster of keys with which the child masks its update; None if the child already has the roster."""
+        """Return the roster of keys with which the child masks its update. If the child already has the roster, return
+        None.
+        """
         return None if self.masking.digest == request.roster_digest else self.masking.part
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:

@@ -1,4 +1,4 @@
-"""Checks of children's reports. They refuse impossible numbers, and numbers about devices that are not the sender's."""
+"""Checks of children's reports. They refuse impossible numbers, and measurements of devices other than the sender."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,15 +30,15 @@ COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_exampl
 
 
 def check_run(run_id: str, said: str) -> None:
-    """Raise WrongRunError for a call about another run."""
+    """Raise WrongRunError if a call is about another run."""
     if said != run_id:
         raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
-    """Refuse an update with an invalid loss, or with measurements of other devices.
+    """Check what an update's header reports. Refuse an invalid loss, and measurements of other devices.
 
-    With `has_work`, refuse an update without work for a timeline. Otherwise refuse an update with such work.
+    With `has_work`, the header must state the work for a timeline. Otherwise, it must not state any work.
 
     Raises:
         PayloadError: the message names the fault.
@@ -74,7 +74,7 @@ def check_evaluation(evaluation: pb.Evaluation) -> None:
 
 
 def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, held_out: int, task: Task) -> None:
-    """Refuse rows of LPS rounds with impossible numbers. `held_out` is the number of examples on which all devices
+    """Check rows of LPS rounds for impossible numbers. `held_out` is the number of examples on which all devices
     measure.
 
     Raises:
@@ -115,7 +115,9 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
-    """Raise PayloadError, which names `who`, for impossible sums of a task. Without examples, sums may be absent."""
+    """Raise PayloadError if the sums of a task are impossible. The message names `who`. Without examples, sums may be
+    absent.
+    """
     if len(sums) != len(task.sums) and (num_examples or sums):
         raise PayloadError(f"{who} reports {len(sums)} sums of a measurement; the task has {len(task.sums)}")
     for named, value in zip(task.sums, sums, strict=False):
@@ -154,7 +156,7 @@ def _parts(flow: pb.Flow) -> tuple[int, ...]:
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
-    """Raise PayloadError, which names the first impossible count, for impossible counts of bytes."""
+    """Raise PayloadError if a count of bytes is impossible. The message names the first impossible count."""
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
             raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
@@ -162,7 +164,7 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Hold how many examples each device measures on, and check the sums of its measurement."""
+    """Hold the number of examples on which each device measures, and check the sums of a measurement."""
 
     examples: Mapping[str, int]  # by device, as it said when it enrolled
     task: Task
@@ -185,19 +187,23 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """Hold limits for the values that devices send. By default there are none, because the GPS checks LPSs' sums in
-    other ways.
+    """Hold limits for the values that children send. By default there are no limits. The GPS sets none, because it
+    checks LPSs' sums in other ways.
     """
 
     max_update_norm: float | None = None  # L2, of an update as it is sent
     held_out: HeldOut | None = None
 
     def squares_of(self, values: NDArray[Any]) -> float:
-        """Return the sum of squares of a piece of an update, for its norm; 0 without a limit on norms."""
+        """Return the sum of squares of a piece of an update, for the update's norm. If norms have no limit, return
+        0.
+        """
         return 0.0 if self.max_update_norm is None else float(np.square(values, dtype=np.float64).sum())
 
     def check_norm(self, child_id: str, squares: float) -> None:
-        """Raise PayloadError if the sum of squares of an update so far exceeds the limit on norms."""
+        """Raise PayloadError if an update exceeds the limit on norms. `squares` is the sum of squares of its elements
+        so far.
+        """
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
                 f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "
@@ -205,7 +211,7 @@ class ChildLimits:
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:
-        """Raise PayloadError for measurements that are impossible for the device."""
+        """Raise PayloadError if measurements are impossible for the device."""
         if self.held_out is not None:
             for evaluation in evaluations:
                 self.held_out.check(evaluation)

@@ -1,5 +1,5 @@
-"""The offer of a round to its children: a model, or the streams of several clusters. It is announced and divided into
-chunks once for all children.
+"""The offer of a round to its children: a model, or the streams of several clusters. An offer is announced and divided
+into chunks once for all children.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ KEPT_CHUNKS = 8  # children of a round begin together and stay close to each oth
 
 
 class SharedChunks:
-    """Read, encode and serialise each chunk in a thread, and keep the newest ones."""
+    """Read, encode and serialise each chunk of a model in a thread, once for all children. Keep the newest chunks."""
 
     def __init__(self, codec: PayloadCodec, model: AnyModel) -> None:
         self._codec = codec
@@ -29,7 +29,7 @@ class SharedChunks:
         self._made: OrderedDict[int, asyncio.Future[bytes]] = OrderedDict()
 
     async def at(self, offset: int) -> bytes:
-        """Return the message with the chunk that begins at a byte of the payload."""
+        """Return the message with the chunk that begins at byte `offset` of the payload."""
         made = self._made.get(offset)
         if made is None:
             made = asyncio.get_running_loop().run_in_executor(None, self._make, offset)
@@ -39,7 +39,7 @@ class SharedChunks:
         return await asyncio.shield(made)  # who waits for it beside this child still wants it
 
     def end_of(self, offset: int) -> int:
-        """Return the end of the chunk that begins at a byte of the payload."""
+        """Return the end of the chunk that begins at byte `offset` of the payload."""
         return min(offset + CHUNK_BYTES, self._codec.payload_bytes)
 
     def _make(self, offset: int) -> bytes:
@@ -48,7 +48,7 @@ class SharedChunks:
 
 @dataclass
 class Offer:
-    """Hold a vector that a round sends down to its children."""
+    """Hold what a round sends down to children: a model, or the streams of several clusters in one vector."""
 
     model: AnyModel
     cluster: int = 0  # that the children are in
@@ -69,14 +69,16 @@ class Offer:
         return self.header.ByteSize() + self.codec.payload_bytes
 
     def header_part(self, offset: int) -> pb.ModelPart:
-        """Return the first message of a download that begins at a byte of the payload."""
+        """Return the first message of a download that begins at byte `offset` of the payload."""
         header = pb.ModelHeader()
         header.CopyFrom(self.header)
         header.offset = offset
         return pb.ModelPart(header=header)
 
     def announce(self, header: pb.ModelHeader, encoding: Encoding) -> None:
-        """Prepare the first message for every child. `header` has the values that all offers of the round share."""
+        """Prepare the header and the chunks of this offer. `header` has the values that all offers of the round
+        share.
+        """
         scales = self.model.scales() if encoding in SCALED else []
         self.codec = PayloadCodec(self.model.layout, encoding, scales)
         parts = self.parts if self.parts is not None else [(MODEL_PART, self.model.layout)]

@@ -35,7 +35,7 @@ class RoundTerms:
     held_s: float = HOLD_S  # how long a child's call is held back
 
     def updates(self) -> Acceptance:
-        """Return the required form of an update."""
+        """Return the form that an update must have."""
         return Acceptance(self.layout, self.link.up, UPDATE_PART)
 
 
@@ -56,11 +56,11 @@ class Stage:
 
     @property
     def is_over(self) -> bool:
-        """Return whether this part of the round is over, so that the next part may take children's messages."""
+        """Return whether this stage of the round is over, so that the next stage may take children's messages."""
         return True
 
     def begin(self, around: "Around") -> None:
-        """Prepare for the round before any child knows of it."""
+        """Prepare for the round before any child knows that it is open."""
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
         """Note that a child asks for the model. Return whether this may change the replies to waiting children.
@@ -71,16 +71,20 @@ class Stage:
         return False
 
     def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        """Return whether a child has to wait. `is_sent` means that the child has sent its update of this round."""
+        """Return whether a child must wait for the reply to its request. `is_sent` means that the child has sent its
+        update of this round.
+        """
         return False
 
     def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return a message that a child gets before all others; None if this part of the round has none."""
+        """Return a message that a child gets before all other messages. If this stage has no such message, return
+        None.
+        """
         return None
 
     async def instead_of_model(self, request: pb.FetchModelRequest, *, is_sent: bool) -> pb.ModelPart | None:
-        """Return a reply instead of the model, for a child that does not need the model; None if this stage has
-        none.
+        """Return a reply instead of the model, for a child that does not need the model. If this stage has no such
+        reply, return None.
         """
         return None
 
@@ -94,18 +98,17 @@ class Stage:
         return False
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Return the decision about an update of this round. A late child is left out of the round."""
+        """Return the decision about an update of this round. If a child is late, leave it out of the round."""
         return Verdict.TAKEN
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        """Return the children that this part of the round waits for, and the messages that they must send; None if it
-        waits for no child.
-
+        """Return the children for which this stage waits, and a name for the messages that they must send. If this
+        stage waits for no child, return None.
         """
         return None
 
     async def gather(self) -> None:
-        """Wait for the messages that come before updates, and leave out the children that do not send them."""
+        """Wait for the messages that come before updates. Leave out the children that do not send them."""
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
         """Note that the round now collects updates. `clusters` has the cluster in which each child continues."""
@@ -127,13 +130,13 @@ class OpenRound:
 
     @classmethod
     def of_one(cls, model: AnyModel, *, told: answers_pb2.Answer | None = None, **rest: Any) -> Self:
-        """Return a round in which all children start with the same model. `told` are the arrays that a plan sends to
-        all.
+        """Return a round in which all children start with the same model. `told` has the arrays that a plan sends to
+        all devices.
         """
         return cls(offers={0: Offer(model, told=told)}, **rest)
 
     def announce(self, run_id: str, encoding: Encoding) -> None:
-        """Prepare the headers of the round's models, which every child receives first."""
+        """Prepare the headers of the round's models. Every child receives the header before the model."""
         header = pb.ModelHeader(
             run_id=run_id,
             round=self.number,
@@ -150,21 +153,23 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return how many bytes a child has been sent. The deadline and the timeline of the round use this number."""
+        """Return how many bytes the parent sends to a child, and which model they carry. The deadline and the timeline
+        of the round use this.
+        """
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Return whether a child's update with this round number and digest belongs to this round. An empty digest
-        matches every model.
+        """Return whether a child's update belongs to this round. `digest` identifies the model from which the update
+        was computed. An empty digest matches every model.
         """
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
     # --- what children ask --------------------------------------------------------------------
 
     def asked(self, request: pb.FetchModelRequest) -> bool:
-        """Tell all optional parts of the round that a child asks for the model. Return whether this may change the
-        replies to waiting children.
+        """Inform all stages of the round that a child asks for the model. Return whether this may change the replies to
+        waiting children.
 
         Raises:
             PayloadError: no honest child sends this request.
@@ -173,7 +178,7 @@ class OpenRound:
         return any(are_news)
 
     def has_news_for(self, request: pb.FetchModelRequest) -> bool:
-        """Return whether there is a reply for a child that asks: a model or another message."""
+        """Return whether the round has a reply to a child's request: a model or another message."""
         if self.intake.is_closed or not self.awaits(request.child_id):
             return False
         is_sent = self._is_sent(request)
@@ -184,7 +189,9 @@ class OpenRound:
         return [part for stage in self.stages if (part := stage.first(request)) is not None]
 
     async def instead_of_model(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the reply for a child that already has the model of this round; None if the child needs the model."""
+        """Return the reply for a child that already has the model of this round. If the child needs the model, return
+        None.
+        """
         is_sent = self._is_sent(request)
         for stage in self.stages:
             if (said := await stage.instead_of_model(request, is_sent=is_sent)) is not None:
@@ -212,7 +219,7 @@ class OpenRound:
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Process a child's answer or announcement. Return whether a part of the round uses the message.
+        """Process a child's answer or announcement. Return whether a stage of the round uses the message.
 
         Raises:
             PayloadError: no honest child sends this message.
@@ -227,38 +234,38 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update belongs to this round, and whether the round now collects updates."""
+        """Return whether an update belongs to this round, and whether the round still collects updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 
     def judge(self, header: pb.UpdateHeader) -> Verdict:
-        """Return the decision about an update of this round. The first part of the round that does not accept the
-        update decides.
+        """Return the decision about an update of this round. The first stage that does not accept the update
+        decides.
         """
         verdicts = (stage.judge(header) for stage in self.stages)
         return next((each for each in verdicts if each is not Verdict.TAKEN), Verdict.TAKEN)
 
     def has(self, header: pb.UpdateHeader) -> bool:
-        """Return whether the update of this header is complete."""
+        """Return whether the update with this header has arrived completely."""
         is_ours = self.number == header.round and not self.evaluate_only
         return is_ours and self.intake.state_of(header.child_id) is ChildState.ACCEPTED
 
     def offset_of(self, request: pb.LocateUpdateRequest) -> int:
-        """Return how many bytes of a child's upload have arrived; 0 if the upload belongs to another round."""
+        """Return how many bytes of a child's upload have arrived. If the upload belongs to another round, return 0."""
         is_ours = self.number == request.round and self.intake.state_of(request.child_id) is not None
         return self.intake.offset_of(request.child_id) if is_ours else 0
 
     @property
     def lacking(self) -> tuple[tuple[str, ...], str]:
-        """Return the children that the round waits for, and the messages that they have to send."""
+        """Return the children for which the round waits, and a name for the messages that they must send."""
         said = (stage.lacking() for stage in self.stages)
         return next((each for each in said if each is not None), (self.intake.missing, "its update"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Hold the objects that an optional part of a round uses: its round, the round's terms, the refused children,
-    metrics and the log.
+    """Hold the objects that a stage of a round uses: the round, its terms, the refused children, metrics and the
+    log.
     """
 
     opened: OpenRound

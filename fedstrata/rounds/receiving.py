@@ -62,13 +62,13 @@ class Receiving:
 
     @property
     def offset(self) -> int:
-        """Return how many bytes of the current model have arrived."""
+        """Return how many bytes have arrived of the model that is now downloaded."""
         return self._partial.offset if self._partial else 0
 
     def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:
         """Return the request for the next model or, after a cut, for the missing bytes of a model.
 
-        `sent_round` and `sent_digest` name the model from which the child's last update was computed; without an
+        `sent_round` and `sent_digest` name the model from which the child's last update was computed. Without an
         update, `sent_round` is -1.
         """
         who, partial, masks = self._identity, self._partial, self._masks
@@ -89,7 +89,9 @@ class Receiving:
         )
 
     async def read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
-        """Return the reply of a call; None if there is no reply yet."""
+        """Read the messages of a call, and return the reply. If the reply is not there or not complete yet, return
+        None.
+        """
         async for part in call:
             match part.WhichOneof("part"):
                 case "header":
@@ -114,8 +116,8 @@ class Receiving:
         return ReceivedModel.of(partial.header, partial.flat, self._clock.whole_bytes(partial.header))
 
     def _begin(self, header: pb.ModelHeader) -> None:
-        """Begin a download, or continue a download that was cut. Raises PayloadError for a header that this child
-        cannot use.
+        """Begin a download, or continue a download that was cut. Raises PayloadError if this child cannot use a model
+        with this header.
         """
         own = header.cluster if header.offered else -1
         kind: tuple[int | str, ...] = (header.clusters, own, *header.offered, *header.withdrawn)

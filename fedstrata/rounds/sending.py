@@ -1,4 +1,4 @@
-"""The uploads of a child: an update in parts, from any byte on."""
+"""The messages of a child's uploads. An upload can begin at any byte of an update."""
 
 from collections.abc import Callable, Generator
 
@@ -14,7 +14,7 @@ from fedstrata.v1 import tensors_pb2
 
 
 class Sending:
-    """Make the messages of an update."""
+    """Create the messages with which a child sends its updates."""
 
     def __init__(self, identity: Identity, clock: ChildClock, link_bytes: Callable[[], list[pb.LinkBytes]]) -> None:
         """Set `link_bytes`, which returns the byte counts that each update reports."""
@@ -27,8 +27,8 @@ class Sending:
     def header(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> pb.UpdateHeader:
-        """Return the header of an upload that begins at a byte. `then_fetch` is a request for the next model in the
-        same call.
+        """Return the header of an upload that begins at byte `offset`. `then_fetch` is a request for the next model in
+        the same call.
         """
         who = self._identity
         return pb.UpdateHeader(
@@ -73,7 +73,9 @@ class Sending:
                 reach("upload", update.round)
 
     def _announced(self, update: Update) -> tensors_pb2.PayloadHeader:
-        """Return the header of an update's payload. Updates that differ only in their values share one header."""
+        """Return the header of an update's payload. Updates that differ only in the values of their tensors share one
+        header.
+        """
         if update.payload is not None:
             return update.payload
         known = self._payload if self._announced_layout is update.codec.layout else None

@@ -1,6 +1,7 @@
-"""The rounds of a parent: it opens each round, waits for its children's messages, and closes the round.
+"""The rounds of a parent. The parent opens each round, waits for its children's messages, and closes the round.
 
-An LPS has one object for each cluster, with devices as children. The GPS has one, with clusters as children.
+An LPS has one `RoundServer` for each cluster or, if clusters span LPSs, one for all its devices. The GPS has one
+`RoundServer` for all rounds with LPSs.
 """
 
 from collections.abc import Mapping
@@ -39,31 +40,31 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     def finish(self, reason: str = "") -> None:
-        """Reply to every child from now on that the run is over, with the reason if the run failed."""
+        """Reply to every child from now on that the run is over. If the run failed, the reply has the reason."""
         self._finished = reason
         self._changes.tell()
 
     def look_again(self) -> None:
-        """Let waiting calls check whether there is now a reply for them, because the served children have changed."""
+        """Let waiting calls check again whether there is a reply for them. Call this when the served children have
+        changed.
+        """
         self._changes.tell()
 
     def release(self) -> None:
-        """Answer all waiting calls at once. This object then sends no further replies, and children that ask again are
-        sent to another parent.
+        """Answer all waiting calls at once. This object then sends no further replies. Children that ask again are sent
+        to another parent.
         """
         self._is_released = True
         self._changes.tell()
 
     def restart(self, child_id: str) -> None:
-        """Note that a new process speaks for a child. Incomplete uploads and messages of the old process are
-        dropped.
-        """
+        """Note that a child has a new process. Forget that the child was refused, and drop its incomplete upload."""
         self.refused.forget(child_id)
         if self._round is not None:
             self._round.intake.restart(child_id)
 
     async def gather(self) -> RoundResult:
-        """Wait until the open round is complete, or until its deadline with a quorum, and close it.
+        """Wait until the open round is complete, or until its deadline. Then close the round, and return its result.
 
         Raises:
             RunStoppedError: too few children have reported, or too few are left that can still report.
@@ -81,7 +82,7 @@ class RoundServer(ChildCalls):
         return replace(result, exchanged=exchanged)
 
     def go_on(self, clusters: Mapping[str, int], sums: Sums) -> None:
-        """Collect updates in `sums` from now on. `clusters` has the cluster in which each child continues."""
+        """Collect updates in `sums` from now on. `clusters` has the cluster in which each child continues the round."""
         opened = self.opened()
         opened.intake.sums = sums
         for stage in opened.stages:
@@ -89,5 +90,7 @@ class RoundServer(ChildCalls):
         self._changes.tell()
 
     async def wait_all_told(self, children: set[str], timeout_s: float) -> bool:
-        """Wait, for a limited time, until these children know that the run is over. Return whether all of them know."""
+        """Wait until these children know that the run is over, but at most `timeout_s` seconds. Return whether all of
+        them know.
+        """
         return await self._changes.wait_until(lambda: children <= self._know_end, timeout_s)

@@ -17,12 +17,12 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 def _any_answer(question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-    """Accept every answer, after the check of its form."""
+    """Accept every answer. The form of the answer has already been checked."""
 
 
 @dataclass
 class Asking(Stage):
-    """Ask the children a question. They train when the plan has been made from their answers."""
+    """Ask the children a question. The children train when the plan has been made from their answers."""
 
     question: Question
     check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's; raises PayloadError
@@ -40,10 +40,10 @@ class Asking(Stage):
         return self.clusters is not None
 
     async def gathered(self) -> Mapping[str, answers_pb2.Answer]:
-        """Wait until all children have answered, or until the round's deadline. Return the answers.
+        """Wait until all children have answered, or until the round's deadline. Return the answers that were in time.
 
         Raises:
-            RunStoppedError: too few children have answered, or can still answer.
+            RunStoppedError: too few children have answered in time.
         """
         around, intake = self._around, self._around.opened.intake
         for child_id in around.refused:
@@ -58,7 +58,7 @@ class Asking(Stage):
         return {child_id: self.answers[child_id] for child_id in intake.missing}
 
     def exchanged(self, answers: Mapping[str, answers_pb2.Answer]) -> dict[str, Exchanged]:
-        """Return the bytes that these children and the parent have exchanged, up to their answers."""
+        """Return the bytes that these children and the parent have exchanged, up to the children's answers."""
         opened = self._around.opened
         return {name: Exchanged.of_answer(each).after(opened.sent_to(name)) for name, each in answers.items()}
 
@@ -66,7 +66,9 @@ class Asking(Stage):
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take a child's answer. If it misses a deadline on the virtual clock, the round leaves out the child."""
+        """Take a child's answer. If the answer misses a deadline on the virtual clock, the round leaves out the
+        child.
+        """
         if not isinstance(message, pb.RoundAnswer) or self.is_over:
             return False
         child_id, opened = message.child_id, self._around.opened
@@ -79,8 +81,8 @@ class Asking(Stage):
         return True
 
     def keep(self, child_id: str, answer: answers_pb2.Answer) -> None:
-        """Keep a checked answer. If a child answers twice, the first answer stays. Raises PayloadError for an answer
-        that takes more than 73 years, which the clock cannot hold.
+        """Keep a checked answer. If a child answers twice, the first answer stays. Raises PayloadError if the answer
+        takes more than 73 years. The clock cannot hold longer times.
         """
         copy = answers_pb2.Answer()
         copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory
@@ -120,7 +122,7 @@ class Asking(Stage):
 class OnTime(Stage):
     """Leave out children that miss a deadline on the virtual clock.
 
-    If lateness depends on the transfers of all children, they announce their updates before they send them.
+    If lateness depends on the transfers of all children, each child announces its update before it sends the update.
     """
 
     deadline: Deadline
@@ -141,7 +143,9 @@ class OnTime(Stage):
         return isinstance(message, pb.UpdateHeader) and self._note(message)
 
     def _note(self, header: pb.UpdateHeader) -> bool:
-        """Keep the announcement of an update. Raises PayloadError for an impossible announcement."""
+        """Keep the announcement of an update. Return whether the round needs the announcement. Raises PayloadError for
+        an impossible announcement.
+        """
         opened = self._around.opened
         if not self.deadline.are_announced or not opened.gathers(header):
             return False
@@ -173,5 +177,7 @@ class OnTime(Stage):
 
 
 def on_time(deadline: Deadline) -> list[Stage]:
-    """Return a list with the object that applies a round's virtual deadline; an empty list if no child can be late."""
+    """Return a list with the stage that applies a round's virtual deadline. If no child can be late, the list is
+    empty.
+    """
     return [OnTime(deadline)] if deadline.can_be_missed else []

@@ -1,4 +1,6 @@
-"""Takes the updates of the open round: checks their headers, receives their parts, and adds them to the sum."""
+"""The parent's side of uploads. The parent checks the header of an update, receives its parts, and adds them to the sum
+of the open round.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
@@ -20,7 +22,7 @@ Announced = tuple[PayloadCodec, tuple[int, ...]]  # how an update is encoded, an
 
 
 class Uploads:
-    """Take the updates of the open round."""
+    """Receive the updates of the open round."""
 
     def __init__(
         self,
@@ -38,14 +40,18 @@ class Uploads:
         self._turns = turns
 
     def check(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement in a header. Raises PayloadError if this parent refuses updates of this form."""
+        """Check an update's header, and return the codec and the weights that it announces. Raises PayloadError if this
+        parent refuses such updates.
+        """
         announced = self.check_payload(opened, header)
         check_notes(header, has_work=self._terms.clock.wants_work)
         return announced
 
     def check_payload(self, opened: OpenRound | None, header: pb.UpdateHeader) -> Announced:
-        """Return the announcement in a payload's header. Raises PayloadError for a payload that this parent does not
-        accept, also if the payload is late, because `Attend` must still read it.
+        """Check the form of an update's payload, and return the announced codec and weights. Raises PayloadError if
+        this parent does not accept the form.
+
+        A late payload is checked too, because `Attend` must still read it.
         """
         newest = opened.number if opened is not None else 0
         return self._accepts(min(max(header.round, 0), newest)).of(header.payload)
@@ -53,10 +59,11 @@ class Uploads:
     async def take(
         self, opened: OpenRound | None, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]
     ) -> bool:
-        """Take one child's update. Return False for an update that is too late or too early for its round.
+        """Receive one child's update. Return whether the update is in the sum. An update that is too late or too early
+        for its round is not.
 
         Raises:
-            PayloadError: no honest child sends this.
+            PayloadError: no honest child sends this update.
         """
         announced = self.check(opened, header)
         is_awaited = opened is not None and opened.number == header.round
@@ -105,9 +112,9 @@ class Uploads:
         return True
 
     async def _add(self, opened: OpenRound, upload: Upload, parts: AsyncIterator[Any]) -> None:
-        """Add the parts after the header. Each chunk of a large update waits for a turn.
+        """Add the parts after the header to the sum. Each chunk of a large update waits for a turn.
 
-        With the real clock there are no turns, because the chunks are small and wait for their links.
+        The real clock needs no turns. With it, chunks are small and wait for their links.
         """
         if upload.codec.is_small or not self._terms.clock.takes_turns:
             async for part in parts:

@@ -1,4 +1,6 @@
-"""Convert answers to and from messages: small arrays by name, checked against their question."""
+"""Convert answers to and from messages. An answer consists of small arrays with names, which are checked against their
+question.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,8 +35,8 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
     """Return the arrays of an answer, read-only.
 
     Raises:
-        PayloadError: the answer is to another question, has arrays that the question does not allow, or a number that
-            is not finite.
+        PayloadError: the answer is to another question, has arrays that the question does not allow, or has a number
+            that is not finite.
     """
     if answer.question != question.name:
         raise PayloadError(f"an answer to {quoted(answer.question)}, expected one to {question.name}")
@@ -52,7 +54,9 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
 
 
 def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
-    """Return the number of bytes of the announced arrays. Raises PayloadError if the question allows no such arrays."""
+    """Return the number of bytes of the announced arrays. Raises PayloadError if the question does not allow these
+    arrays.
+    """
     if [header.name for header in headers] != list(question.arrays):
         names = quoted(*(header.name for header in headers))
         raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
@@ -80,7 +84,7 @@ def largest_bytes(question: Question) -> int:
 
 
 def answer_parts(answer: pb.Answer, header: pb.AnswerHeader) -> Iterator[pb.AnswerPart]:
-    """Yield the messages of an answer. `header` names its device."""
+    """Yield the messages of an answer. `header` already names the device."""
     header.arrays.extend(answer.arrays)
     header.payload_bytes = len(answer.data)
     yield pb.AnswerPart(header=header, question=answer.question)
@@ -97,5 +101,5 @@ def question_named(questions: Iterable[Question], name: str) -> Question:
 
 
 def bytes_of(answers: Mapping[int, pb.Answer]) -> int:
-    """Return the total size in bytes of these devices' answers as messages."""
+    """Return the total size of these answers as messages, in bytes."""
     return sum(answer.ByteSize() for answer in answers.values())

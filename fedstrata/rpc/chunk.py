@@ -1,7 +1,7 @@
 """Payloads in gRPC without the copies that protobuf makes of their bytes.
 
-On the wire, a part with only `data` is a tag, a length and the data. This module writes and reads these directly, and
-also the bytes after the header in a part with a `small` payload. Protobuf handles everything else.
+On the wire, a part with only `data` is a tag, a length and the data. This module writes and reads such parts directly.
+It does the same with the payload in a part that has a header and a `small` payload. Protobuf handles everything else.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
 
 
 class Chunk:
-    """Hold a part that has only data. Readers use it like the protobuf message that it replaces."""
+    """Hold a part that has only data. Readers use a `Chunk` like the protobuf message that it replaces."""
 
     __slots__ = ("data",)
 
@@ -33,8 +33,8 @@ class Chunk:
 
 
 class Whole:
-    """Hold a part that has a header and a small payload. `chunk` gives the payload as if it had come in a part of its
-    own.
+    """Hold a part that has a header and a small payload. `chunk` gives the payload as if it had come in a separate
+    part.
     """
 
     __slots__ = ("chunk", "header")
@@ -61,8 +61,8 @@ def serialised_chunk(part: Any, data: bytes | memoryview) -> bytes:
 def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes:
     """Return a serialised part of this kind with a header and a small payload. The payload is copied once.
 
-    The length of the header may be written with more bytes than necessary, which protobuf allows. So the payload begins
-    at a multiple of four, where its elements are read faster.
+    The payload begins at a multiple of four bytes, because its elements are then read faster. For this, the length of
+    the header may be written with more bytes than necessary. Protobuf allows this.
     """
     head, tail = header.SerializeToString(), _tag(part, "small") + _varint(len(small))
     length = _varint(len(head))
@@ -73,8 +73,8 @@ def serialised_whole(part: Any, header: Any, small: bytes | memoryview) -> bytes
 
 
 def part_parser(part: Any) -> Callable[[bytes], Any]:
-    """Return a parser of messages of this kind. It returns a `Chunk` or a `Whole` without copying, if the message has
-    this form.
+    """Return a parser of messages of this kind. If a message has the form of a `Chunk` or a `Whole`, the parser returns
+    such an object without copying the payload.
     """
     data_tag, header_tag, small_tag = (_tag(part, name)[0] for name in ("data", "header", "small"))
     parse = part.FromString
@@ -99,7 +99,9 @@ def part_parser(part: Any) -> Callable[[bytes], Any]:
 
 
 def _by_protobuf(parsed: Any) -> Any:
-    """Return a part, parsed by protobuf, that has its fields in another order or comes from another serialiser."""
+    """Return a part that protobuf has parsed. Such a part has its fields in another order, or comes from another
+    serialiser. If the part has a small payload, return a `Whole`.
+    """
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()
         header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
@@ -123,8 +125,8 @@ def _varint(number: int, width: int = 1) -> bytes:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a position, and the position after it. If there is no valid number, return a length that no
-    message has.
+    """Return the number at a position, and the position after the number. If the position has no valid number, return
+    -1, a length that no message has.
     """
     number = 0
     for shift, byte in enumerate(message[at : at + LONGEST_VARINT]):

@@ -1,4 +1,4 @@
-"""Calls to a parent: channels that count bytes and reconnect, and errors that say whether another attempt can help."""
+"""Calls to a parent. Channels count bytes and reconnect. Errors say whether another attempt can help."""
 
 import asyncio
 import os
@@ -73,7 +73,7 @@ _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in 
 def open_channel(
     address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
-    """Return a channel to a parent, and a wrapper of the channel that counts bytes, for generated stubs."""
+    """Return a channel to a parent, and a wrapper of the channel for generated stubs. The wrapper counts bytes."""
     split_address(address)
     channel = plain_or_secure(address, tls, parent)
     return channel, hearing(CountingChannel(channel, meter))
@@ -91,7 +91,7 @@ def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> g
 async def until_reached(
     channel: grpc.aio.Channel, address: str, tls: TlsFiles | None, parent: Name, log: EventLog
 ) -> None:
-    """Wait until the first connection to a parent.
+    """Wait until this process is connected to a parent for the first time.
 
     Raises:
         HandshakeError: the parent answers, but no further try can succeed.
@@ -116,14 +116,16 @@ def is_passing(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _error_name(error: grpc.aio.AioRpcError) -> str | None:
-    """Return the name of Fedstrata's error with which the parent ended the call; None for other errors."""
+    """Return the name of Fedstrata's error with which the parent ended the call. For other errors, return None."""
     metadata: Any = error.trailing_metadata() or ()
     told = dict(tuple(metadata)).get(ERROR_KEY)
     return None if told is None else str(told)
 
 
 def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
-    """Return the error with which a parent answered, as an exception of `fedstrata.errors` with the parent's reason."""
+    """Return the exception of `fedstrata.errors` for a call that a parent refused. The exception has the parent's
+    reason.
+    """
     kind = _BY_NAME.get(_error_name(error) or "") or _BY_STATUS.get(error.code().name, AddressError)
     return kind(brief(error.details() or error.code().name))
 
@@ -131,9 +133,9 @@ def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
 async def call_until_answered(
     call: Callable[[], Awaitable[Reply]], log: EventLog, name: str, *, attempts: int | None = None
 ) -> Reply:
-    """Repeat a call, with pauses, while its parent is away. Raises the parent's refusal.
+    """Repeat a call, with pauses, while its parent is away. If the parent refuses the call, raise the refusal.
 
-    After `attempts` tries the function raises ParentAwayError.
+    After `attempts` tries without an answer, raise ParentAwayError.
     """
     backoff = Backoff()
     while True:
@@ -156,15 +158,18 @@ async def call_until_answered(
 
 
 async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
-    """Return the reply to a small call. The parent may wait before it replies. Raises the parent's refusal."""
+    """Make a small call, and return the reply. Repeat the call while the parent is away. If the parent refuses the
+    call, raise the refusal.
+    """
     call = getattr(stub, name)
     return await call_until_answered(lambda: call(request, timeout=PATIENCE_S, wait_for_ready=True), log, name)
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """Call like `call_until_answered`.
+    """Repeat a call like `call_until_answered`.
 
-    In a pod, also wait while the parent still has the experiment of the time before an upgrade.
+    In a pod, also repeat the call while the parent still runs another experiment, because the parent is not upgraded
+    yet.
     """
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)

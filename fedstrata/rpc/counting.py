@@ -1,7 +1,7 @@
 """Count the bytes of every message when it is serialised or parsed, at both ends of a link.
 
-gRPC gives each message to a serialiser function, and these classes wrap it. A message on the wire is its bytes and a
-frame of five bytes. HTTP/2 and TCP add less than one percent to a payload chunk.
+gRPC gives each message to a serialiser function. The classes in this module wrap this function. On the wire, a message
+has a frame of five bytes besides its own bytes. HTTP/2 and TCP add less than one percent to a payload chunk.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ def _counted_parse(parse: Parse, count: Count) -> Parse:
 
 
 def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
-    """Return the function that counts the bytes of an RPC method's messages, by link, direction, kind and end."""
+    """Return the function that counts the bytes of an RPC's messages, by link, direction, kind and end."""
     link, kind = METHODS[method]
 
     def of_kind(kind: str) -> Callable[[int], None]:
@@ -108,7 +108,9 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
 
 
 class CountingChannel:
-    """Count the bytes that generated stubs send and receive on a grpc.aio channel, as the child of a link."""
+    """Count the bytes that generated stubs send and receive on a grpc.aio channel. This process is the child of the
+    link.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, meter: LinkMeter) -> None:
         self._channel = channel
@@ -131,8 +133,8 @@ class CountingChannel:
 
 
 class CountingServer:
-    """Wrap a grpc.aio server, so that the messages of services that are added are counted. This process is the parent
-    of the link.
+    """Wrap a grpc.aio server, and count the messages of the services that are added to the wrapper. This process is the
+    parent of the link.
     """
 
     def __init__(self, server: grpc.aio.Server, meter: LinkMeter) -> None:

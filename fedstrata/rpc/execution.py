@@ -1,7 +1,8 @@
-"""The id of an execution of a run. The GPS sends it to devices and LPSs, for their spans.
+"""The execution id, which identifies one execution of a run. The GPS sends this id to devices and LPSs, for their
+spans.
 
-All executions of an experiment file have the same run id, and this id tells their traces apart. It travels in the
-metadata of replies, which are not counted.
+All executions of an experiment file have the same run id. The execution id distinguishes their traces. It travels in
+the metadata of replies, which are not counted.
 """
 
 import secrets
@@ -33,7 +34,9 @@ class _Telling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic
 
 
 def telling(state: Path) -> list[Any]:
-    """Return the interceptor with which the GPS sends the id; empty without spans. The folder of state keeps the id."""
+    """Return a list with the interceptor by which the GPS sends the execution id. The folder `state` keeps the id. If
+    this process sends no spans, the list is empty.
+    """
     if (spans := process_spans()) is None:
         return []
     path = state / "execution"
@@ -64,6 +67,8 @@ class _Hearing:
 
 
 def hearing(channel: Any) -> Any:
-    """Return a channel that also reads the id from replies; the same channel without spans."""
+    """Return a channel that also reads the execution id from replies. If this process sends no spans, return the given
+    channel.
+    """
     spans = process_spans()
     return channel if spans is None else _Hearing(channel, spans)

@@ -8,7 +8,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 def checked_number(value: float, least: float, most: float, said: str) -> float:
-    """Return a number from a peer. If it is out of range, raise PayloadError with a message that begins with `said`.
+    """Check a number from a peer, and return it. If the number is out of range, raise PayloadError with a message that
+    begins with `said`.
 
     NaN is in no range, so a finite range accepts only finite numbers.
     """

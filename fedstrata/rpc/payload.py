@@ -23,8 +23,8 @@ _TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
 
 
 def payload_header(codec: PayloadCodec, *, name: str, num_examples: int = 0) -> pb.PayloadHeader:
-    """Return the header of a payload with one part. It has the codec's tensors, and the number of examples as their
-    weight.
+    """Return the header of a payload with one part. The part has the codec's tensors. Its weight is the number of
+    examples.
     """
     return parts_header(codec, [(name, codec.layout)], [num_examples])
 
@@ -48,11 +48,12 @@ def parts_header(codec: PayloadCodec, parts: PartLayouts, weights: Sequence[int]
 def accepted_codec(
     header: pb.PayloadHeader, *, layout: Layout, encoding: AnyEncoding, name: str
 ) -> tuple[PayloadCodec, int]:
-    """Check a payload's header, which must announce one part of this name, layout and encoding. Return the codec and
+    """Check a payload's header, which must announce one part with this name, layout and encoding. Return the codec and
     the number of examples.
 
     Raises:
-        PayloadError: another encoding, part, tensor name, order, shape, scale or length.
+        PayloadError: the header announces another encoding, part, tensor name, order, shape or length, or an impossible
+            scale.
     """
     codec, (weight,) = accepted_parts(header, layout=layout, parts=[(name, layout)], encoding=encoding)
     return codec, weight
@@ -61,8 +62,8 @@ def accepted_codec(
 def accepted_parts(
     header: pb.PayloadHeader, *, layout: Layout, parts: PartLayouts, encoding: AnyEncoding
 ) -> tuple[PayloadCodec, tuple[int, ...]]:
-    """Return the codec of a vector with this layout, and the parts' weights. Raises PayloadError like
-    `accepted_codec`.
+    """Check a payload's header, which must announce these parts. Return the codec of a vector with this layout, and the
+    weights of the parts. Raises PayloadError like `accepted_codec`.
     """
     if header.encoding != _TO_PROTO[encoding]:
         raise PayloadError(f"encoding {header.encoding}, expected {encoding} ({_TO_PROTO[encoding]}) on this link")
@@ -95,7 +96,9 @@ class Acceptance:
         self._longest = longest.ByteSize()  # with nothing in it that is not ours
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
-        """Return the codec and the weights of a payload like `accepted_parts`."""
+        """Check the header of a payload, and return the codec and the weights. Raises PayloadError like
+        `accepted_parts`.
+        """
         written = header.SerializeToString()
         known = self._known.get(written)
         if known is not None:
@@ -110,7 +113,7 @@ class Acceptance:
 
 
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:
-    """Refuse tensors with other names, order or shapes than the layout."""
+    """Raise PayloadError if tensors have other names, another order or other shapes than the layout."""
     if len(tensors) != len(layout.tensors):
         raise PayloadError(f"{len(tensors)} tensors, expected {len(layout.tensors)}: {', '.join(layout.names)}")
     for got, expected in zip(tensors, layout.tensors, strict=True):

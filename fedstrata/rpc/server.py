@@ -71,12 +71,15 @@ log = EventLog("rpc")
 
 
 class ErrorTable(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Answer a FedstrataError with its status and reason, and any other error with INTERNAL and a logged traceback."""
+    """Answer a FedstrataError with its status and its reason. Answer any other error with INTERNAL, and log its
+    traceback.
+    """
 
     def __init__(self, *, is_guarded: bool, uploads: UploadWait, refused: Callable[[str], None]) -> None:
-        """Set the parts. With `is_guarded`, a guard identifies the sender first and then refuses bytes that cannot be
-        decoded. `uploads` limits the wait for uploads, and `refused` receives the reason for each upload that the
-        server ended.
+        """Set the parts. With `is_guarded`, a guard first identifies the sender, and then refuses bytes that cannot be
+        decoded. Otherwise, this object refuses them.
+
+        `uploads` limits the wait for uploads. `refused` receives the reason for each upload that the server ended.
         """
         self._check = _nothing if is_guarded else check_decoded
         self._uploads = uploads
@@ -107,7 +110,7 @@ def _nothing(request: Any) -> None:
 
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
-    """Return a handler of a stream that reports each upload that the server ended."""
+    """Return a handler of a stream that calls `refused` for each upload that the server ended."""
     if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
         return behaviour
 
@@ -122,9 +125,8 @@ def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
 
 
 def _reading(behaviour: Any, uploads: UploadWait | None = None) -> Any:
-    """Return a handler of a stream that keeps no copy of parts. For an upload, it limits the total time of waiting for
-    parts to the time in `uploads`.
-
+    """Return a handler of a stream that keeps no copy of parts. For an upload, the handler waits for parts at most for
+    the total time in `uploads`.
     """
     if isasyncgenfunction(behaviour):
 
@@ -199,10 +201,10 @@ def sent_ahead(payload_bytes: int) -> tuple[tuple[str, int], ...]:
 
 
 def bounds(connections: int, children: int) -> tuple[tuple[str, int], ...]:
-    """Return the options that limit connections and calls of peers.
+    """Return the options that limit the connections and calls of peers.
 
-    A connection above the limit is closed at once. Calls above the limit of a connection wait until others end. One
-    process may make the calls of all children on one connection.
+    A connection above the limit is closed at once. Each connection has a limit of calls. Further calls wait until
+    others end. One process may make the calls of all children on one connection.
     """
     return (
         ("grpc.max_concurrent_streams", STREAMS_OF_A_CHILD * children + SPARE_STREAMS),
@@ -230,11 +232,12 @@ class RpcServer:
         refused: Callable[[str], None] = _nothing,
         more: Sequence[Any] = (),
     ) -> None:
-        """Make a server. `payload_bytes` is the size of the largest payload that a child sends; 0 if it is unknown.
+        """Create a server. `payload_bytes` is the size of the largest payload that a child sends; 0 if the size is
+        unknown.
 
         `children` is the largest number of children. `tls` is this server's certificate. `guard`, which is required
         with `tls`, knows which calls a certificate allows. `uploads` limits the wait for an upload. `refused` receives
-        the reason for each upload that the server ended. `more` are further interceptors.
+        the reason for each upload that the server ended. `more` has further interceptors.
         """
         keep_for_chunks()
         self._tls = tls
@@ -259,7 +262,9 @@ class RpcServer:
         self._names.append(name)
 
     async def start(self, address: str) -> None:
-        """Bind the address and serve, but report not ready. Raises AddressError if the address cannot be bound."""
+        """Bind the address and serve calls, but report the services as not ready. Raises AddressError if the address
+        cannot be bound.
+        """
         host, _ = split_address(address)
         reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         for name in ("", *self._names):
@@ -285,5 +290,5 @@ class RpcServer:
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Refuse new calls, and end open calls after the grace time."""
+        """Refuse new calls, and end open calls after `grace_s` seconds."""
         await self._server.stop(grace_s)

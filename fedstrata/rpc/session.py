@@ -1,5 +1,5 @@
-"""FetchModel and SubmitUpdate alternately on one stream. A round then takes messages but no new calls; with a small
-model, one message in each direction.
+"""One stream on which a child calls FetchModel and SubmitUpdate alternately. A round then needs messages, but no new
+calls. With a small model, a round takes one message in each direction.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from fedstrata.v1 import rounds_pb2 as pb
 class ParentStream:
     """Hold one child's stream to its parent. The stream is opened when it is needed, and again after a cut.
 
-    The stream has no deadline. Each exchange on it has the deadline of the call that it replaces.
+    The stream has no deadline. Each exchange on the stream has the deadline of the call that it replaces.
     """
 
     def __init__(self, attend: Any) -> None:
-        """Set `attend`, the call `Attend` of the stub."""
+        """Set `attend`, the stub's method for the call `Attend`."""
         self._attend = attend
         self._connection: Callable[[], object] = getattr(attend, "connection", _the_only_one)
         self._began_on: object = None
@@ -37,7 +37,7 @@ class ParentStream:
         timeout: float,
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
-        """Yield the parts of the next model, or of another reply. Raises AioRpcError like the call."""
+        """Yield the parts of the next model, or of another reply. Raises AioRpcError like the call FetchModel."""
         return self._exchange([pb.UpdatePart(fetch=request)], timeout, wait_for_ready=wait_for_ready)
 
     def exchange(
@@ -48,7 +48,7 @@ class ParentStream:
         wait_for_ready: bool = True,
     ) -> AsyncIterator[pb.ModelPart]:
         """Send an update, and yield the parts of the next model, like `fetch`. If the parent did not accept the update,
-        yield the parent's refusal first.
+        first yield the parent's reply that says so.
         """
         return self._exchange(parts, timeout, wait_for_ready=wait_for_ready)
 
@@ -93,8 +93,8 @@ class ParentStream:
             self._call = None
 
     async def _take_leave(self, timeout_s: float) -> None:
-        """End the stream, and wait until the parent has ended it too. So the parent knows that the child got
-        its reply.
+        """End the stream, and wait until the parent has ended it too. So the parent knows that the child has received
+        the last reply.
         """
 
         async def leave() -> None:
@@ -116,7 +116,7 @@ class ParentStream:
             self.close()
 
     def _begin(self, *, wait_for_ready: bool) -> None:
-        """Start an exchange. If there is no stream, or if the last exchange was incomplete, open a new stream."""
+        """Start an exchange. If there is no stream, or if the last exchange was incomplete, first open a new stream."""
         if self._is_in_exchange or (self._call is not None and self._call.done()):
             self.close()
         if self._call is None:
@@ -145,4 +145,4 @@ class ParentStream:
 
 
 def _the_only_one() -> None:
-    """Return None, which represents the connection of a plain channel. It never changes."""
+    """Return None in place of a plain channel's connection. Such a channel has no other connection to move to."""

@@ -1,4 +1,4 @@
-"""Streams from a child, read part by part, so that each part is in memory only while it is processed."""
+"""Streams from a child, read part by part. So each part is in memory only while it is processed."""
 
 import asyncio
 from collections import defaultdict
@@ -17,10 +17,10 @@ Part = TypeVar("Part")
 
 
 class Parts:
-    """Read the parts that a child sends, each when it is requested. Only the caller keeps the part.
+    """Read the parts that a child sends, each when it is requested. This object keeps no part.
 
-    gRPC's own iterator keeps the last part until the next arrives, which would need a chunk of memory per waiting
-    child. A payload that came in the message of its header follows as a separate part.
+    gRPC's own iterator keeps the last part until the next part arrives. This would need a chunk of memory per waiting
+    child. If one message has a header and a payload, the payload follows as a separate part.
     """
 
     def __init__(self, context: Any) -> None:
@@ -44,13 +44,16 @@ class Parts:
 
 
 class Supersedable:
-    """Represent the processing of one stream, until its sender begins a newer stream for the same payload."""
+    """Represent the processing of one stream. It ends early if the sender begins a newer stream for the same
+    payload.
+    """
 
     _limit: asyncio.Timeout | None = None
 
     @asynccontextmanager
     async def until_superseded(self, sender: str) -> AsyncIterator[None]:
-        """Abort the enclosed block, even while it waits for the sender, when the sender begins a newer stream.
+        """Run the enclosed block until the sender begins a newer stream. Then abort the block, even while it waits for
+        the sender.
 
         Raises:
             SupersededError: the sender has begun a newer stream.
@@ -83,8 +86,8 @@ async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
 
 
 async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
-    """Send parts to a child without keeping them. A handler that yields would keep the last part until the next is
-    made.
+    """Send parts to a child without keeping them. A handler that yields parts would keep the last part until the next
+    part is made.
     """
     async for part in parts:
         await context.write(part)
@@ -92,10 +95,10 @@ async def write_all(parts: AsyncIterator[Any], context: Any) -> None:
 
 
 class Turns:
-    """Give turns, each for one chunk, so that memory does not grow with the number of children that send at the same
-    time.
+    """Limit how many chunks are processed at the same time: each chunk needs a turn. So memory does not grow with the
+    number of children that send at the same time.
 
-    A child has one turn at a time, and turns are short, so no child delays the others for long.
+    A child has one turn at a time. Turns are short, so no child delays the others for long.
     """
 
     def __init__(self, at_once: int = CHUNKS_AT_ONCE, longest_s: float = LONGEST_TURN_S) -> None:
@@ -105,9 +108,9 @@ class Turns:
 
     @asynccontextmanager
     async def one(self, child_id: str) -> AsyncIterator[None]:
-        """Give a child its turn. The turn ends with the block, or earlier if it lasts too long.
+        """Give a child its turn. The turn ends with the block. If the block lasts too long, the turn ends earlier.
 
-        If a child has several streams, they take turns one after another.
+        If a child has several streams, the streams take turns one after another.
         """
         own = self._of_child[child_id]
         await own.acquire()
@@ -137,9 +140,7 @@ class Turns:
 
 
 def _once(*what: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls the given functions, one after another, but only when it is called for the first
-    time.
-    """
+    """Return a function that calls the given functions, the last one first. Only its first call does this."""
     left = [*what]
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""Calls that stream messages to a server. If such a call fails, they raise the original error."""
+"""Calls that stream messages to a server. If such a call fails, it raises the original error."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -17,9 +17,10 @@ def broken(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 def streamed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Return a stream-unary call of grpc.aio that is cancelled only if its caller cancels it.
 
-    grpc.aio reads messages in a separate job. If this job fails, because the connection breaks between two messages or
-    the sender's iterator raises, grpc.aio cancels the call. Its caller would then get CancelledError and end without an
-    error. Here a broken connection raises UNAVAILABLE, and an error of the iterator is raised unchanged.
+    grpc.aio reads the caller's messages in a separate job. This job fails if the connection breaks between two
+    messages, or if the caller's iterator raises an error. grpc.aio then cancels the call. The caller would get
+    CancelledError, and would end without an error. Here a broken connection raises UNAVAILABLE, and an error of the
+    iterator is raised unchanged.
     """
 
     def make(messages: Messages, **options: Any) -> Awaitable[Any]:
@@ -45,7 +46,7 @@ async def _answered(call: Callable[..., Awaitable[Any]], messages: Messages, opt
 
 
 def _noted(messages: Iterable[Any], failures: list[Exception]) -> Iterator[Any]:
-    """Yield the messages, and add an error that they raise to `failures`."""
+    """Yield the messages. If their iterator raises an error, add the error to `failures`, and raise it."""
     try:
         yield from messages
     except Exception as error:

@@ -1,5 +1,5 @@
-"""The time that a server waits for the next part of an upload. Otherwise a very slow sender would occupy the server for
-ever.
+"""A limit on the time that a server waits for the parts of an upload. Without a limit, a very slow sender would occupy
+the server for ever.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ SENDERS = ("child_id", "device_id", "home_id")  # what headers call who sends an
 
 @dataclass(frozen=True)
 class UploadWait:
-    """Hold the total time that an upload may take: an initial time, and more time for each received byte.
+    """Hold the total time that a server waits for the parts of an upload: an initial time, and more time for each
+    received byte.
 
     The initial time is the sender's own deadline for a chunk or for the server's largest payload, plus ten seconds.
     Senders assume twice the rate that is required here, so they give up earlier than the server.
@@ -36,12 +37,12 @@ UPLOAD_WAIT = UploadWait()
 
 
 class Awaited:
-    """Yield the parts of one upload, and limit how long the server waits for them. The time in which the server
-    processes a part, delays it for its link, or serves others is not included. Parts are not kept.
+    """Yield the parts of one upload, and limit how long the server waits for them. The limit does not include the time
+    in which the server processes a part, delays a part for its link, or serves others. This object keeps no part.
     """
 
     def __init__(self, parts: AsyncIterator[Any], wait: UploadWait, sender: str = "") -> None:
-        """Set `sender`, the id of the sender. Without it, the header of the stream names the sender."""
+        """Set `sender`, the id of the sender. If it is empty, the header of the stream names the sender."""
         self._parts = parts
         self._wait = wait
         self._sender = sender
@@ -78,13 +79,17 @@ class Awaited:
 
 
 def sender_of(part: Any) -> str:
-    """Return the sender of an upload from its header; an empty text without a header."""
+    """Return the id of an upload's sender, from the header of the upload. If the part has no header, return an empty
+    text.
+    """
     header = getattr(part, "header", None)
     return next((name for field in SENDERS if (name := getattr(header, field, ""))), "")
 
 
 def _bytes_of(part: Any) -> int:
-    """Return how many bytes a part adds to an upload: the size of its data, or of the whole part for other kinds."""
+    """Return how many bytes a part adds to an upload. These are the bytes of its data or, for a part without data, of
+    the whole part.
+    """
     data = getattr(part, "data", None)
     if data is not None:
         return len(data)

@@ -1,7 +1,9 @@
-"""Limit how many connections may wait until a server accepts them. gRPC sets the system's maximum, 4,096 on Linux.
+"""Limit how many connections may wait until a server accepts them. Without this, gRPC sets the system's maximum, 4,096
+on Linux.
 
-For each waiting connection the server makes a handshake, even if the peer has gone. After a flood of connections, these
-handshakes would take seconds. With a low limit, the kernel of a rejected caller tries again a second later.
+The server makes a handshake for each waiting connection, even if the peer has gone. After a flood of connections, these
+handshakes would take seconds. With a low limit, the kernel takes no further connections, and the caller's kernel tries
+again a second later.
 """
 
 import os
@@ -24,7 +26,7 @@ def keep_short(port: int, children: int) -> None:
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
-    """Yield this process's sockets that listen at a port. Each is open only until the next one is requested."""
+    """Yield this process's sockets that listen at a port. Each socket is open only until the next one is requested."""
     with suppress(FileNotFoundError):
         for number in [int(found.name) for found in OWN_FILES.iterdir()]:
             with suppress(OSError):  # of the folder itself, which is closed by now; and of sockets of other kinds

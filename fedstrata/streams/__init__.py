@@ -1,1 +1,1 @@
-"""Streams: the tensors that are averaged over the same devices, and the model of each device."""
+"""Streams: which tensors are averaged over which devices, and which model each device has."""

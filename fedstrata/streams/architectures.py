@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Architecture(NamedTuple):
-    """Hold a model, and over which devices its tensors are averaged."""
+    """Hold a model, and the streams that say over which devices its tensors are averaged."""
 
     model: "Model"
     streams: Streams
 
 
 class Architectures:
-    """Hold the architectures of a run. Each is built when it is first used."""
+    """Hold the architectures of a run. Each architecture is built when it is first used."""
 
     def __init__(self, experiment: Experiment, method: Method) -> None:
         self._experiment = experiment
@@ -29,9 +29,7 @@ class Architectures:
 
     @property
     def main(self) -> Architecture:
-        """The architecture of the section `model`, which the servers use. All other architectures contain the same
-        tensors that are sent.
-        """
+        """The architecture of the section `model`, which the servers use. All architectures send the same tensors."""
         return self._built(self._experiment.model)
 
     @property
@@ -57,7 +55,7 @@ class Architectures:
         return Architecture(model, streams_of(self._experiment, self._method, model))
 
     def check(self) -> None:
-        """Refuse architectures in which the tensors that are sent differ.
+        """Check that all architectures send the same tensors.
 
         Raises:
             ExperimentError: an architecture sends other tensors, or cannot be built for the data.

@@ -1,4 +1,4 @@
-"""The cohort of an LPS round: which of its devices an LPS asks for an update."""
+"""The cohort of an LPS round: the devices that an LPS asks for an update."""
 
 import math
 from collections import Counter
@@ -17,9 +17,9 @@ COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second n
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
     """Return the indexes, ascending, of the devices of an LPS that take part in a round.
 
-    Each device draws one random number. The devices with the smallest numbers take part: `participation` is their
-    number, or their share, rounded up; None means all devices. The cohort depends only on this LPS's devices, not on
-    other LPSs.
+    Each device draws one random number. The devices with the smallest numbers take part. `participation` says how many:
+    an int is their number, a float their share of all devices, rounded up. None means all devices. The cohort depends
+    only on this LPS's devices, not on other LPSs.
     """
     count = cohort_size(len(members), participation)
     if count == len(members):
@@ -30,7 +30,8 @@ def cohort(members: Sequence[int], participation: int | float | None, seed: int,
 def _draws(members: Sequence[int], seed: int, lps_round: int) -> Iterator[int]:
     """Yield, for each member, the 53 bits of `default_rng([seed, COHORT, lps_round, member]).random()`.
 
-    For 1,000 devices this takes 7 ms. With a `Generator` for each device, and lists of numbers, it takes 12 ms.
+    For 1,000 devices this takes 7 ms. With a `Generator` for each device and with lists of numbers, it would take 12
+    ms.
     """
     of_seed = [seed & 0xFFFFFFFF, seed >> 32] if seed >> 32 else [seed]
     address = np.array([*of_seed, COHORT, lps_round, 0], np.uint32)
@@ -41,7 +42,9 @@ def _draws(members: Sequence[int], seed: int, lps_round: int) -> Iterator[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cohorts:
-    """Hold the cohort of each round, for runs in which one LPS serves all devices from the first round to the last."""
+    """Hold the cohort of each round. This is for runs in which one LPS serves all devices from the first round to the
+    last.
+    """
 
     asked: tuple[frozenset[int], ...]  # by LPS round
     most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
@@ -49,7 +52,7 @@ class Cohorts:
 
 @lru_cache(maxsize=4)
 def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int) -> Cohorts:
-    """Return the cohorts of the first `lps_rounds` rounds, drawn from this number of devices."""
+    """Return the cohorts of the first `lps_rounds` LPS rounds. They are drawn from the devices 0 to `devices - 1`."""
     asked = tuple(frozenset(cohort(range(devices), participation, seed, number)) for number in range(lps_rounds))
     often: Counter[int] = Counter()
     most = []
@@ -60,7 +63,9 @@ def cohorts(devices: int, participation: int | float, seed: int, lps_rounds: int
 
 
 def cohort_size(members: int, participation: int | float | None) -> int:
-    """Return the size of a cohort. A share is treated as a decimal number, so 0.1 of 30 devices is 3."""
+    """Return the size of a cohort. A share is treated as a decimal number, so a share of 0.1 of 30 devices is 3
+    devices.
+    """
     if participation is None:
         return members
     if isinstance(participation, float):

@@ -18,7 +18,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """Return the number of a device's LPS, for runs in which the device's index decides it."""
+    """Return the number of a device's LPS. This holds for runs in which the device's index decides its LPS."""
     topology = experiment.topology
     if topology is None:
         return 0
@@ -28,10 +28,10 @@ def home_of(experiment: Experiment, device_index: int) -> int:
 
 
 def lps_count(experiment: Experiment) -> int:
-    """Return the number of LPSs, for runs in which the clusters do not decide it."""
+    """Return the number of LPSs. This holds for runs in which the clusters do not decide the number."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 
 def lps_known(experiment: Experiment, method: Method) -> int:
-    """Return the number of LPSs if the experiment decides it; 0 if the plan decides it."""
+    """Return the number of LPSs if it is known before the plan. If only the plan decides the number, return 0."""
     return lps_count(experiment) if are_placed_by_index(experiment, method) else method.clusters_known

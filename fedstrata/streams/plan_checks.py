@@ -9,7 +9,7 @@ from fedstrata.streams.streams import Streams, are_offers
 
 
 def check_plan(streams: Streams, plan: Plan, method: Method, before: Plan | None) -> None:
-    """Refuse a plan that contradicts the streams of the run or the earlier plan.
+    """Check that a plan does not contradict the streams of the run or the earlier plan (`before`).
 
     Raises:
         PluginError: the plan cannot be carried out.

@@ -1,11 +1,13 @@
 """The streams of a run: over which devices each tensor is averaged, and where each stream is in the vectors that are
 sent.
 
-Tensors belong to the model, or are tables: additional tensors of a method, such as scores of public examples.
+A tensor belongs to the model or is a table. Tables are additional tensors of a method, such as scores of public
+examples.
 
-A channel with reach EVERYWHERE has one stream, with CLUSTER one stream per cluster, with DEVICE none. If each cluster
-has an LPS of its own, this LPS keeps the cluster's streams, and only streams with reach EVERYWHERE go to the GPS. If
-clusters span LPSs, the GPS keeps all streams, and every LPS sends a partial sum of each.
+A channel with reach EVERYWHERE has one stream. A channel with reach CLUSTER has one stream per cluster. A channel with
+reach DEVICE has no stream. If each cluster has an LPS of its own, this LPS keeps the cluster's streams, and only
+streams with reach EVERYWHERE go to the GPS. If clusters span LPSs, the GPS keeps all streams, and every LPS sends a
+partial sum of each stream.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +49,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Streams:
-    """Hold the channels of a run, with the layouts of their tensors."""
+    """Hold the channels of a run, with the layouts of their tensors, and calculate where each stream is in a vector."""
 
     model: Layout  # as a device has it
     channels: tuple[Channel, ...]
@@ -76,15 +78,15 @@ class Streams:
 
     @cached_property
     def whole(self) -> Layout:
-        """The layout of all tensors with which a device begins a round: the model's tensors, then the tables."""
+        """The layout of all tensors with which a device begins a round: first the model's tensors, then the tables."""
         return Layout((*self.model.tensors, *self.tables.tensors)) if self.tables.tensors else self.model
 
     def with_tables(self, weights: Flat, tables: "Mapping[str, NDArray[Any]] | None" = None) -> Flat:
         """Return one vector with the model's weights and the tables. If `tables` is None, all tables are 0, as at the
-        start.
+        start of a run.
 
         Raises:
-            PluginError: the method's channels name other tables.
+            PluginError: the given tables are not the tables of the method's channels.
         """
         if tables is None:
             tables = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in self.tables.tensors}
@@ -98,7 +100,7 @@ class Streams:
         """Return the streams of a run in which these tensors are no longer sent, but stay on devices.
 
         Raises:
-            PayloadError: the model has no such tensor.
+            PayloadError: the run has no such tensor.
         """
         gone = tuple(names)
         if not gone:
@@ -136,8 +138,8 @@ class Streams:
         return self._of(Reach.DEVICE)
 
     def streams(self, clusters: Clusters) -> list[Stream]:
-        """Return all streams in the order of their vector: first the streams for all devices, then cluster by
-        cluster.
+        """Return all streams in the order in which the vector has them: first the streams for all devices, then cluster
+        by cluster.
         """
         shared = [channel for channel in self.channels if channel.reach is Reach.EVERYWHERE]
         apart = [channel for channel in self.channels if channel.reach is Reach.CLUSTER]
@@ -151,7 +153,7 @@ class Streams:
         return [(stream.name, stream.tensors) for stream in self.streams(clusters)]
 
     def layout(self, clusters: Clusters) -> Layout:
-        """Return the layout of the vector of all streams. Names of a cluster's tensors begin with the cluster's
+        """Return the layout of the vector of all streams. The names of a cluster's tensors begin with the cluster's
         number.
         """
         return Layout(
@@ -173,7 +175,9 @@ class Streams:
         return found
 
     def of_cluster(self, cluster: int, clusters: Clusters) -> list[slice]:
-        """Return the slices of a cluster's sent tensors in the vector of all streams, in the model's order."""
+        """Return where a cluster's sent tensors are in the vector of all streams. The slices are in the model's
+        order.
+        """
         layout = self.layout(clusters)
         starts = dict(zip(layout.names, layout.starts, strict=True))
         found: list[slice] = []
@@ -188,10 +192,10 @@ class Streams:
     def routes(
         self, cluster: int, clusters: int, num_examples: int, shares: Mapping[str, Mapping[int, int]]
     ) -> list[Route]:
-        """Return, for each range of a device's update, the streams to which it is added, with the device's weight in
-        each stream.
+        """Return the routes of a device's update: to which stream each range of the update is added, and with which
+        weight.
 
-        `shares` has the device's weights in each channel that the plan mixes, by stream.
+        `shares` has the device's weights, by channel and stream, for the channels that the plan mixes.
         """
         found = []
         for number, stream in enumerate(self.streams(clusters)):
@@ -221,14 +225,16 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether the offers name, for each cluster, this cluster and possibly others, in ascending order."""
+    """Return whether each cluster's offer is valid: it names existing clusters in ascending order, and the cluster
+    itself among them.
+    """
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)
     )
 
 
 def is_offered(cluster: int, offered: Sequence[int], clusters: int) -> bool:
-    """Return whether the offered clusters exist, are in ascending order, and include this cluster."""
+    """Return whether the offered clusters exist, are in ascending order, and include the cluster `cluster`."""
     return cluster in offered and list(offered) == sorted(set(offered)) and offered[0] >= 0 and offered[-1] < clusters
 
 
@@ -253,7 +259,7 @@ def streams_of(experiment: Experiment, method: Method, model: "Model") -> Stream
 
 
 def spans_lps(experiment: Experiment, method: Method) -> bool:
-    """Return whether clusters span LPSs: because of `topology`, or because the method requires it.
+    """Return whether clusters span LPSs. They do if the section `topology` says so, or if the method requires it.
 
     A method requires it if clusters change or mix, if devices receive models of other clusters, or if tensors stop
     being sent. The GPS decides these things, so it keeps all streams.
@@ -262,12 +268,14 @@ def spans_lps(experiment: Experiment, method: Method) -> bool:
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Return whether a device's index decides its LPS: because of `topology`, or because one LPS serves clusters that
-    change.
+    """Return whether a device's index decides its LPS. It does if the experiment has a section `topology`, or if one
+    LPS serves clusters that change.
     """
     return experiment.topology is not None or asks_in_training(method) is not None
 
 
 def asks_in_training(method: Method) -> Moment | None:
-    """Return when devices answer questions in global rounds; None if the method asks none in training."""
+    """Return when devices answer a question in global rounds. If the method asks no question in training, return
+    None.
+    """
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

@@ -1,6 +1,7 @@
 """Methods, one per module. `base` and `work` define the interface of methods, and `registry` maps names to methods.
 
-`clusters`, `sketch`, `row_groups`, `two_stages` and `gradients` are tools that several methods use.
+`clusters`, `sketch`, `row_groups`, `two_stages` and `gradients` are no methods. They have functions that several
+methods use.
 """
 
 from fedstrata.methods.base import (

@@ -2,14 +2,16 @@
 
 All devices train some epochs from the same initial weights h⁰ and send some layers of the result h_k^E. The GPS
 clusters the devices once, hierarchically, by the cosines of these layers. A cluster begins with the mean of its
-members' h_k^E. Later, a device begins each round with own_share · h_k + (1 − own_share) · h_c. h_k is the model that
-the device trained last, and h_c is the mean of its cluster. The paper's λ is own_share.
+members' h_k^E. In each later round, a device begins its training with the mix own_share · h_k + (1 − own_share) · h_c.
+Here h_k is the model that the device trained last, and h_c is the model of its cluster. The paper calls own_share λ.
 
-In a cluster's first round, devices train the same epochs from h⁰ again. They draw the same examples, so they get the
-same bits. The mean is the result of lines 8 to 13 of the paper's algorithm, without a second upload.
+In a cluster's first round, devices repeat the training from h⁰ with the same epochs and the same examples. So they get
+the same h_k^E, bit by bit, and send all layers. The mean of these models is the result of lines 8 to 13 of the paper's
+algorithm.
 
-Departures: cosines may be taken of updates, h_k^E − h⁰, which separate tasks better than weights do. Linkage is
-average; the paper leaves it open. Each device mixes by itself, so all devices of a cluster receive one model.
+Departures: by default the cosines are those of updates, h_k^E − h⁰, because updates separate tasks better than weights
+do. The linkage is average linkage; the paper names none. Each device computes its own mix, so all devices of a cluster
+receive the same model.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,12 +46,14 @@ class Adaptive(Grouping):
     """Group devices once by their first training without others, then mix each device's model with its cluster's."""
 
     class Options(ClusterOptions):
-        """Hold how devices are compared, how many clusters there are, and the weight of a device's own model in its
+        """Hold how devices are compared, how many clusters are formed, and the share of a device's own model in its
         mix.
         """
 
         own_share: float = Field(default=0.25, ge=0, le=1)
-        """Share λ of a device's own model in the mix: 0 is FedAvg in each cluster, 1 is local training."""
+        """Share λ of a device's own model in its mix with the cluster's model: 0 is FedAvg in each cluster, 1 is local
+        training.
+        """
         pretrain_epochs: int = Field(default=2, ge=1)
         """Epochs E of local training before devices are compared."""
         compare: Literal["updates", "weights"] = "updates"
@@ -59,25 +63,27 @@ class Adaptive(Grouping):
         threshold: float | None = Field(default=None, ge=-1, le=1)
         """Mean cosine above which clusters are joined, in place of `clusters`; 0.9 in the paper."""
         measure: Literal["mixed", "own"] = "mixed"
-        """Model that is measured: `mixed` after mixing, at the start of a round, or `own` before mixing."""
+        """Model that a device measures at the start of a round: its mix (`mixed`), or its own model before mixing
+        (`own`).
+        """
 
     has_personal_state = True
 
     def check(self) -> None:
-        """Require either a number of clusters or a threshold; require a dense layer if dense layers are compared."""
+        """Raise ExperimentError for more clusters than devices, or for both a threshold and a number of clusters."""
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks each device for the compared layers: trained weights, or trained weights minus
-        initial weights.
+        """Return the question that asks each device for the compared layers after local training: their weights, or
+        their weights minus the initial weights.
         """
         size = compared(self.facts.trainable, self.options.layers).size
         return (Question(name=PRETRAINED, moment=Moment.BEFORE, arrays={"layers": ("float32", (size,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the compared layers, shape (size of these layers,)."""
+        """Train locally from the initial weights, and return the compared layers, shape (size of these layers,)."""
         start = self.initial(work.model, 0)
         trained = (await work.train(start, epochs=self.options.pretrain_epochs)).weights
         vector = trained - start if self.options.compare == "updates" else trained
@@ -93,8 +99,8 @@ class Adaptive(Grouping):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage of cosines, cut at the threshold or into the given number of
-        clusters.
+        """Cluster the devices by the cosines of their layers, with average linkage. The threshold, the number in the
+        options or the dendrogram decides how many clusters there are.
         """
         given, threshold = answers.of(PRETRAINED), self.options.threshold
         indexes = tuple(device.device_index for device in answers.devices)
@@ -116,8 +122,8 @@ class Adaptive(Grouping):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Return the result of the training before the grouping in the first round. In later rounds, train from the
-        mix of the device's own model and the received one, and keep the result as its own model.
+        """Train for a round. In the first round, repeat the training from before the grouping. In later rounds, train
+        the mix of the device's own model and the received model. The result is the device's new own model.
         """
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
@@ -134,29 +140,31 @@ class Adaptive(Grouping):
         )
 
     def _own(self, work: Work) -> Flat:
-        """Return h_k, the model that the device trained last. If it has not trained since its cluster began, return the
-        received weights.
+        """Return h_k, the model that the device trained last. If the device has trained no mix yet, return the received
+        weights.
         """
         own: Flat = work.personal.get(OWN, work.start)
         return own
 
     def _mixed(self, work: Work) -> Flat:
-        """Return the mix of models with which the device starts a round."""
+        """Return the mix of h_k and the received model. The device begins its round with this mix."""
         share = np.float32(self.options.own_share)
         mixed: Flat = share * self._own(work) + (np.float32(1) - share) * work.start
         return mixed
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the device's mix or own model, and the cluster's model."""
+        """Measure the device's mix or its own model, as the option `measure` says. Also measure the received cluster
+        model.
+        """
         used = self._own(work) if self.options.measure == "own" else self._mixed(work)
         return await work.measure(used), await work.measure(work.start)
 
 
 def compared(layout: Layout, layers: str) -> Layout:
-    """Return the layout of the compared tensors: the last layer, all dense layers, or all tensors.
+    """Return the layout of the tensors that the option `layers` names: the last layer, all dense layers, or all
+    tensors.
 
-    Raises:
-        ExperimentError: the model has no dense layer.
+    Raises: ExperimentError: `layers` is `dense`, and the model has no dense layer.
     """
     dense = [_layer(tensor.name) for tensor in layout.tensors if len(tensor.shape) == MATRIX_AXES]
     wanted = {"last": [_layer(layout.names[-1])], "dense": dense, "all": [_layer(name) for name in layout.names]}
@@ -178,8 +186,8 @@ def units(vectors: NDArray[Any]) -> Matrix:
 
 
 def cosine_affinity(vectors: NDArray[Any]) -> Matrix:
-    """Return (1 + cos) / 2 of vectors (N, size), shape (N, N), in [0, 1]. A vector of zeros has cosine 0 with all
-    others.
+    """Return (1 + cos) / 2 for each pair of the vectors (N, size), shape (N, N), in [0, 1]. The cosine between a vector
+    of zeros and any other vector is 0.
     """
     directions = units(vectors)
     matrix: Matrix = np.clip((1.0 + np.einsum("ik,jk->ij", directions, directions)) / 2, 0.0, 1.0)

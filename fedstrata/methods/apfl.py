@@ -1,18 +1,18 @@
 """APFL (Y. Deng, M. M. Kamani and M. Mahdavi, Adaptive Personalized Federated Learning, 2020, arXiv 2003.13461).
 
-Each device uses a mix v̄ = α v + (1 − α) w of a model v of its own and the global model w. A local step moves both with
-one batch (Algorithm 1)
+Each device uses the mix v̄ = α v + (1 − α) w of its own model v and the global model w. A local step changes both
+models with one batch (Algorithm 1):
 
-    w ← w − η ∇f(w),   v ← v − η α ∇f(v̄)   (the gradient of f(v̄) with respect to v),
+    w ← w − η ∇f(w),   v ← v − η α ∇f(v̄)   (the gradient of f(v̄) with respect to v).
 
-and w is averaged over devices. v stays on the device. After the first step of a round α also moves, against its own
-gradient:
+The servers average w over devices, and v stays on the device. After the first step of each round, the device also
+changes α:
 
     α ← α − η ⟨v − w, ∇f(v̄)⟩, kept in [0, 1].
 
-The mix is measured. v begins with the first weights that the device receives.
+Devices measure the mix v̄. The first value of v is the first model that the device receives.
 
-Departure: means are weighted by examples; in the paper all devices have the same weight.
+Departure: the weight of a device in each mean is its number of examples. In the paper all devices have the same weight.
 """
 
 import numpy as np
@@ -27,20 +27,22 @@ PERSONAL_STREAM = 1  # what its optimiser keeps is apart from that of the global
 
 
 class Apfl(FedAvg):
-    """Train a mix of the global model and a model of the device's own in addition to FedAvg."""
+    """Train the global model by FedAvg, and in addition a model of its own on each device. Each device uses a mix of
+    both.
+    """
 
     class Options(MethodSettings):
-        """Hold the share α of the device's own model v in the mix, and whether α moves."""
+        """Hold the share α of the device's own model v in the mix, and whether training changes α."""
 
         alpha: float = Field(default=0.5, gt=0, le=1)
-        """Share α of the device's own model in the mix, at first."""
+        """First value of α, the share of the device's own model in the mix."""
         adaptive: bool = True
-        """Whether each device moves its share in each round."""
+        """Whether each device changes its α in each round."""
 
     has_personal_state = True
 
     def _own(self, work: Work) -> tuple[Flat, float]:
-        """Return v and α. If there is no v yet, return the received weights."""
+        """Return v and α. Before the device's first training, v is the received model, and α is the option `alpha`."""
         return work.personal.get(MODEL, work.start), float(work.personal.get(SHARE, [self.options.alpha])[0])
 
     def _mixed(self, work: Work) -> Flat:

@@ -1,9 +1,10 @@
-"""The contract between methods and tiers. A method is one file: a subclass of `Method` that overrides the defaults.
+"""The contract between methods and tiers. A method is one file with a subclass of `Method`.
 
 The tiers do four kinds of work and know no method by name: a device **answers questions**, the GPS makes **plans** from
-the answers, a device does its **local work**, and servers add up the devices' results stream by stream. Every part has
-a default, and the defaults together are FedAvg. The class below is a whole method. It averages all layers over all
-devices, and pulls the weights of devices with little data more strongly towards the received weights:
+the answers, a device does its **local work**, and servers add up the devices' results stream by stream. `Method` has a
+default for each kind of work, and the defaults together are FedAvg. The class below is a whole method. It averages all
+layers over all devices. During training it pulls a device's weights towards the received weights, and the pull is
+stronger on devices with little data:
 
 >>> class Careful(Method):
 ...     class Options(MethodSettings):
@@ -55,10 +56,10 @@ Matrix = NDArray[np.float64]
 
 
 class Reach(Enum):
-    """Say which devices share the values of a channel.
+    """Define which devices share the values of a channel.
 
-    `EVERYWHERE`: all devices. `CLUSTER`: the devices of a cluster. `DEVICE`: the tensors never leave the device, which
-    keeps them from round to round.
+    `EVERYWHERE`: all devices share them. `CLUSTER`: the devices of a cluster share them. `DEVICE`: devices share
+    nothing. The tensors never leave the device, and the device keeps them from round to round.
     """
 
     EVERYWHERE = "everywhere"
@@ -70,10 +71,10 @@ class Reach(Enum):
 class Channel:
     """Define a channel: tensors that are averaged over the same devices.
 
-    A channel has one set of current values for all devices, or one per cluster. Each such set is a stream. A stream
-    changes by the weighted mean of the differences that devices send, trained minus received. A device's weight is its
-    number of examples. If a plan sets `weights` for the channel, the next value of a stream is the weighted mean of
-    whole values instead.
+    A channel has one set of current values for all devices, or one set per cluster. Each such set is called a stream.
+    Devices send the difference between trained and received values. A server adds the weighted mean of these
+    differences to the stream. A device's weight is its number of examples. If a plan sets `weights` for the channel,
+    the weighted mean of the devices' whole values replaces the stream instead.
 
     The tensors are the model's, or **tables**: additional float32 tensors that the method defines and names, and that
     begin at 0. A device finds tables in `Work.tables` and returns the next tables in `Outcome.tables`.
@@ -84,7 +85,7 @@ class Channel:
     tensors: Layout
     """Names and shapes of the tensors."""
     reach: Reach
-    """Devices that share one value."""
+    """Devices that share the values of these tensors."""
 
 
 def all_layers(model: "Model", reach: Reach) -> tuple[Channel, ...]:
@@ -109,11 +110,11 @@ def head_of(model: "Model") -> tuple[str, ...]:
 
 
 class Moment(Enum):
-    """Say when devices answer a question.
+    """Define when devices answer a question.
 
-    `BEFORE`: once, before training; each question follows when all devices have answered the last. `RECEIVED`:
-    in each global round, when devices have received its models. `TRAINED`: in each global round, when devices have
-    trained but have not yet sent an update.
+    `BEFORE`: once, before training. The GPS asks the next such question after all devices have answered the previous
+    one. `RECEIVED`: in each global round, when devices have received the models of the round. `TRAINED`: in each global
+    round, when devices have trained but have not yet sent an update.
     """
 
     BEFORE = "before"
@@ -123,8 +124,8 @@ class Moment(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Ask devices for small arrays. The GPS refuses an array with another name, dtype or size before it reads the
-    array.
+    """Define a question: small arrays that the GPS asks devices for. If an array has another name, dtype or size, the
+    GPS refuses it unread.
     """
 
     name: str
@@ -132,33 +133,35 @@ class Question:
     moment: Moment
     """The moment at which devices are asked."""
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Each array with its dtype and largest shape. The first side of a shape may be smaller."""
+    """Dtype and largest shape of each array, by the array's name. The first dimension of an answer may be smaller."""
     relayed: bool = False
-    """Whether the other devices receive each answer, too (`Method.hear`)."""
+    """Whether the GPS also sends each answer to the other devices (`Method.hear`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Describe a device for `Method.plan`."""
+    """Describe a device that `Method.plan` puts into a cluster."""
 
     device_index: int
     """Index of the device."""
     num_examples: int = 1
     """Number of the device's training examples."""
     true_task: str | None = None
-    """True task, if the experiment itself gave the device its data."""
+    """True task of the device. It is known only if the experiment divides the data among devices."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Hold the devices that take part and their answers, in ascending order of device indexes."""
+    """Hold the answers from which a plan is made, and the devices that take part. Devices are in ascending order of
+    their indexes.
+    """
 
     devices: Sequence[Candidate]
     """Devices that take part."""
     given: Mapping[str, Mapping[int, Arrays]] = field(default_factory=dict)
-    """Answers by question, then by device index."""
+    """Answers by name of the question, then by device index."""
     global_round: int = -1
-    """Global round, counted from 0; -1 before training."""
+    """Global round in which devices answered, counted from 0; -1 before training."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", sorted(self.devices, key=lambda device: device.device_index))
@@ -173,39 +176,46 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Say which devices form which cluster, until the next plan."""
+    """Define the clusters, and the values and models that devices get, until the next plan."""
 
     clusters: tuple[tuple[int, ...], ...]
     """Device indexes by cluster. A cluster may be empty if the method asks in every round."""
     rule: str
-    """Rule that made the clusters, for the record."""
+    """Text for the record: the rule that made the clusters."""
     parents: tuple[int, ...] = ()
-    """By cluster, the cluster of the last plan that it continues; empty if each continues itself."""
+    """For each cluster, the number of the cluster of the previous plan that it continues. If empty, each cluster
+    continues the one with the same number.
+    """
     weights: Mapping[str, tuple[Mapping[int, float], ...]] = field(default_factory=dict)
-    """By channel and stream, the share of each device in the stream's next value, rounded to multiples of 2⁻²⁰. In
-    other channels, the weight of a device is its number of examples."""
+    """Share of each device in the next value of a stream, by channel, then by stream. Shares are rounded to multiples
+    of 2⁻²⁰. In channels without an entry, the weight of a device is its number of examples.
+    """
     offers: tuple[tuple[int, ...], ...] = ()
-    """By cluster, the clusters with models that its devices receive from the next global round on: ascending, and with
-    the cluster itself. Empty if devices receive all models."""
+    """For each cluster, the numbers of the clusters from which its devices receive models, from the next global round
+    on. The numbers are ascending, and include the cluster itself. If empty, devices receive the models of all clusters.
+    """
     withdrawn: tuple[str, ...] = ()
-    """Tensors that stay at devices from the next global round on, with those of earlier plans."""
+    """Tensors that stay on devices from the next global round on, in addition to those that earlier plans withdrew."""
     told: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Arrays for all devices from the next global round on."""
+    """Arrays that the GPS sends to all devices from the next global round on."""
     affinity: Matrix | None = None
     """Similarity of devices in [0, 1] from which the groups were made, for the record."""
     related: tuple[int, ...] = ()
     """Device indexes of the rows of `affinity`."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """JSON values that the method's next plan finds here."""
+    """JSON values that the method needs when it makes its next plan. It finds them in the argument `before` of `plan`.
+    """
 
     @classmethod
     def ordered(cls, clusters: Iterable[Iterable[int]], rule: str, **rest: Any) -> "Plan":
-        """Return a plan with clusters ordered by their lowest device, and the devices of each cluster in order."""
+        """Return a plan. Clusters are in the order of their lowest device index, and the devices of a cluster in
+        ascending order.
+        """
         return cls(clusters=tuple(sorted(tuple(sorted(cluster)) for cluster in clusters)), rule=rule, **rest)
 
     def check_covers(self, devices: Sequence[Candidate], *, may_be_empty: bool = False) -> None:
-        """Raise PluginError unless every device is in one cluster and no cluster is empty. Empty clusters may be
-        allowed.
+        """Raise PluginError unless every device is in exactly one cluster. Also raise it for an empty cluster, unless
+        `may_be_empty` is set.
         """
         grouped = sorted(index for cluster in self.clusters for index in cluster)
         is_whole = grouped == sorted(device.device_index for device in devices)
@@ -234,7 +244,7 @@ class Facts:
     input_shape: tuple[int, ...] = ()
     """Shape of one example."""
     num_classes: int = 0
-    """Number of labels."""
+    """Number of different labels."""
     task: Task = CLASSIFICATION
     """Task that devices learn."""
     public_examples: int = 0
@@ -244,29 +254,29 @@ class Facts:
     public_tests: bool = False
     """Whether devices are tested on public examples."""
     true_groups: int | None = None
-    """Number of true groups in the partition, if it has any."""
+    """Number of true groups in the partition; None if it has none."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
     """Section `training` of the experiment."""
     privacy: PrivacySettings | None = None
-    """Section `privacy` of the experiment, if it has one."""
+    """Section `privacy` of the experiment; None if it has none."""
     make_model: "Callable[[], Model] | None" = field(default=None, repr=False, compare=False)
-    """Function that makes the model."""
+    """Function that constructs the model."""
 
     @cached_property
     def model(self) -> "Model":
-        """The model, made at the first access."""
+        """The model. It is constructed at the first access."""
         if self.make_model is None:
             raise PluginError("a method asks for the model where no model is known; give Facts a make_model")
         return self.make_model()
 
     @property
     def layout(self) -> Layout:
-        """Layout of the model, for questions with arrays as large as some tensors."""
+        """Layout of the model. `questions` uses it for arrays as large as some of the model's tensors."""
         return self.model.layout
 
     @property
     def trainable(self) -> Layout:
-        """Layout of the tensors with a gradient, for questions with arrays as large as some of these tensors."""
+        """Layout of the tensors with a gradient. `questions` uses it for arrays as large as some of these tensors."""
         return self.model.trainable
 
 
@@ -276,24 +286,24 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 class Method:
     """Define a method. This class, without a subclass, is FedAvg with one cluster (McMahan et al. 2017).
 
-    A subclass overrides only the functions that differ. `plan`, `sponsors` and `place` run at the GPS without torch.
-    All other functions run on a device. A method stores nothing between calls: plans and the personal state of devices
-    hold everything that it must remember. A subclass that overrides `plan` must also override `place`; otherwise it
-    cannot place late devices.
+    A subclass overrides only the functions that differ from FedAvg. `plan`, `sponsors` and `place` run at the GPS
+    without torch. All other functions run on a device. A method object stores nothing between calls. Everything that it
+    must remember is in plans and in the personal state of devices. A subclass that overrides `plan` must also override
+    `place`; otherwise it cannot place late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
     """The method's options, a subclass of `MethodSettings`. pydantic checks them."""
     fetches_all: ClassVar[bool] = False
-    """Whether devices receive the models of all clusters, or of those in the plan's `offers`."""
+    """Whether devices receive the models of several clusters: of all clusters, or of those in the plan's `offers`."""
     mixes: ClassVar[bool] = False
     """Whether plans have `weights`."""
     withdraws: ClassVar[bool] = False
     """Whether plans have `withdrawn` tensors."""
     has_personal_state: ClassVar[bool] = False
-    """Whether outcomes have `personal` state, which is sealed on the device."""
+    """Whether outcomes have `personal` state, which the device can keep sealed on its disk."""
     noises_profiles: ClassVar[bool] = False
-    """Whether all answers are noised if `privacy.profiles` is set, with `Work.noise`."""
+    """Whether the method adds noise from `Work.noise` to all answers if `privacy.profiles` is set."""
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options
@@ -312,7 +322,7 @@ class Method:
 
     @property
     def clusters_known(self) -> int:
-        """Number of clusters, if it is known before the run; 0 if only the plan decides it."""
+        """Number of clusters. It is 0 if the number is unknown before the run, because the plan decides it."""
         return 1
 
     def refuses(self) -> Mapping[str, str]:
@@ -324,88 +334,94 @@ class Method:
 
     @property
     def most_offered(self) -> int | None:
-        """Largest number of models that a device receives if `fetches_all` is set; None if it receives all."""
+        """Largest number of models that a device receives in a round if `fetches_all` is set; None if a device receives
+        all models.
+        """
         return None
 
     def channels(self, model: "Model") -> tuple[Channel, ...]:
-        """Return the channels. Together they name each tensor of the model exactly once, and all tables."""
+        """Return the method's channels. Each tensor of the model is in exactly one channel, and each table of the
+        method, too.
+        """
         return shared_and_rest(model, Reach.CLUSTER)
 
     def initial(self, model: "Model", cluster: int) -> Flat:
-        """Return the weights that a cluster begins with, shape (size,)."""
+        """Return the first weights of a cluster, shape (size,)."""
         return model.initial(self.facts.seed)
 
     # questions
 
     def questions(self) -> Sequence[Question]:
-        """Return the questions: those before training in their order, and at most one for global rounds."""
+        """Return the questions for devices. Questions before training are asked in this order. At most one question is
+        for global rounds.
+        """
         return ()
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the arrays that a plan may send to all devices, each with its dtype and largest shape as in a
-        question.
+        """Declare the arrays that a plan may send to all devices (`Plan.told`). Return the dtype and largest shape of
+        each, as in `Question.arrays`.
         """
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the device's answer. `heard` has, by device index, the results of `hear` for the answers of other
-        devices.
-
-        """
+        """Return the device's answer to a question. `heard` has the results of `hear` by index of the other device."""
         raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Return the part of another device's relayed answer that this device keeps."""
+        """Return what this device computes from the relayed answer of another device, and keeps for its own next
+        answer.
+        """
         raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for an answer that has the right shapes but impossible values. `relayed_by` names the
-        devices with answers that the sender had received.
+        """Raise PayloadError if an answer has the right shapes but impossible values. The sender of the answer had
+        received the answers of the devices in `relayed_by`.
         """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Check an answer like `check_answer`, for checks that depend on the device."""
+        """Raise PayloadError for impossible values, as `check_answer` does. Override this function if the check depends
+        on the device that answers.
+        """
         self.check_answer(question, arrays, relayed_by)
 
     def relays(self) -> Sequence[int]:
-        """Return the indexes of the devices with answers that the GPS sends to other devices, in ascending order."""
+        """Return the devices with answers that the GPS relays to other devices, as ascending indexes."""
         return range(self.facts.device_count)
 
     # plans
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the plan that holds from now on. `before` is the last plan, or None."""
+        """Make the plan that holds from now on. `before` is the previous plan; None for the first plan."""
         return Plan(clusters=(tuple(device.device_index for device in answers.devices),), rule="one cluster")
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return, for each cluster, the devices with answers that the GPS sends to a late device."""
+        """Return the sponsors of each cluster: the devices with answers that the GPS sends to a late device."""
         return ()
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster for a device that joins after a plan.
+        """Choose the cluster of a device that joins after the first plan, and return the number of this cluster.
 
-        `answers` has the answers of the planned devices and of the late device, to those questions before training that
-        are not relayed.
+        `answers` has the answers of the planned devices and of the late device, except those to relayed questions.
         """
         return 0
 
     # local work
 
     async def local(self, work: Work) -> Outcome:
-        """Return a device's result of a round. By default the device trains the received model by the gradient descent
-        of the experiment.
+        """Do the device's work of an LPS round, and return its outcome. By default the device trains the received model
+        with the experiment's optimiser.
         """
         return Outcome.of(await work.train(work.start))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure, on held-out examples, the model that the device uses, and the received model if it is a different
-        one.
+        """Measure, on held-out examples, the model that the device uses. If the received model is another one, measure
+        it, too; otherwise return None for it.
         """
         return await work.measure(work.start), None
 
 
 def uses_own_model(method: type[Method]) -> bool:
-    """Return whether devices use a model other than the received one, such as a model of their own or a mix."""
+    """Return whether devices use another model than the received one, such as their own model or a mix."""
     return method.measure is not Method.measure
 
 

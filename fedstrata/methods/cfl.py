@@ -1,14 +1,15 @@
-"""CFL: clusters split if their devices' updates disagree (Sattler et al., Clustered Federated Learning, TNNLS 2020).
+"""CFL splits a cluster if its devices' updates disagree (Sattler et al., Clustered Federated Learning, TNNLS 2020).
 
-In each global round, the GPS looks at each cluster before updates are added. If the mean update is small but the
-largest update is not, the devices of the cluster want to move in different directions. Then the cosines of the updates
-divide the cluster into two. The updates of this round are already added to the new clusters, as in the authors'
+In each global round, the GPS checks each cluster before it adds the updates. If the mean update is small but the
+largest update is not, the updates point in different directions. Then the GPS divides the cluster into two by the
+cosines of the updates. The updates of this round already go into the models of the new clusters, as in the authors'
 program.
 
 Departures: the paper's two absolute thresholds (‖mean‖ < ε₁, max ‖·‖ > ε₂) depend on the model. So the condition here
-is relative: ‖mean‖ < ratio · max ‖·‖. Updates are shortened to twice the median length of their cluster, so that no
-device alone decides. The paper's optional check of a bipartition, by the largest cosine across it, is left out, as in
-the authors' program. Devices send sketches of their updates, which keep cosines and norms (`sketch.py`).
+is relative: ‖mean‖ < ratio · max ‖·‖. For this decision, longer updates are clipped to twice the lower median norm of
+their cluster, so that no single device decides. The paper's optional check of a bipartition uses the largest cosine
+between its two parts. As in the authors' program, it is left out. Devices send sketches of their updates, which keep
+cosines and norms (`sketch.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ class Cfl(Method):
     """Begin with one cluster, and divide clusters by the cosines of their devices' updates."""
 
     class Options(MethodSettings):
-        """Hold when and how a cluster is divided."""
+        """Hold the conditions under which a cluster is divided, and the way in which it is divided."""
 
         mean_ratio: float = Field(default=0.25, gt=0, le=1)
         """A cluster is split if the norm of its mean update is below this share of the largest norm."""
@@ -65,7 +66,9 @@ class Cfl(Method):
         return 0
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for a sketch of each update, before the update is sent."""
+        """Return the question that asks each device for a sketch of its update. Devices answer before they send the
+        update.
+        """
         arrays = {"sketch": ("float64", (self.options.sketch,))}
         return (Question(name=UPDATE, moment=Moment.TRAINED, arrays=arrays),)
 
@@ -78,10 +81,10 @@ class Cfl(Method):
         check_sketch(arrays["sketch"], self.options.sketch)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return each cluster unchanged, or divided into two. The larger part keeps its number, and both parts begin
-        with the same model.
+        """Keep each cluster, or divide it into two parts. The larger part keeps the cluster's number, and both parts
+        begin with the cluster's model.
 
-        Devices without an answer stay in the part that keeps its number.
+        Devices without an answer stay in the part that keeps the cluster's number.
         """
         if before is None:
             return super().plan(moment, answers, before)
@@ -97,7 +100,9 @@ class Cfl(Method):
         return Plan(clusters=tuple(clusters), rule=rule, parents=tuple(parents))
 
     def _leaving(self, cluster: Sequence[int], answers: Answers) -> tuple[int, ...]:
-        """Return the devices that leave a cluster; an empty tuple if the cluster is not divided."""
+        """Return the devices of the smaller part, which leave the cluster. If the cluster is not divided, return an
+        empty tuple.
+        """
         given = {index: arrays["sketch"] for index, arrays in answers.of(UPDATE).items() if index in cluster}
         if len(given) < SMALLEST:
             return ()
@@ -116,8 +121,8 @@ class Cfl(Method):
 
 
 def _distances(updates: Matrix, norms: Matrix) -> Matrix:
-    """Return one minus the cosine of each pair of updates, shape (N, N). An update of zeros has distance 1 to all
-    others.
+    """Return one minus the cosine of each pair of updates, shape (N, N). The distance between an update of zeros and
+    any other update is 1.
     """
     directions = updates / np.maximum(norms, np.finfo(float).tiny)[:, None]
     distances = np.clip(1.0 - directions @ directions.T, 0.0, 2.0)

@@ -1,4 +1,6 @@
-"""Tools for methods that group devices by a matrix: the number of clusters, and the cut of the dendrogram."""
+"""Functions for methods that cluster devices by a matrix of similarities. They find the number of clusters and cut the
+dendrogram.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -17,7 +19,7 @@ ONE_CLUSTER_BELOW = 0.2
 
 
 class ClusterOptions(MethodSettings):
-    """Hold the number of clusters. With `auto` the data decide it."""
+    """Hold the number of clusters. With `auto` the method finds the number from the data."""
 
     clusters: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """Number of clusters, at most as many as devices, or `auto`: the method decides."""
@@ -29,7 +31,9 @@ class ClusterOptions(MethodSettings):
 
 
 class Grouping(Method):
-    """Define a method that groups devices once, into the number of clusters in the options or as the data decide."""
+    """Define the base class of methods that group devices once. The number of clusters is in the options, or the data
+    decide it.
+    """
 
     def check(self) -> None:
         """Raise ExperimentError for more clusters than devices."""
@@ -37,7 +41,7 @@ class Grouping(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number in the options; 0 if the data decide."""
+        """The number of clusters in the options; 0 if the data decide it."""
         return self.options.given or 0
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -54,14 +58,14 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """Return the lower median of numbers. If most devices are honest, no dishonest device can raise it above all honest
-    numbers.
+    """Return the lower median of the devices' numbers. If most devices are honest, dishonest devices cannot raise the
+    lower median above all honest numbers.
     """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def merge_heights(affinity: Matrix) -> Matrix:
-    """Return the heights of the N − 1 merges in average linkage of 1 − affinity, ascending."""
+    """Return the N − 1 heights, ascending, at which average linkage of the distances 1 − affinity merges clusters."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -72,10 +76,12 @@ def merge_heights(affinity: Matrix) -> Matrix:
 
 
 def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
-    """Return the number of clusters at the widest gap between successive merge heights, and a text with the reason.
+    """Find the number of clusters by the widest gap between successive merge heights. Return the number, and a text
+    with the reason.
 
-    With heights h_1 ≤ … ≤ h_(N−1) and h_0 = 0, T is the number from 2 to N with the largest gap h_(N−T+1) − h_(N−T), or
-    the smallest such number. If the last merge is below 0.2, all devices form one cluster.
+    Let h_0 = 0 and h_1 ≤ … ≤ h_(N−1) be the heights. T is the number from 2 to N with the largest gap h_(N−T+1) −
+    h_(N−T). If several gaps are equal, T is the smallest of these numbers. If the height of the last merge is below
+    0.2, all devices form one cluster.
     """
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
@@ -86,11 +92,11 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 
 
 def outlying(affinity: Matrix) -> list[int]:
-    """Return the places, ascending, of single devices that hide the groups of the other devices.
+    """Return the row numbers, ascending, of single devices that hide the groups of the other devices.
 
-    The widest gap may give one cluster and some single devices. If the heights inside this cluster have a gap of at
-    least 0.2, the single devices are set apart, and the cluster is tested again. So one device that resembles no other
-    device does not make all other devices one cluster.
+    The widest gap may give one cluster and some single devices. If the merge heights inside this cluster have a gap of
+    at least 0.2, the single devices are set apart. Then the cluster is tested again. Without this step, a device that
+    resembles no other device would make all other devices one cluster.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:
@@ -109,11 +115,11 @@ def outlying(affinity: Matrix) -> list[int]:
 def grouped_by(
     affinity: Matrix, devices: Sequence[Candidate], clusters: int | None, *, sets_apart: bool = False
 ) -> tuple[list[list[int]], str]:
-    """Return clusters as lists of device indexes, and a text that says how their number was found.
+    """Cluster devices. Return the clusters as lists of device indexes, and a text that says how their number was found.
 
-    The clusters are agglomerative, by average linkage of 1 − affinity. `affinity` has shape (N, N), in the order of
-    `devices`. If `clusters` is None, the dendrogram decides the number; with `sets_apart`, `outlying` devices are first
-    set apart.
+    Clustering is agglomerative, by average linkage of the distances 1 − affinity. `affinity` has shape (N, N), in the
+    order of `devices`. If `clusters` is None, the dendrogram decides the number of clusters. With `sets_apart`, each
+    `outlying` device then becomes a cluster of its own.
     """
     if clusters is None:
         if sets_apart and (apart := outlying(affinity)):
@@ -129,8 +135,8 @@ def grouped_by(
 def _grouped_without(
     apart: Sequence[int], affinity: Matrix, devices: Sequence[Candidate]
 ) -> tuple[list[list[int]], str]:
-    """Group all devices except those at the places `apart`, like `grouped_by`. Each device at these places gets a
-    cluster of its own.
+    """Group the devices as `grouped_by` does, but without those in the rows `apart`. Each of these is a cluster of its
+    own.
     """
     rest = [place for place in range(len(affinity)) if place not in apart]
     clusters, rule = grouped_by(affinity[np.ix_(rest, rest)], [devices[place] for place in rest], None)
@@ -139,8 +145,8 @@ def _grouped_without(
 
 
 def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float) -> list[list[int]]:
-    """Return agglomerative clusters as lists of device indexes. Average linkage joins clusters up to this mean of 1 −
-    affinity.
+    """Cluster devices by average linkage, and return the clusters as lists of device indexes. Two clusters are joined
+    only if their mean distance 1 − affinity is at most `height`.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
@@ -153,17 +159,20 @@ def grouped_within(affinity: Matrix, devices: Sequence[Candidate], height: float
 
 
 def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> int:
-    """Return the number of the group that resembles a device most on average; if several do, the first.
+    """Return the number of the group that resembles a device most on average. If several groups resemble it equally,
+    return the first.
 
-    `likeness` has a number for each device index. Members without a number are ignored, and a group without such
-    members resembles no device.
+    `likeness` has the device's similarity to other devices, by their index. Members of a group without a number are
+    ignored. If no member of a group has a number, the group's mean is 0.
     """
     means = [float(np.mean([likeness[index] for index in group if index in likeness] or [0.0])) for group in groups]
     return means.index(max(means))
 
 
 def cut(distances: Matrix, count: int, linkage: str = "average") -> Sequence[int]:
-    """Return the number of the agglomerative cluster, from 0, for each of N points. `distances` has shape (N, N)."""
+    """Divide N points into `count` agglomerative clusters. Return the number of each point's cluster, from 0.
+    `distances` has shape (N, N).
+    """
     from sklearn.cluster import AgglomerativeClustering
 
     if count == 1:

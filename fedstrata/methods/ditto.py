@@ -1,8 +1,8 @@
 """Ditto (Li et al., Fair and Robust Federated Learning Through Personalization, ICML 2021).
 
 Each device takes part in FedAvg, and also trains a model v of its own that is pulled towards the global model w^t
-(Algorithm 1): v ← v − η (∇F(v) + pull · (v − w^t)). `pull` is the paper's λ. The device uses v, and v is measured; the
-record also has the measurement of w^t. v begins with the first weights that the device receives.
+(Algorithm 1): v ← v − η (∇F(v) + pull · (v − w^t)). `pull` is the paper's λ. The device uses and measures v. The record
+also has the measurement of w^t. The first value of v is the first model that the device receives.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Ditto(FedAvg):
     """Train a personal model on each device in addition to FedAvg."""
 
     class Options(MethodSettings):
-        """Hold how strongly the personal model is pulled towards the global model; 0 means local training."""
+        """Hold how strongly the personal model is pulled towards the global model, and how long it trains."""
 
         pull: NonNegativeFloat = 0.1
         """Strength λ of the pull of a device's own model towards the weights received; 0 is local training."""
@@ -30,7 +30,7 @@ class Ditto(FedAvg):
     has_personal_state = True
 
     def _own(self, work: Work) -> Flat:
-        """Return the personal model v. If there is no v yet, return the received weights."""
+        """Return the personal model v. Before its first training, return the received weights."""
         own: Flat = work.personal.get("model", work.start)
         return own
 

@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning (T. Yu, E. Bagdasaryan and V. Shmatikov, Salvaging Federated Learning by Local Adaptation,
 2020, section 3.1; as FedAvg-FT in many comparisons).
 
-Devices train the global model w by FedAvg. A device trains w for some further local epochs and uses the result v, which
-is measured. v is deleted after each round, so it never changes w.
+Devices train the global model w by FedAvg. A device trains w for some further local epochs. It uses and measures the
+result v. The device deletes v after each round, so v never changes w.
 """
 
 from pydantic import Field
@@ -17,7 +17,7 @@ class FedAvgFt(FedAvg):
     """Fine-tune the model of FedAvg on each device before the device uses it."""
 
     class Options(MethodSettings):
-        """Hold how long fine-tuning takes."""
+        """Hold the number of epochs of the fine-tuning."""
 
         tuning_epochs: int = Field(default=1, ge=1)
         """Local epochs of the fine-tuning."""

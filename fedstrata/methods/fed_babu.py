@@ -2,8 +2,8 @@
 ICLR 2022).
 
 The head keeps its first values, which are the same on all devices. A device trains the body only, and the bodies are
-averaged. A device fine-tunes the model before it uses the model, and the fine-tuned model is measured. The fine-tuned
-model is deleted after each round, so it never changes the body.
+averaged. A device fine-tunes the received model before it uses and measures the model. The device deletes the
+fine-tuned model after each round, so fine-tuning never changes the body.
 
 Departure: the weight of a device is its number of examples.
 """
@@ -36,7 +36,7 @@ class FedBabu(Method):
     """
 
     class Options(MethodSettings):
-        """Hold the layers that fine-tuning changes, and its number of epochs."""
+        """Hold the layers that fine-tuning changes, and the number of epochs of the fine-tuning."""
 
         tuned: Literal["head", "all"] = "head"
         """Layers that fine-tuning changes: `head`, or `all`."""

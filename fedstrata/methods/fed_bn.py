@@ -1,9 +1,9 @@
 """FedBN (X. Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021).
 
-Normalisation layers stay at their devices, with their statistics; all other layers are averaged (Algorithm 1): w^(t+1)
-= Σ_k n_k/n · w_k over the other layers.
+Normalisation layers and their statistics stay on their devices. All other layers are averaged (Algorithm 1): w^(t+1) =
+Σ_k n_k/n · w_k.
 
-Departure: the weight of a device is its number of examples; the paper's devices have equally many examples.
+Departure: the weight of a device is its number of examples. In the paper all devices have the same number of examples.
 """
 
 from collections.abc import Mapping

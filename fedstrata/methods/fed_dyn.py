@@ -1,15 +1,17 @@
 """FedDyn (Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021).
 
-Device k keeps g_k, the gradient of its loss at its last weights, from 0 on. In round t it minimises (Algorithm 1)
+Device k keeps g_k, the gradient of its loss at its last trained weights w_k. At first g_k is 0. In round t the device
+minimises (Algorithm 1)
 
     L_k(w) − ⟨g_k, w⟩ + alpha / 2 · ‖w − w^t‖²   and then   g_k ← g_k − alpha (w_k − w^t),
 
 and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · mean (w_k − w^t). Because h and all g_k begin
-at 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha, and the mean of these vectors is w^(t+1):
-the server keeps no state. This is exact if every device takes part in every round. If a device is away, the paper's h
-still contains its g_k, but this mean does not. So the method refuses participation, devices that leave, and newcomers.
-With several LPS rounds per global round it needs one LPS, which then is the server. Means and the minimised sum of
-losses are weighted by examples; with equal numbers they are the paper's.
+at 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha. The mean of these vectors is w^(t+1), and
+the server keeps no state. This is exact if every device takes part in every round. If a device is absent, the paper's h
+still contains the device's g_k, but the mean of the sent vectors does not. So the method refuses participation, devices
+that leave, and newcomers. With several LPS rounds per global round, the method needs a run with a single LPS, which is
+then the server. The means and the minimised sum of losses are weighted by examples. If all devices have equally many
+examples, they are the same as in the paper.
 """
 
 from collections.abc import Mapping
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Corrects a gradient by the gradient of − ⟨g_k, w⟩ + alpha / 2 · ‖w − received‖²."""
+    """Correct a gradient: add the gradient of − ⟨g_k, w⟩ + alpha / 2 · ‖w − received‖²."""
 
     alpha: float
 
@@ -51,8 +53,8 @@ class FedDyn(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers of servers, and runs in which devices may be absent. The mean of all g_k replaces the
-        server's state, so all devices must take part.
+        """Refuse optimisers of servers, and runs in which devices may be absent. All devices must take part, because
+        the mean of all g_k replaces the server's state.
         """
         return {
             **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),

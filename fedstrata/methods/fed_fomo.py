@@ -1,14 +1,14 @@
 """FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
 
-Every device has a model of its own, and the GPS sends it the models of some other devices. The device measures all
-these models on own examples that it does not train on. The gain of a model is the loss of the device's own model minus
-the loss of this model, divided by the distance of the two models (Eq. 3 of the paper). The device starts from a mean of
-the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains that each device reports, and sends
-the device the models with the highest sums, and sometimes a random one.
+Every device has its own model. The GPS sends each device the models of some other devices. The device measures all
+these models on some of its examples, on which it does not train. The gain of a model is the loss of the device's own
+model minus the loss of this model, divided by the distance of the two models (Eq. 3 of the paper). The device starts
+from a mean of the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains that each device
+reports over the rounds. It sends the device the models with the highest sums, and sometimes a random one.
 
-Readings: gains are measured from the start of the last training. The device's own trained model is one of the models,
-so a training that does not lower the loss is dropped. If no model has a positive gain, the device begins at the same
-start again.
+Readings where the paper is open: "the device's own model" in Eq. 3 and 4 is the model with which its last training
+started. The model that it trained last is one of the received models. So a training that does not lower the loss is
+dropped. If no model has a positive gain, the device starts from the same model as in the last round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,11 +90,11 @@ class FedFomo(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for the gain of each received model."""
+        """Return the question that asks each device for the gain of each model that it received."""
         return (Question(name=GAINS, moment=Moment.RECEIVED, arrays={"gains": ("float64", (self.most_offered,))}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the gains, shape (models received,), in the order in which the models were offered."""
+        """Return the gain of each received model, shape (received models,), in the order of the received models."""
         return {"gains": await self._gains(work)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -105,7 +105,9 @@ class FedFomo(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return a plan with one cluster per device, and with the models that each device receives next."""
+        """Return a plan with one cluster per device. Its `offers` name the models that each device receives in the next
+        global round.
+        """
         if before is None:
             clusters: tuple[tuple[int, ...], ...] = tuple((device.device_index,) for device in answers.devices)
             affinity = np.zeros((len(clusters), len(clusters)))
@@ -123,8 +125,8 @@ class FedFomo(Method):
         return Plan(clusters=clusters, rule=rule, offers=offers, memory={"affinity": affinity.tolist()})
 
     def _offered(self, own: int, affinity: Gains, global_round: int) -> tuple[int, ...]:
-        """Return the numbers of the models that a device receives: its own model, the models with the greatest sums of
-        gains, and some random models.
+        """Return the cluster numbers of the models that a device receives: its own, those with the highest sums of
+        gains, and some random ones.
         """
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
         others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
@@ -139,7 +141,7 @@ class FedFomo(Method):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train the mix on the device's examples, except those on which it measures models."""
+        """Train the mix of the received models on the device's examples, except those on which it measures models."""
         mixed = self._mixed(work, await self._gains(work))
         training, _ = await self._parts(work)
         trained = await work.train(mixed, on=training)
@@ -151,7 +153,7 @@ class FedFomo(Method):
         )
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the mix with which the device begins the next round."""
+        """Measure the mix of the received models."""
         return await work.measure(self._mixed(work, await self._gains(work))), None
 
     def _began(self, work: Work) -> Flat:
@@ -159,8 +161,8 @@ class FedFomo(Method):
         return began
 
     def _mixed(self, work: Work, gains: Gains) -> Flat:
-        """Return the mix of Eq. 4: the start of the last training, moved towards each model with a positive gain by
-        this model's share of the gains.
+        """Return the mix of Eq. 4. It is the start of the last training, moved towards each model with a positive gain.
+        The size of a move is the model's share of all positive gains.
         """
         return mixed(self._began(work), work.received, gains)
 
@@ -183,7 +185,8 @@ class FedFomo(Method):
 
 
 def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
-    """Divide the examples into those for training and a share for measuring models. Each part has at least one example.
+    """Divide a device's examples into two parts: for training, and a share for measuring models. Each part has at least
+    one example.
 
     The seed of the random division is `address`.
 
@@ -203,8 +206,8 @@ def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
 
 
 def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> Gains:
-    """Return the gains of Eq. 3: `loss` minus each of the losses, divided by the same model's distance in `lengths`;
-    0 for a model at distance 0.
+    """Return the gain of each model (Eq. 3): `loss` minus the model's loss, divided by the model's distance in
+    `lengths`. The gain of a model at distance 0 is 0.
     """
     here, there = (np.nan_to_num(np.array(each), nan=LARGEST, posinf=LARGEST) for each in ([loss], losses))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -214,8 +217,8 @@ def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> 
 
 
 def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
-    """Return the mix of Eq. 4 with the weights max(gain, 0), scaled to sum 1. If no gain is positive, return the start
-    of the last training.
+    """Return the mix of models by Eq. 4. The weights are max(gain, 0), scaled to sum 1. If no gain is positive, return
+    `began`, the start of the last training.
     """
     helpful = np.maximum(gains, 0.0)
     if not helpful.any():

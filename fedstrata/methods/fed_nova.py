@@ -1,16 +1,17 @@
 """FedNova (J. Wang, Q. Liu, H. Liang, G. Joshi and H. V. Poor, Tackling the Objective Inconsistency Problem in
 Heterogeneous Federated Optimization, NeurIPS 2020).
 
-FedAvg moves the model further towards devices that take more steps. Here each change is divided by a_k, the number of
-gradients that the steps of device k add up to (‖a_i‖₁ in the paper). With p_k = n_k/n (section 5 of the paper)
+FedAvg moves the model further towards devices that take more steps. Here the change x_k − x of device k is divided by
+a_k (‖a_i‖₁ in the paper). a_k is the number of gradients in the sum of the device's steps. With p_k = n_k/n (section 5
+of the paper):
 
     x ← x + τ Σ_k p_k (x_k − x) / a_k,   τ = Σ_k p_k a_k.
 
-The GPS knows n_k, so it calculates τ before training and tells it to all devices. Each device sends τ/a_k times its
-change, and the mean of the changes is the paper's. With momentum, a_k is `gradients_in` of SCAFFOLD.
+The GPS knows n_k, so it calculates τ before training and sends τ to all devices. Each device sends τ/a_k times its
+change, so FedAvg's mean is the sum above. For the value of a_k with momentum, see `gradients_in` of SCAFFOLD.
 
-Departure: τ is the mean over the devices of the plan. In the paper it is the mean over the devices of the round, which
-is the same if no device is absent. Statistics of normalisation are averaged like weights in FedAvg.
+Departure: τ is the mean over the devices of the plan. In the paper it is the mean over the devices of the round. Both
+are equal if no device is absent. Statistics of normalisation layers are averaged as in FedAvg, without scaling.
 """
 
 from collections.abc import Mapping
@@ -30,18 +31,20 @@ class FedNova(FedAvg):
     """Divide each device's change by its number of local steps, and multiply the mean by the mean number of steps."""
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers with steps that are no sums of gradients, and noise without protection of the steps."""
+        """Refuse optimisers of devices with steps that are not sums of gradients. Also refuse noise on updates, because
+        it would not protect the mean number of steps.
+        """
         return {
             "not plain SGD": "a device divides its change by the number of gradients in its steps",
             "privacy.updates": "no noise covers the mean number of steps, which depends on all numbers of examples",
         }
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the mean number of steps, shape (1,)."""
+        """Declare the array that the GPS sends to all devices: τ, the mean number of steps, shape (1,)."""
         return {STEPS: ("float64", (1,))}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return one cluster, and the mean number of steps weighted by examples."""
+        """Return a plan with one cluster, and with τ, the mean number of steps weighted by examples."""
         training, examples = self.facts.training, [device.num_examples for device in answers.devices]
         weighted = sum(count * gradients_in(training.steps(count), training) for count in examples)
         return replace(super().plan(moment, answers, before), told={STEPS: np.array([weighted / sum(examples)])})
@@ -51,7 +54,7 @@ class FedNova(FedAvg):
         return 0
 
     async def local(self, work: Work) -> Outcome:
-        """Train as FedAvg does, and scale the change of the weights to the mean number of steps."""
+        """Train as FedAvg does. Then multiply the change of the weights by τ/a_k."""
         mean = work.told[STEPS]
         if mean.shape != (1,) or not 0 < mean[0] < np.inf:
             raise PayloadError(f"told a mean of {mean} steps: one finite number above 0 expected")

@@ -1,6 +1,7 @@
 """FedPer (Arivazhagan et al., Federated Learning with Personalization Layers, 2019): the last layers stay on devices.
 
-Departure: all heads begin with the same weights, from the experiment's seed. In the paper each device draws its own.
+Departure: all heads begin with the same weights, from the experiment's seed. In the paper each device draws the first
+weights of its own head.
 """
 
 from fedstrata.methods.base import Channel, Method, Reach, shared_and_rest

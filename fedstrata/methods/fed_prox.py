@@ -1,5 +1,5 @@
-"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): a term of the loss limits how far
-local training moves the weights.
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020): an additional term of the loss
+limits how far local training moves the weights.
 
 A local step minimises F(w) + mu / 2 · ‖w − w^t‖², where w^t are the received weights (Eq. 2 of the paper).
 """
@@ -12,7 +12,7 @@ class FedProx(FedAvg):
     """Pull the weights of each device towards the received weights during training, and average as FedAvg does."""
 
     class Options(MethodSettings):
-        """Hold the strength of the pull, μ; 0 is FedAvg."""
+        """Hold μ, the strength of the pull."""
 
         mu: NonNegativeFloat = 0.01
         """Strength μ of the pull towards the weights received; 0 is FedAvg."""

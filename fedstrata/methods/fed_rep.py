@@ -3,7 +3,7 @@
 In a round, device k trains its head h_k for some epochs on the received body φ^t, which stays fixed. Then it trains the
 body while the new head stays fixed (Algorithm 1). The bodies are averaged, and the heads stay on their devices.
 
-Departures: the weight of a device is its number of examples; in the paper all devices have the same weight. All heads
+Departures: the weight of a device is its number of examples. In the paper all devices have the same weight. All heads
 begin with the same weights, from the experiment's seed.
 """
 

@@ -3,11 +3,12 @@
 In each round every trained device computes the outputs of its model on a batch of public examples. If the Hopkins
 statistic (Eq. 6) shows that these outputs form groups, DBSCAN groups the devices by the Jensen-Shannon divergences
 between outputs (Eq. 5). DBSCAN then divides each group by the distances between weights (Eq. 9). The first layers are
-averaged in each group, and the other layers stay on devices. Each new grouping leaves fewer layers shared (Eq. 11), and
-makes its batch likelier to be drawn again (Eq. 7, 8).
+averaged in each group, and the other layers stay on devices. Each new grouping reduces the number of shared layers (Eq.
+11). The batch that led to the grouping becomes more likely to be drawn again (Eq. 7, 8).
 
-Departures: each device computes its outputs, and sends a sketch of its weights, which keeps distances. So the server
-never has a device's whole model. The option `growth` decides how much likelier a batch gets.
+Departures: in the paper the server computes the outputs from whole models. Here each device computes its outputs, and
+sends only a sketch of its weights, which keeps distances. So the server never has a device's whole model. The option
+`growth` decides how much more likely a batch becomes.
 """
 
 import math
@@ -46,14 +47,16 @@ class FedTsdp(Method):
     """Average the first layers in groups. New groups form when outputs on public examples form clusters."""
 
     class Options(MethodSettings):
-        """Hold the options, with the paper's values as defaults except for `growth`."""
+        """Hold the options of both stages of grouping. The defaults are the paper's values, except for `growth`."""
 
         batch: int = Field(default=100, ge=1)
         """Number B of public examples that devices are asked about per round."""
         hopkins: float = Field(default=0.65, gt=0, lt=1)
         """Devices are grouped again if the Hopkins statistic of their outputs is above this value."""
         hopkins_points: int = Field(default=10, ge=1)
-        """Number of points of that statistic, at most one less than there are devices."""
+        """Number of points from which the Hopkins statistic is computed; at most the number of devices minus one is
+        used.
+        """
         divergence: float = Field(default=0.15, gt=0)
         """Jensen-Shannon divergence ε₁ in nats below which devices are neighbours in the first stage."""
         distance: float = Field(default=3.5, gt=0)
@@ -61,13 +64,15 @@ class FedTsdp(Method):
         neighbours: int = Field(default=2, ge=1)
         """Fewest neighbours of a device in a group, in both stages; the device itself is included."""
         layers: float | None = Field(default=None, ge=0.5)
-        """Number L_s of shared layers at the start, two tensors each; without it all."""
+        """Number L_s of shared layers at the start, with two tensors per layer; without this key all layers."""
         shrink: float = Field(default=0.98, gt=0, le=1)
-        """Factor ψ of L_s at each grouping; with 1 layers stay shared."""
+        """Factor ψ by which each grouping multiplies L_s; with 1 all these layers stay shared."""
         rounding: Literal["up", "down"] = "up"
         """Rounding of 2 · L_s to a whole number of tensors: up, or down to at least one."""
         growth: Literal["even", "literal"] = "even"
-        """Growth of the chance of a batch that has led to groups: `even`, to half of all, or `literal`."""
+        """Growth of the probability that a batch that led to groups is drawn again: `even`, to one half, or `literal`,
+        as printed.
+        """
         sketch: int = Field(default=1024, ge=16, le=1 << 16)
         """Length of the sketch of a device's weights."""
 
@@ -92,7 +97,7 @@ class FedTsdp(Method):
             raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse rounds with only some of the devices, because each absent device would become a group."""
+        """Refuse rounds in which devices may be absent, because each absent device would become a group."""
         return {"training.participation": "the method groups all devices again in every round"}
 
     @property
@@ -109,12 +114,12 @@ class FedTsdp(Method):
         )
 
     def _layers(self, names: Sequence[str]) -> float:
-        """Return the number of shared layers at the start, L_s. A layer has two tensors."""
+        """Return L_s, the number of shared layers at the start. Two tensors count as one layer."""
         return min(self.options.layers or len(names), len(names) / 2)
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the tensors that are shared with L_s = `layers`, and the other tensors. From 4 layers, ceil(2 · L_s)
-        falls to 7 tensors after seven groupings, and floor(2 · L_s) falls to 7 after one grouping.
+        """Return the tensors that are shared if L_s is `layers`, and the other tensors. The option `rounding` matters:
+        from 4 layers, ceil(2 · L_s) falls to 7 tensors after seven groupings, but floor(2 · L_s) after one.
         """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]
@@ -122,11 +127,13 @@ class FedTsdp(Method):
     # --- questions ------------------------------------------------------------------------------
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array for all devices: the indexes of the public examples of a round."""
+        """Declare the array that the GPS sends to all devices: the indexes of a round's public examples (its batch)."""
         return {"batch": ("int64", (self.options.batch,))}
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for a trained model's outputs on the batch, and for a sketch of its weights."""
+        """Return the question that asks each device for its trained model's outputs on the batch, and for a sketch of
+        the model's weights.
+        """
         outputs = ("float32", (self.options.batch, self.facts.num_classes))
         arrays = {"outputs": outputs, "weights": ("float64", (self.options.sketch,))}
         return (Question(name=OUTPUTS, moment=Moment.TRAINED, arrays=arrays),)
@@ -147,7 +154,7 @@ class FedTsdp(Method):
         }
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the answer has a distribution over the classes per example of the batch, and a
+        """Raise PayloadError unless the answer has a distribution over the classes for each example of the batch, and a
         whole sketch.
         """
         check_sketch(arrays["weights"], self.options.sketch)
@@ -160,8 +167,8 @@ class FedTsdp(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the present groups, or new groups if the outputs of this round form clusters; and the batch for the
-        next round.
+        """Return a plan with the batch for the next round. If the outputs of this round form clusters, the plan has new
+        groups; otherwise it keeps the present groups.
         """
         indexes = tuple(device.device_index for device in answers.devices)
         if before is None:
@@ -184,7 +191,7 @@ class FedTsdp(Method):
     def _made(
         self, answers: Answers, groups: Sequence[tuple[int, ...]], rule: str, sampling: Matrix, layers: float
     ) -> Plan:
-        """Return a plan of groups. Each group averages the layers of its devices, weighted by examples."""
+        """Return a plan with these groups. A group averages the shared layers of its devices, weighted by examples."""
         next_round, names = answers.global_round + 1, self.facts.layout.names
         rng = np.random.default_rng([self.facts.seed, BATCH_ADDRESS, next_round])
         batch = np.sort(rng.choice(len(sampling), self.options.batch, replace=False, p=sampling)).astype(np.int64)
@@ -207,7 +214,7 @@ class FedTsdp(Method):
         return hopkins(points, min(self.options.hopkins_points, len(points) - 1), rng)
 
     def _groups(self, given: Mapping[int, Arrays]) -> list[tuple[int, ...]]:
-        """Return groups of devices by outputs, each divided further by weights."""
+        """Group devices by their outputs, then divide each group by the devices' weights. Return the groups."""
         indexes = np.array(list(given))
         outputs = np.stack([arrays["outputs"].astype(np.float64) for arrays in given.values()])
         weights = np.stack([arrays["weights"] for arrays in given.values()])
@@ -227,11 +234,11 @@ def shares_within(group: Sequence[int], devices: Sequence[Candidate]) -> dict[in
 
 
 def grown(sampling: Matrix, batch: Sequence[int], growth: str) -> Matrix:
-    """Return the sampling weights after the weights of a batch have grown (Eq. 7) and all are scaled to sum 1 (Eq. 8).
+    """Increase the sampling weights of a batch's examples (Eq. 7), scale all weights to sum 1 (Eq. 8), and return them.
 
     `literal` adds |D_pub| / B to each weight of the batch, as printed in the paper. All other weights are then nearly
-    0, and the same batch is drawn again and again. `even` adds 1 / B, where weights are 1 on average, so the next
-    examples come from the batch with probability one half.
+    0, and the same batch is drawn again and again. `even` adds 1 / B to each. Because all weights together were 1
+    before, the next example then comes from the batch with a probability of at least one half.
     """
     after = sampling.copy()
     after[list(batch)] += (len(sampling) if growth == "literal" else 1) / len(batch)

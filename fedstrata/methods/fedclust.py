@@ -1,12 +1,12 @@
 """FedClust: clusters by the last layer after a short local training (Islam et al., ICPP 2024, arXiv 2407.07124).
 
-All devices train some epochs from the same initial weights and send the last layer w_k of the result to the GPS. The
-GPS clusters devices hierarchically by the Euclidean distances ‖w_i − w_j‖, up to a threshold λ. A late device sends its
-trained last layer in the same way, and joins the cluster with the smallest mean distance. Training is FedAvg in each
-cluster.
+All devices train some epochs from the same initial weights. Each device sends the last layer w_k of its trained model
+to the GPS. The GPS clusters devices hierarchically by the Euclidean distances ‖w_i − w_j‖, up to a threshold λ. A late
+device sends its trained last layer in the same way, and joins the cluster with the smallest mean distance. Training is
+FedAvg in each cluster.
 
-Departures: the number of clusters may be given, or read off the dendrogram, in place of λ, which depends on the data
-and the model. Linkage is average. The first round begins with the initial weights.
+Departures: λ depends on the data and the model. So the number of clusters may be given, or read from the dendrogram,
+instead. The linkage is average linkage. The first round begins with the initial weights.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class FedClust(Grouping):
     """Group devices once by the weights of the last layer after a short local training."""
 
     class Options(ClusterOptions):
-        """Hold how long devices train before they are compared, and the number of clusters."""
+        """Hold how long devices train before they are compared, and how the number of clusters is chosen."""
 
         pretrain_epochs: int = Field(default=1, ge=1)
         """Epochs of local training before devices are compared."""
@@ -41,12 +41,14 @@ class FedClust(Grouping):
         check_clusters(self.options.clusters, self.facts, self.options.threshold)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for the last layer after local training. Only the GPS reads the answers."""
+        """Return the question that asks each device for its last layer after local training. Only the GPS reads the
+        answers.
+        """
         shape = (compared(self.facts.trainable, "last").size,)
         return (Question(name=LAST, moment=Moment.BEFORE, arrays={"weights": ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the last layer, shape (size of the last layer,)."""
+        """Train locally from the initial weights, and return the last layer, shape (size of the last layer,)."""
         trained = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
         layout = work.model.trainable
         return {"weights": taken(trained.weights, layout.slices_of(compared(layout, "last")))}
@@ -59,8 +61,8 @@ class FedClust(Grouping):
             )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage of the distances, cut at the threshold or into the given number of
-        clusters.
+        """Cluster the devices by the distances of their last layers, with average linkage. The threshold, the number in
+        the options or the dendrogram decides how many clusters there are.
         """
         given = answers.of(LAST)
         vectors = {device.device_index: given[device.device_index]["weights"] for device in answers.devices}
@@ -77,8 +79,8 @@ def grouped_by_distance(
     clusters: int | None,
     threshold: float | None = None,
 ) -> Plan:
-    """Return the clusters by average linkage of the Euclidean distances of vectors, cut at a threshold or into a number
-    of clusters.
+    """Cluster devices by the Euclidean distances of their vectors, with average linkage, and return the plan.
+    `threshold`, `clusters` or the dendrogram decides how many clusters there are.
     """
     indexes = tuple(device.device_index for device in devices)
     distances = distances_of([vectors[index] for index in indexes])
@@ -93,7 +95,9 @@ def grouped_by_distance(
 
 
 def nearest_cluster(late: Candidate, vectors: Mapping[int, NDArray[Any]], plan: Plan) -> int:
-    """Return the number of the cluster with the smallest mean distance from a late device's vector."""
+    """Return the number of the cluster with the smallest mean distance to a late device. `vectors` has a vector for
+    each device.
+    """
     others = [index for index in vectors if index != late.device_index]
     distances = distances_from(vectors[late.device_index], np.stack([vectors[index] for index in others]))
     likeness = 1.0 - distances / (distances.max() or 1.0)

@@ -1,19 +1,21 @@
-"""Flux: clusters by the means and deviations of features, of all examples and of each label (Fenoglio et al. 2025).
+"""Flux clusters devices by means and deviations of their features, over all examples and by label (Fenoglio et al.
+2025).
 
-A device describes its data once by moments of features z. These are the mean μ and the standard deviation σ of each of
-m numbers, over all its examples, P(X), and over the examples of each label, P(X | Y). The Euclidean distance of two
-descriptors compares devices. Between normal distributions with independent numbers it is the 2-Wasserstein distance:
+A device describes its data once, by moments of features z. An example has m features. For each feature, the device
+sends the mean μ and the standard deviation σ. It computes them over all its examples, P(X), and over the examples of
+each label, P(X | Y). Together these numbers are the device's descriptor. The distance of two devices is the Euclidean
+distance of their descriptors. For normal distributions with independent features, it is the 2-Wasserstein distance:
 
     d(i, j)² = Σ ‖μ_i − μ_j‖² + ‖σ_i − σ_j‖² over P(X) and the labels
 
-A label with fewer than two examples at a device has one constant in place of its moments, as in the authors' program.
-Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts, NeurIPS 2025
-(arXiv 2511.22305).
+If a device has fewer than two examples of a label, a constant replaces the moments of this label, as in the authors'
+program. Source: Flux: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts,
+NeurIPS 2025 (arXiv 2511.22305).
 
-Departures: z is the random projection of `label_means`, before training. The authors use latent features of a model
-that has trained for some rounds. The constant is 0, the smallest moment; the authors take -1. Clusters come from
-average linkage; the authors take DBSCAN with a radius from the data. A late device joins the nearest cluster by its
-labels; in the paper it needs no labels. Training is FedAvg in each cluster.
+Departures: z is the random projection of `label_means`, computed before training. The authors use latent features of a
+model that has trained for some rounds. The constant is 0 here and -1 in the authors' program. Clusters are formed by
+average linkage. The authors use DBSCAN with a radius computed from the data. A late device needs labels to join the
+nearest cluster. In the paper it needs none. Training is FedAvg in each cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,15 +52,15 @@ class Flux(Grouping):
         return True
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for means and deviations of features, over all examples and by label. Only the
-        GPS reads the answers.
+        """Return the question that asks each device for means and deviations of its features, over all examples and by
+        label. Only the GPS reads the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes + 1, 2 * rows)
         return (Question(name=MOMENTS, moment=Moment.BEFORE, arrays={MOMENTS: ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return moments of shape (1 + classes, 2 m)."""
+        """Return the moments of all examples and of each label, shape (1 + classes, 2 m)."""
         classes, width = question.arrays[MOMENTS][1]
 
         def descriptor() -> Matrix:
@@ -70,7 +72,9 @@ class Flux(Grouping):
         return {MOMENTS: (await work.once(f"moments {width}", descriptor)).astype(np.float32)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for moments that are impossible for points of length at most one."""
+        """Raise PayloadError for impossible moments. Features are vectors of length at most one, which limits their
+        moments.
+        """
         found, shape = arrays[MOMENTS], question.arrays[MOMENTS][1]
         if found.shape != shape:
             raise PayloadError(f"moments of shape {found.shape}, expected {shape}")
@@ -78,7 +82,7 @@ class Flux(Grouping):
             raise PayloadError("means and deviations that no points of at most length one have")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage of the distances."""
+        """Cluster the devices by the distances of their descriptors, with average linkage."""
         given = answers.of(MOMENTS)
         vectors = {device.device_index: given[device.device_index][MOMENTS].ravel() for device in answers.devices}
         return grouped_by_distance(vectors, answers.devices, self.options.given)
@@ -90,8 +94,8 @@ class Flux(Grouping):
 
 
 def moments(points: Matrix) -> Matrix:
-    """Return the mean and the standard deviation of each column of points (n, m), shape (2 m,); zeros for fewer than
-    two points.
+    """Return the means, then the standard deviations, of the columns of points (n, m), shape (2 m,). If there are fewer
+    than two points, return zeros.
     """
     if len(points) < FEWEST:
         return np.zeros(2 * points.shape[1])

@@ -1,4 +1,4 @@
-"""A device's gradient, for methods that compare devices by it. Only devices call this module, because it needs
+"""Compute a device's gradient, by which some methods compare devices. Only devices import this module, because it needs
 torch.
 """
 
@@ -20,7 +20,7 @@ SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the
 def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:
     """Return the gradient of the mean cross-entropy over some examples, shape (model.trainable.size,).
 
-    The function draws no random numbers: dropout is left out, and statistics are used without updates.
+    No random numbers are drawn. Dropout is off, and normalisation layers use their statistics without changing them.
     """
     import torch
     from torch.nn.functional import cross_entropy

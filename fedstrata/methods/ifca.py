@@ -1,9 +1,9 @@
 """IFCA (Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020).
 
-In each global round every device receives the models of all clusters and measures each on its own examples. It joins
-the cluster with the least loss (the cluster identity estimate of Algorithm 1) and trains this model. The mean of its
-trained copies, weighted by examples, becomes the cluster's next model (option II, model averaging). The clusters begin
-with different weights. A cluster without devices keeps its model.
+In each global round every device receives the models of all clusters and measures each model on its own examples. The
+device joins the cluster with the lowest loss (the cluster identity estimate of Algorithm 1) and trains the model of
+this cluster. The mean of its devices' trained models, weighted by examples, is the cluster's next model (option II,
+model averaging). The clusters begin with different weights. A cluster without devices keeps its model.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Ifca(Method):
     """Let each device join, in each global round, the cluster with the best model for its data."""
 
     class Options(MethodSettings):
-        """Hold the number of models, and whether they have shared layers."""
+        """Hold the number of clusters, and whether they have layers in common."""
 
         clusters: int = Field(default=2, ge=1)
         """Number of models; every device receives all of them."""
@@ -60,14 +60,14 @@ class Ifca(Method):
         return int(self.options.clusters)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel with reach `CLUSTER`: the whole model, or all layers except the shared layers, which have
-        another channel.
+        """Return one channel with the whole model, averaged in each cluster. With `shares_layers`, a second channel
+        averages the shared layers over all devices.
         """
         return shared_and_rest(model, Reach.CLUSTER) if self.options.shares_layers else all_layers(model, Reach.CLUSTER)
 
     def initial(self, model: Model, cluster: int) -> Flat:
-        """Return different initial weights for each cluster. The first cluster begins with the same weights as in other
-        methods.
+        """Return a cluster's initial weights, which differ between clusters. The first cluster begins with the weights
+        with which other methods begin.
         """
         if not cluster:
             return model.initial(self.facts.seed)
@@ -75,13 +75,15 @@ class Ifca(Method):
         return model.initial(int(drawn[0]) >> 1)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for the mean loss of every cluster's model on the device's own examples."""
+        """Return the question that asks each device for the mean loss of every cluster's model on the device's
+        examples.
+        """
         losses = {"losses": ("float64", (self.options.clusters,))}
         return (Question(name=LOSSES, moment=Moment.RECEIVED, arrays=losses),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the losses in the order of clusters, shape (clusters,). A diverged model has the largest possible
-        loss.
+        """Return the loss of each cluster's model, shape (clusters,). If a model has diverged, its loss is the largest
+        possible number.
         """
         measured = await asyncio.gather(*(work.measure(weights, on_own=True) for weights in work.received))
         losses = np.array([each.loss for each in measured], np.float64)
@@ -95,7 +97,7 @@ class Ifca(Method):
             raise PayloadError(f"a loss of {arrays['losses'].min():g}; expected 0 or more")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return a plan in which each device is in the cluster with its smallest loss, or the first such cluster.
+        """Put each device into the cluster with its smallest loss. If several clusters have this loss, take the first.
         Devices without an answer stay in their cluster.
         """
         count = self.options.clusters

@@ -1,20 +1,22 @@
-"""Label means: clusters from the mean of each label in a random projection, once, before training.
+"""Label means: cluster devices once, before training, by the mean of each label in a random projection.
 
-A device projects each input to z(x) = A Φ(x) / ‖Φ(x)‖ and shortens z to length one if it is longer. A has m orthogonal
-rows of length √(d/m), which all devices draw from the experiment's seed. For each label c the device sends the sum s_c
-of z, the count n_c, and q_c, the sum of ‖z‖². Only the GPS sees them. μ_c = s_c / n_c, and p_c are label shares. v is
-the spread within labels: the mean ‖z − μ‖² of the median device.
+A device projects each input x to z(x) = A Φ(x) / ‖Φ(x)‖, and clips z to length one. The matrix A has m orthogonal rows
+of length √(d/m). All devices draw the same A from the experiment's seed. For each label c the device sends three
+values: the sum s_c of z, the count n_c, and the sum q_c of ‖z‖². Only the GPS receives these values. It computes the
+mean μ_c = s_c / n_c and the label's share p_c. v is the spread within labels: the mean of ‖z − μ‖² at the median
+device. For devices i and j:
 
     r_c(i, j) = exp(−2 max(‖μ_ic − μ_jc‖² − b_c, 0) / v),   b_c = e_ic + e_jc,   e = v / n + m w² / n²
     mass      = Σ_c min(p_ic, p_jc) r_c: the devices have the same examples
     meaning   = mean of r_c over labels of both devices, weighted by 1 / b_c: labels have the same inputs
 
-w is the deviation of the noise. Labels with fewer than two examples, or with fewer than three deviations of the noise,
-are left out. The GPS uses the view (mass or meaning) with the higher silhouette, and average linkage on one minus this
-view. If no number of clusters is set, the silhouette decides it.
+w is the standard deviation of the noise on each number; it is 0 without noise. A label is left out if a device has
+fewer than two examples of it, or fewer than 3 w. The GPS takes the view (mass or meaning) with the higher silhouette.
+It clusters by average linkage of the distances one minus this view. If no number of clusters is set, the silhouette
+decides it.
 
-With `privacy.profiles`, all numbers carry Gaussian noise (`profiles/label_means.py` says how much one example can
-change an answer).
+With `privacy.profiles`, devices add Gaussian noise to all numbers. `profiles/label_means.py` says how much a single
+example can change an answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,29 +60,35 @@ LABELS, SUMS = "labels", "sums"
 
 
 class LabelMeans(Grouping):
-    """Group devices once, before training, by the mean input of each label, in two views (kinds of similarity)."""
+    """Group devices once, before training, by the mean input of each label. Two kinds of similarity (views) are
+    computed.
+    """
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the length of the projection, the view, the layers that each cluster averages, and the largest number of
-        devices that are compared with each other.
+        """Hold the length of the projection, the view, the layers that each cluster averages, and the number of devices
+        from which clusters are formed.
         """
 
         sketch: int = Field(default=64, ge=1, le=4096)
         """Number m of values to which an input is projected; the inputs' dimension if that is less."""
         view: Literal["clearest", "mass", "meaning"] = "clearest"
-        """`mass` compares the examples of devices. `meaning` compares the inputs of labels, whatever the shares."""
+        """Similarity of devices: `mass` compares their examples, `meaning` only the inputs of each label, and
+        `clearest` takes the clearer of both.
+        """
         averaging: Literal["all", "shared", "without_heads"] = "all"
-        """`all`: all layers in each cluster; `shared`: shared layers over all devices, others in each cluster;
-        `without_heads`: only shared layers, in each cluster.
+        """`all` averages all layers in each cluster, `shared` averages shared layers over all devices, and
+        `without_heads` averages only shared layers, in each cluster.
         """
         landmarks: int = Field(default=512, ge=2)
-        """Number of devices that are clustered, drawn by the seed; the other devices join their clusters."""
+        """Largest number of devices from which clusters are formed, drawn by the seed; all other devices join these
+        clusters.
+        """
 
     noises_profiles = True
 
     @property
     def needs_labels(self) -> bool:
-        """True, because profiles are means of labels."""
+        """True, because devices compute a mean for each label."""
         return True
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
@@ -93,8 +101,8 @@ class LabelMeans(Grouping):
         return replace(base, reach=Reach.CLUSTER), head
 
     def questions(self) -> Sequence[Question]:
-        """Return the question for three values per label: the sum of z, the count, and a part of the squares. Only the
-        GPS reads the answers.
+        """Return the question that asks each device for three values per label: s_c, n_c, and a fixed share of q_c.
+        Only the GPS reads the answers.
         """
         rows = min(self.options.sketch, feature_dim(self.options, self.facts.input_shape))
         shape = (self.facts.num_classes, rows + 2)
@@ -106,7 +114,7 @@ class LabelMeans(Grouping):
 
     @property
     def _deviation(self) -> float:
-        """Return the deviation of the noise on each number; 0 without noise."""
+        """Return w, the standard deviation of the noise on each number; 0 without noise."""
         shape = self.questions()[0].arrays[SUMS][1]
         return noise_deviation(self._privacy, shape) if self._privacy is not None else 0.0
 
@@ -123,14 +131,14 @@ class LabelMeans(Grouping):
         return {SUMS: (await work.once(f"label sums {width} {privacy}", sums)).astype(np.float32)}
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for sums that are impossible with the device's examples. With noise, a larger range is
-        allowed.
+        """Raise PayloadError for sums that are impossible with the device's number of examples. With noise, a larger
+        range is allowed.
         """
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage in the clearest view. If there are many devices, some devices are
-        drawn and clustered, and the other devices join the most similar group.
+        """Cluster the devices by average linkage in the chosen view. With more devices than `landmarks`, only the drawn
+        devices are clustered. Each other device joins the most similar cluster.
         """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]
@@ -142,7 +150,7 @@ class LabelMeans(Grouping):
         return Plan.ordered(clusters, found.rule, affinity=found.affinity, related=related, memory={"view": found.view})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster that resembles the device most on average, in the plan's view."""
+        """Return the number of the cluster that resembles the late device most on average, in the plan's view."""
         given = answers.of(LABELS)
         sent = [given[index][SUMS] for index in (*plan.related, late.device_index)]
         spread = spread_of(sent, self._deviation)

@@ -10,7 +10,7 @@ class Local(Method):
     """Train one model per device, and send no weights."""
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return no channel with a stream on a server: all layers stay on the device."""
+        """Return one channel: all layers stay on the device, so servers have no weights."""
         return all_layers(model, Reach.DEVICE)
 
     def refuses(self) -> Mapping[str, str]:

@@ -1,8 +1,9 @@
-"""One-shot eigen-relevance clustering for multi-task hierarchical federated learning.
+"""One-shot clustering by eigen-relevance, for multi-task hierarchical federated learning.
 
-Source: Ali & Arafa, Algorithm 2. Devices send eigenvectors once, and each device computes how relevant the eigenvectors
-of other devices are for its own data. The GPS clusters 1 − R agglomeratively with average linkage. Without a given
-number of clusters, the dendrogram decides it.
+Source: Ali & Arafa, Algorithm 2. Devices send eigenvectors once. Each device then computes how relevant the
+eigenvectors of other devices are for its own data. The GPS collects these numbers in the relevance matrix R. It
+clusters devices by the distances 1 − R, with average linkage. If no number of clusters is given, the dendrogram decides
+it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +36,8 @@ class OneShot(Method):
     """Group devices once, before training, by the relevance of their data to each other."""
 
     class Options(ClusterOptions, FeatureOptions):
-        """Hold the settings of profiles, the number of clusters, and the settings for many devices and for late
-        devices.
+        """Hold the settings of profiles and the number of clusters. Other settings apply to runs with many devices, or
+        with late devices.
         """
 
         eigenvectors: int = Field(default=5, ge=1, le=4096)
@@ -44,16 +45,22 @@ class OneShot(Method):
         measure: Measure = "geometric"
         """Formula for the relevance of one device to another; `geometric` is the paper's."""
         representatives: int = Field(default=1, ge=1)
-        """Devices of each cluster that a late device is compared with."""
+        """Number of devices of each cluster with which a late device is compared."""
         exact_up_to: int = Field(default=128, ge=1)
-        """Up to this number of devices, each is compared with every other; above it, only with the landmarks."""
+        """Largest number of devices at which every device is compared with all others; with more devices, only with the
+        landmarks.
+        """
         landmarks: int = Field(default=64, ge=2)
-        """Number of landmarks, drawn by the seed."""
+        """Number of landmarks: devices, drawn by the seed, from which the clusters are formed if there are many
+        devices.
+        """
 
     noises_profiles = True
 
     def check(self) -> None:
-        """Raise ExperimentError for more clusters than devices or, if only landmarks are clustered, than landmarks."""
+        """Raise ExperimentError for more clusters than devices. If only landmarks are clustered, also raise it for more
+        clusters than landmarks.
+        """
         options, devices = self.options, self.facts.device_count
         check_clusters(options.clusters, self.facts)
         if options.given is not None and devices > options.exact_up_to and options.given > options.landmarks:
@@ -63,13 +70,15 @@ class OneShot(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number in the options; 0 if the dendrogram decides."""
+        """The number of clusters in the options; 0 if the dendrogram decides it."""
         return self.options.given or 0
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return two questions: for the eigenvectors, which the GPS relays, and then for a row of relevances."""
+        """Return two questions. The first asks for eigenvectors, which the GPS relays to other devices. The second asks
+        each device for its row of relevances.
+        """
         profile = ("float32", (self.options.eigenvectors, feature_dim(self.options, self.facts.input_shape)))
         most = (self.facts.device_count,)
         row = {"devices": ("int64", most), "values": ("float64", most)}
@@ -79,7 +88,9 @@ class OneShot(Method):
         )
 
     def relays(self) -> Sequence[int]:
-        """Return all devices, or only the landmarks if there are many devices."""
+        """Return the indexes of the devices with relayed eigenvectors: all devices, or only the landmarks if there are
+        many devices.
+        """
         options = self.options
         return landmarks(
             self.facts.device_count, self.facts.seed, exact_up_to=options.exact_up_to, count=options.landmarks
@@ -95,8 +106,8 @@ class OneShot(Method):
         )
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the leading eigenvectors, shape (k, d). For the second question, return the other devices' indexes and
-        their relevances.
+        """Answer the first question with the leading eigenvectors, shape (k, d). Answer the second with the indexes of
+        the other devices, and the relevance of each to this device.
         """
         if question.name == PROFILE:
             return {"eigenvectors": (await self._spectrum(work)).profile(self.options.eigenvectors)}
@@ -113,8 +124,8 @@ class OneShot(Method):
         return relevance(spectrum, arrays["eigenvectors"], k=options.eigenvectors, measure=options.measure)
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError if eigenvectors are not orthonormal, or if their number is wrong for a device with this
-        many examples.
+        """Raise PayloadError if eigenvectors are not orthonormal, or if their number does not fit the device's number
+        of examples.
         """
         self.check_answer(question, arrays, relayed_by)
         if question.name == PROFILE:
@@ -125,9 +136,8 @@ class OneShot(Method):
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for eigenvectors of another length than one, or for a row without a number in [0, 1] per
-        relayed device.
-
+        """Raise PayloadError for an eigenvector of another length than one. Also raise it for a row of relevances that
+        lacks a relayed device or has a number outside [0, 1].
         """
         if question.name == PROFILE:
             check_eigenvectors(arrays["eigenvectors"])
@@ -141,8 +151,8 @@ class OneShot(Method):
     # --- plans ----------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage of 1 − R, cut into T clusters. If only landmarks are clustered, each
-        other device joins the most relevant cluster.
+        """Cluster the devices by average linkage of 1 − R. If only landmarks are clustered, each other device joins the
+        cluster with the highest mean relevance.
         """
         known = set(self.relays())
         related = [device for device in answers.devices if device.device_index in known]
@@ -162,7 +172,7 @@ class OneShot(Method):
         return Plan.ordered(clusters, rule, affinity=matrix, related=indexes)
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return, for each cluster, its sponsors: the devices with the highest mean relevance to their cluster."""
+        """Return the sponsors of each cluster: the devices with the highest mean relevance within the cluster."""
         if plan.affinity is None:
             return ()
         places = {index: place for place, index in enumerate(plan.related)}
@@ -176,7 +186,7 @@ class OneShot(Method):
         return tuple(found)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster with the highest mean relevance between its sponsors and the device."""
+        """Return the number of the cluster with sponsors that are, on average, most relevant to the late device."""
         return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 

@@ -1,5 +1,5 @@
-"""Clusters are the true tasks, which only the experiment file of an emulated run states: an upper bound for clustering
-methods.
+"""The oracle: clusters are the true tasks, as an upper bound for methods that find clusters. The experiment file of an
+emulated run states the true tasks.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ class Oracle(Method):
     """Make one cluster per true task."""
 
     def check(self) -> None:
-        """Raise ExperimentError unless the true tasks are known."""
+        """Raise ExperimentError unless the partition states the true tasks."""
         if not self.facts.true_groups:
             raise ExperimentError(
                 "method oracle needs a partition with groups (kind tasks): only there are the true clusters known"
@@ -25,11 +25,11 @@ class Oracle(Method):
         return self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the devices of each true task as a cluster."""
+        """Return a plan in which the devices of each true task are a cluster."""
         return Plan.ordered(devices_by_task(answers.devices).values(), "one cluster a task")
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster of the device's task; 0 if no other device has the task."""
+        """Return the number of the cluster with the late device's task. If no other device has this task, return 0."""
         others = devices_by_task(answers.devices).get(late.true_task or "", [])
         return plan.cluster_of(others[0]) if others else 0
 

@@ -1,15 +1,16 @@
 """pFedMe (C. T. Dinh, N. H. Tran and T. D. Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS
 2020).
 
-Each device has a model θ of its own near the global model. A local step draws one batch D (Algorithm 1)
+Each device has its own model θ, near the global model. A local step draws one batch D (Algorithm 1):
 
-    θ ← argmin_θ f(θ; D) + λ/2 ‖θ − w‖²,   w ← w − η λ (w − θ),
+    θ ← argmin_θ f(θ; D) + λ/2 ‖θ − w‖²,   w ← w − η λ (w − θ).
 
-with `personal_steps` steps of gradient descent towards the minimum, each from the last θ; θ begins at w^t. η is the
-learning rate of the experiment, and w is averaged over devices. The device uses the last θ, which is measured. The
-server's step β of the paper is `training.gps_optimiser: {name: momentum, momentum: 0, learning_rate: β}`.
+`personal_steps` steps of gradient descent replace the exact minimum. They begin with the θ of the previous local step.
+In a round, the first θ is the received w^t. η is the experiment's learning rate. The servers average w over devices.
+The device uses and measures its last θ. For the paper's step β of the server, set `training.gps_optimiser: {name:
+momentum, momentum: 0, learning_rate: β}`.
 
-Departure: means are weighted by examples; in the paper all devices have the same weight.
+Departure: the weight of a device in each mean is its number of examples. In the paper all devices have the same weight.
 """
 
 import numpy as np
@@ -23,27 +24,28 @@ MODEL = "model"
 
 
 class PFedMe(FedAvg):
-    """Move the global model towards personal models, which are pulled towards the global model."""
+    """Train personal models that are pulled towards the global model, and move the global model towards them."""
 
     class Options(MethodSettings):
-        """Hold the pull, and the search for the personal model."""
+        """Hold the strength of the pull, and the steps that train the personal model."""
 
         pull: PositiveFloat = 15.0
-        """Strength λ of the pull of a device's own model towards the global one. λ · learning rate is below 2."""
+        """Strength λ of the pull of a device's own model towards the global model; λ · learning rate must be below 2.
+        """
         personal_steps: int = Field(default=5, ge=1)
-        """Steps K towards the device's own model in each local step."""
+        """Number K of steps that train the device's own model within each local step."""
         personal_rate: PositiveFloat = 0.1
-        """Learning rate of these steps."""
+        """Learning rate of the steps that train the device's own model."""
 
     has_personal_state = True
 
     def _own(self, work: Work) -> Flat:
-        """Return the personal model θ. If there is no θ yet, return the received weights."""
+        """Return the personal model θ. Before its first training, return the received weights."""
         own: Flat = work.personal.get(MODEL, work.start)
         return own
 
     async def local(self, work: Work) -> Outcome:
-        """Train the global model by way of the personal model."""
+        """Train the personal model, and move the global model towards it."""
         trained, own = await work.compute(lambda: self._trained(work.steps(work.start)))
         used = None if trained.measured is None else await work.measure(self._own(work))
         return Outcome.of_received(trained, used=used, personal={MODEL: own})

@@ -1,15 +1,15 @@
-"""PACFL: clusters by principal angles between the devices' data subspaces (Vahidian et al., AAAI 2023).
+"""PACFL clusters devices by principal angles between the subspaces of their data (Vahidian et al., AAAI 2023).
 
 Every device sends the p leading left singular vectors of its data to the GPS. The GPS clusters devices by an angle
-between these vectors, with average linkage. The option `angle` names the angle:
+between their vectors, with average linkage. The option `angle` chooses the angle between two devices:
 
     principal  the smallest principal angle between the subspaces that the vectors span (the paper's Eq. 2)
-    sum        the sum of the angles between vectors of the same place (the paper's Eq. 3)
+    sum        the sum of the angles between vectors with the same number (the paper's Eq. 3)
     smallest   the smallest angle between any two vectors: the published program takes it for Eq. 2
 
-As in that program, the vectors are taken label by label unless `by_label` is false. Departures: a vector and its
-negative are equal here. In the program, the accidental sign of the decomposition matters. The number of clusters is
-given or read from the dendrogram; in the program it follows from a threshold on the angle.
+As in that program, a device computes vectors for each label separately, unless `by_label` is false. Departures: here a
+vector and its negative are equal. In the program the sign matters, though the decomposition sets it by accident. Here
+the number of clusters is given, or read from the dendrogram. In the program it follows from a threshold on the angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,17 +38,17 @@ class Pacfl(Grouping):
         """Hold the settings of the subspaces and of the angle."""
 
         vectors: int = Field(default=3, ge=1, le=4096)
-        """Number p of singular vectors that a device sends, for each label or for all its data."""
+        """Number p of singular vectors that a device sends: for each label, or in all if `by_label` is false."""
         by_label: bool = True
-        """Whether the vectors are computed label by label."""
+        """Whether a device computes singular vectors for each label separately, or for all its data together."""
         angle: Literal["principal", "smallest", "sum"] = "smallest"
-        """Angle between two devices: of two subspaces, the smallest of two vectors, or the sum over vectors of the
-        same place.
+        """Angle between two devices: `principal` of their subspaces, `smallest` of any two vectors, or `sum` over
+        vectors with the same number.
         """
 
     def check(self) -> None:
-        """Raise ExperimentError if `sum` is combined with `by_label`: the angle `sum` compares vectors at the same
-        place, and the vectors of different labels are not comparable.
+        """Raise ExperimentError if `angle: sum` is combined with `by_label`. `sum` pairs vectors by their number, but
+        the vectors of different labels are not comparable.
         """
         super().check()
         if self.options.angle == "sum" and self.options.by_label:
@@ -56,17 +56,19 @@ class Pacfl(Grouping):
 
     @property
     def needs_labels(self) -> bool:
-        """True if the vectors are taken label by label."""
+        """True if devices compute vectors for each label."""
         return bool(self.options.by_label)
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for the leading singular vectors. Only the GPS reads the answers."""
+        """Return the question that asks devices for their leading singular vectors. Only the GPS reads the answers."""
         rows = self.options.vectors * (self.facts.num_classes if self.options.by_label else 1)
         shape = (rows, feature_dim(self.options, self.facts.input_shape))
         return (Question(name=SUBSPACE, moment=Moment.BEFORE, arrays={"vectors": ("float32", shape)}),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return rows of length one, shape (at most p, or p per label, d)."""
+        """Return the singular vectors as rows of length one, shape (rows, d). There are at most p rows or, with
+        `by_label`, at most p rows per label.
+        """
         features = feature_map(self.options)
         labels = work.examples.labels if self.options.by_label else None
 
@@ -80,8 +82,8 @@ class Pacfl(Grouping):
         check_eigenvectors(arrays["vectors"])
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError if there are more vectors than examples. Without `by_label`, also require that all vectors
-        are there and orthonormal.
+        """Raise PayloadError if there are more vectors than examples. Without `by_label`, also raise it if a vector is
+        missing, or if the vectors are not orthonormal.
         """
         self.check_answer(question, arrays, relayed_by)
         vectors, (most, dim) = arrays["vectors"], question.arrays["vectors"][1]
@@ -91,7 +93,7 @@ class Pacfl(Grouping):
             raise PayloadError(f"{len(vectors)} vectors of a device with {device.num_examples} examples")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the clusters by average linkage of the angles, each divided by a right angle."""
+        """Cluster the devices by their angles, with average linkage. Angles are divided by a right angle."""
         given = answers.of(SUBSPACE)
         matrix = affinity([given[device.device_index]["vectors"] for device in answers.devices], self.options.angle)
         clusters, rule = grouped_by(matrix, answers.devices, self.options.given)
@@ -111,16 +113,16 @@ class Pacfl(Grouping):
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
-    """Return the `count` leading right singular vectors of features (n, d): of all rows, or of each label's rows in
-    turn.
+    """Return the `count` leading right singular vectors of features (n, d). With `labels`, return those of each label's
+    rows, one label after another.
     """
     parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
     return np.concatenate([np.linalg.svd(part, full_matrices=False)[2][:count] for part in parts])
 
 
 def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
-    """Return one minus the angle divided by a right angle, shape (N, N), with ones on the diagonal. For `sum`, the
-    angle is divided by one right angle per vector.
+    """Return the similarity of N devices, shape (N, N): one minus the angle divided by a right angle. For `sum`, the
+    sum of angles is divided by one right angle per vector.
     """
     matrix, vectors = np.eye(len(subspaces)), [each.astype(np.float64) for each in subspaces]
     for i, one in enumerate(vectors):
@@ -130,8 +132,8 @@ def affinity(subspaces: Sequence[NDArray[Any]], angle: str) -> Matrix:
 
 
 def angle_between(one: Vectors, other: Vectors, angle: str) -> float:
-    """Return the angle in radians that the option `angle` names, between two sets of vectors of length one, shapes (p,
-    d) and (q, d). For `sum`, return the sum divided by the number of vectors.
+    """Return the angle in radians between two sets of vectors of length one, shapes (p, d) and (q, d). The option
+    `angle` names the kind of angle. For `sum`, return the mean over pairs of vectors.
     """
     from scipy.linalg import subspace_angles
 

@@ -1,16 +1,16 @@
 """Per-FedAvg (A. Fallah, A. Mokhtari and A. Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach, NeurIPS 2020).
 
-Devices look for weights w that are good after one step of gradient descent on a device's own data. A local step draws
-three batches D, D' and D'' (Algorithm 1)
+Devices train weights w that are good after one further step of gradient descent on a device's own data. A local step
+draws three batches D, D' and D'' (Algorithm 1):
 
     w̃ ← w − α ∇f(w; D),   g = ∇f(w̃; D'),   w ← w − β (g − α d),
 
 where d estimates ∇²f(w) g: variant `hf` takes d = (∇f(w + δ g; D'') − ∇f(w − δ g; D'')) / (2 δ), and `fo` takes d = 0.
-β is the learning rate of the experiment. A device uses the adapted model w − α ∇f(w; one batch), which is measured and
-then dropped.
+β is the learning rate of the experiment. A device uses and measures the adapted model w − α ∇f(w; one batch), then
+deletes it.
 
-Departure: means are weighted by examples; in the paper all devices have the same weight.
+Departure: the weight of a device in each mean is its number of examples. In the paper all devices have the same weight.
 """
 
 from typing import Literal
@@ -26,26 +26,30 @@ SECOND, THIRD, ADAPTING = 1, 2, 3  # streams of the batches D' and D'', and of t
 
 
 class PerFedAvg(FedAvg):
-    """Train the model that is best after each device has adapted it by one step."""
+    """Train a global model that is good after each device has adapted it by one step."""
 
     class Options(MethodSettings):
-        """Hold the step of the adaptation, and the estimate of second derivatives."""
+        """Hold the length of the adaptation's step, and the way in which second derivatives are estimated."""
 
         alpha: PositiveFloat = 0.01
         """Length α of the step that adapts the model to a device."""
         variant: Literal["fo", "hf"] = "hf"
         """`hf` estimates second derivatives by two more gradients; `fo` leaves them out."""
         delta: float = Field(default=1e-3, gt=0, le=1)
-        """Factor δ: the two further gradients are taken at w ± δ times the first gradient."""
+        """Factor δ of `hf`: the two further gradients are computed at w ± δ g, where g is the gradient at the adapted
+        weights.
+        """
 
     async def local(self, work: Work) -> Outcome:
-        """Train for the adapted model. In a measured round, measure the adapted model, too."""
+        """Train the global model so that the adapted model improves. If the round is measured, also measure the adapted
+        model.
+        """
         trained = await work.compute(lambda: self._trained(work.steps(work.start)))
         used = None if trained.measured is None else await work.measure(await self._adapted(work))
         return Outcome.of_received(trained, used=used)
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the adapted model, and the received one."""
+        """Measure the adapted model, and the received model."""
         return await work.measure(await self._adapted(work)), await work.measure(work.start)
 
     def _trained(self, steps: Steps) -> Trained:

@@ -1,4 +1,4 @@
-"""Clusters are random: a baseline that ignores the data (Ali & Arafa, section III)."""
+"""Random clusters: a baseline that ignores the data (Ali & Arafa, section III)."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -14,7 +14,9 @@ RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # keeps these draws apart from every other 
 
 
 class RandomClusters(Method):
-    """Shuffle devices into clusters with the sizes of the true tasks or, without tasks, of nearly equal sizes."""
+    """Shuffle devices into clusters. If there are as many clusters as true tasks, they have the tasks' sizes; otherwise
+    nearly equal sizes.
+    """
 
     Options = ClusterOptions
 
@@ -28,11 +30,11 @@ class RandomClusters(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number in the options, or the number of tasks."""
+        """The number of clusters in the options or, without one, the number of true groups."""
         return self.options.given or self.facts.true_groups or 0
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return a permutation of the devices, cut into the cluster sizes."""
+        """Shuffle the devices, and cut the result into clusters."""
         devices = [device.device_index for device in answers.devices]
         sizes, rule = self._sizes(answers.devices)
         rng = np.random.default_rng([self.facts.seed, RANDOM_CLUSTERS_ADDRESS])

@@ -1,5 +1,5 @@
-"""The methods by name. This is the only module that knows all methods. It makes a method from the section `method` of a
-file.
+"""The methods by name. This is the only module that knows all methods. It constructs a method from the section `method`
+of an experiment file.
 """
 
 from collections.abc import Mapping
@@ -55,14 +55,14 @@ method_class, method_settings = METHODS.kind, METHODS.settings
 def make_method(experiment: Experiment) -> Method:
     """Return the method of an experiment.
 
-    Raises:
-        ExperimentError: the method refuses another section of the experiment. PluginError: own code fails.
+    Raises: ExperimentError: the method's options do not fit another section of the experiment. PluginError: own code
+    fails.
     """
     return method_of(experiment.method, facts_of(experiment))
 
 
 def method_of(settings: MethodSettings, facts: Facts) -> Method:
-    """Return the method with its checked section. Raises the errors of `make_method`."""
+    """Return the method with these options. Raises the same errors as `make_method`."""
     kind = method_class(settings.name)
     return METHODS.made(settings.name, lambda: kind(settings, facts))
 

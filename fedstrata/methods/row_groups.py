@@ -1,4 +1,4 @@
-"""Groups of similar rows of a matrix: k-means, with the number of groups by silhouette."""
+"""Group similar rows of a matrix by k-means. The silhouette can decide the number of groups."""
 
 from typing import Any, Literal
 
@@ -13,12 +13,12 @@ SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:
-    """Return groups of rows as lists of row numbers, ordered by their first number, and a text that says how their
-    number was found.
+    """Group the rows. Return the groups as lists of row numbers, ordered by their first row, and a text that says how
+    their number was found.
 
-    `count` is a number, `all` for one group per row, or `auto` for the number from 2 to `most` with the highest mean
-    silhouette, or the smallest such number. Bit-identical rows are always in the same group, so the result may have
-    fewer groups.
+    `count` is a number of groups, `all` (one group per row) or `auto`. `auto` takes the number from 2 to `most` with
+    the highest mean silhouette and, of several such numbers, the smallest. Bit-identical rows are always in the same
+    group, so there may be fewer groups than asked for.
     """
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     if count == "auto":
@@ -31,8 +31,8 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
 
 
 def k_means(rows: Matrix, count: int) -> NDArray[Any]:
-    """Return the number of each row's group by k-means. The function uses one thread, because several threads could add
-    sums in a different order.
+    """Divide rows into `count` groups by k-means, and return the number of each row's group. Only one thread is used.
+    Several threads could add numbers in another order, so results could differ in their last bits.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits

@@ -1,16 +1,17 @@
 """SCAFFOLD (S. P. Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020).
 
-The server keeps a control variate c, and device k keeps c_k. All begin at 0. In each round (Algorithm 1, option II)
+The server keeps a control variate c, and device k keeps c_k. At first all are 0. In each round (Algorithm 1, option
+II):
 
     y_k ← y_k − η (∇F_k(y_k) − c_k + c) for K steps from x,   c_k⁺ = c_k − c + (x − y_k) / (K η),
     x ← x + mean (y_k − x),   c ← c + mean (c_k⁺ − c_k),   c_k ← c_k⁺.
 
-c is sent as a table together with the model. With momentum m, the last of K steps moves by one gradient, and earlier
-gradients move several steps. So K is the sum of (1 − m^j) / (1 − m) over j = 1 … K, which is the number of steps if m
-is 0.
+c is sent as a table together with the model. With momentum m, a gradient moves the weights in its own step and, ever
+less, in all later steps. So for s steps, K is the sum of (1 − m^j) / (1 − m) over j = 1 … s. Without momentum, K is s.
 
-Departures: means are weighted by examples. The server's step is 1. Every device takes part in every round, because c
-must be the mean of all c_k, also if devices differ in examples.
+Departures: the weight of a device in each mean is its number of examples. The server's step size is 1. Every device
+must take part in every round. Otherwise c would not be the mean of all c_k, because devices differ in their numbers of
+examples.
 """
 
 from collections.abc import Mapping
@@ -38,13 +39,15 @@ def controlled(
 
 
 class Scaffold(FedAvg):
-    """Correct each step of a device by the difference between its own mean gradient and the mean of all devices."""
+    """Correct each step of a device by the difference between the device's mean gradient and the mean gradient of all
+    devices.
+    """
 
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices, optimisers of servers, and optimisers of devices with steps that are not sums of
-        gradients.
+        """Refuse runs in which devices may be absent, optimisers of servers, and noise on updates. Also refuse
+        optimisers of devices with steps that are not sums of gradients.
         """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
@@ -61,7 +64,9 @@ class Scaffold(FedAvg):
         return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients. The result also has the change of the device's own control variate."""
+        """Train with corrected gradients. The outcome also has the table with the server's control variate, plus the
+        change of the device's own.
+        """
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))
         trained = await work.train(work.start, correct=controlled, beside=(servers, own))
@@ -79,6 +84,6 @@ class Scaffold(FedAvg):
 
 
 def gradients_in(steps: int, training: TrainingSettings) -> float:
-    """Return K, the number of gradients in the sum of this many steps of plain SGD."""
+    """Return K, the number of gradients in the sum of this many steps of SGD, with or without momentum."""
     momentum: float = getattr(training.optimiser, "momentum", 0.0)
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -2,11 +2,12 @@
 Heterogeneous Labels and Models, 2020).
 
 Devices may have different labels and different models. D₀ is a public data set. In round i device m trains its own
-model on its private data D_m^i and computes the model's scores f_m of the public examples. For its own labels l_m, it
-adds them to the received scores, f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|, and sends the sum. The sum over
-devices is f_G ← Σ β_m f_m, label by label. β_m is 1 for a label that only one device has, else the accuracy of f_m.
-"Label by label" has two readings: **rows** of public examples with the label, or **columns** of scores for it. A device
-can train its model on the received scores (`distil_epochs`).
+model on its private data D_m^i and computes the model's scores f_m of the public examples. For its labels l_m, the
+device adds them to the received scores, f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|. It sends the result. The
+servers add up the results of all devices, label by label: f_G ← Σ β_m f_m. β_m is 1 for a label that only one device
+has, and otherwise the accuracy of f_m. "Label by label" has two readings: for **rows** of public examples with the
+label, or for **columns** of scores for the label. A device can train its model on the received scores
+(`distil_epochs`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,35 +50,44 @@ Mask = NDArray[np.bool_]
 
 
 class Scores(Method):
-    """Exchange the scores of models on public examples, label by label. The models stay on their devices."""
+    """Exchange the scores that models give to public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """Hold the reading of "label by label", the sum over rounds, and how a device uses the table."""
+        """Hold the reading of "label by label", the weights of sums, and the way in which a device uses the table of
+        scores.
+        """
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
         """Meaning of "label by label": `rows` of public examples, `columns` of scores; `alone` and `labels`
         exchange nothing.
         """
         normalised: bool = True
-        """Whether sums are divided by the weights; `false` is the formula as printed."""
+        """Whether sums are divided by the sum of the weights β; `false` is the formula as printed."""
         alpha: float | None = Field(default=None, gt=0)
-        """Weight α; without this key the number of a device's examples divided by the number of public examples."""
+        """Weight α of new scores; without this key the number of a device's examples divided by the number of public
+        examples.
+        """
         beta: Literal["accuracy", "equal"] = "accuracy"
-        """Weight β of a label that several devices have: the accuracy of the device's scores, or equal."""
+        """Weight β of a device for a label that several devices have: the `accuracy` of its scores, or `equal` weights.
+        """
         distil_epochs: int = Field(default=1, ge=0)
-        """Epochs in which a device learns from the table before its own data; 0 learns nothing from other devices."""
+        """Epochs of training on the table, before training on a device's own data; with 0 it learns nothing from other
+        devices.
+        """
         measure: Literal["model", "table"] = "model"
-        """The object that accuracy measures: the model, or the table, which holds public examples only."""
+        """Object with the accuracy that a device reports: its `model`, or the `table`, which has only public examples.
+        """
         examples_a_label: int | None = Field(default=None, ge=1)
         """Own examples of each label that a device trains on per round; without this key all of them."""
         least_share: float = Field(default=1.0, gt=0, le=1)
-        """Least share of these examples, drawn evenly for each label and round."""
+        """Least share of `examples_a_label`; for each label and round the share is drawn evenly between least and most.
+        """
         most_share: float = Field(default=1.0, gt=0, le=1)
-        """Largest share of these examples."""
+        """Largest share of `examples_a_label`."""
 
         @property
         def exchanges(self) -> bool:
-            """Return whether devices exchange tables of scores, which the GPS adds up."""
+            """Return whether devices exchange tables of scores."""
             return self.reading in {"rows", "columns"}
 
         @model_validator(mode="after")
@@ -94,11 +104,13 @@ class Scores(Method):
 
     @property
     def needs_labels(self) -> bool:
-        """True, because tables have a score per label."""
+        """True, because tables have a score for each label."""
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError unless there are public examples, with labels if the reading needs them."""
+        """Raise ExperimentError if the partition lacks public examples, or labels of or tests on them that options
+        need.
+        """
         options, facts = self.options, self.facts
         if not facts.public_examples:
             raise ExperimentError(
@@ -118,14 +130,14 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse absent devices if tables are added up without division by the devices' weights."""
+        """Refuse runs in which devices may be absent, if tables are added up without division by the weights."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return the channels. Models stay on devices. The table and its weights are summed over all devices.
+        """Return the channels. The model stays on the device. The table and its weights are averaged over all devices.
 
-        With the reading `alone` each device keeps a table of its own scores, and with `labels` there is no table.
+        With the reading `alone`, each device keeps a table of its own scores. With `labels`, there is no table.
         """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
@@ -139,28 +151,30 @@ class Scores(Method):
     # --- before training ------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks devices for their labels. The answers show which labels only one device has."""
+        """Return the question that asks devices for their labels. From the answers, the GPS counts the devices with
+        each label.
+        """
         if not self.options.exchanges:
             return ()
         owned = {"owned": ("int64", (self.facts.num_classes,))}
         return (Question(name=LABELS, moment=Moment.BEFORE, arrays=owned),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, object]) -> Arrays:
-        """Return 1 for each label of which the device has examples, and 0 for all others."""
+        """Return, for each label, 1 if the device has examples of it, and otherwise 0."""
         return {"owned": self._of(work).owned().astype(np.int64)}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the answer is 0 or 1 for each class."""
+        """Raise PayloadError unless the answer has a 0 or 1 for each label."""
         owned = arrays["owned"]
         if len(owned) != self.facts.num_classes or not np.isin(owned, (0, 1)).all():
             raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """Return the array that each plan sends to all devices: the number of devices with each label."""
+        """Declare the array that a plan sends to all devices: the number of devices with each label."""
         return {"owners": ("int64", (self.facts.num_classes,))} if self.options.exchanges else {}
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return one cluster. Its table is the plain mean of the devices' tables."""
+        """Return a plan with one cluster. The table is the plain mean of the devices' tables."""
         plan = super().plan(moment, answers, before)
         if not self.options.exchanges:
             return plan
@@ -173,9 +187,7 @@ class Scores(Method):
     # --- a round --------------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train from the table, then on the device's own data. Then compute the scores of the trained model for the
-        next table.
-        """
+        """Train on the table, then on the device's own data. Update the device's table with the model's scores."""
         taught = await self._taught(work)
         own = self._portion(work)
         trained = await work.train(taught, on=own)
@@ -190,12 +202,14 @@ class Scores(Method):
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the model that was trained from the last table, and measure this table on public examples."""
+        """Measure the device's model after training on the table and, if devices are tested on public examples, the
+        table.
+        """
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
-        """Return the device's model after training from the table; the unchanged model if the table has no scores for
-        the device's labels.
+        """Train the device's model on the table, and return the weights. If the table has no scores for the device's
+        labels, return the unchanged weights.
         """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
@@ -226,7 +240,7 @@ class Scores(Method):
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """Return the measurement of the model in use and, if it is measured, of the received model."""
+        """Return the measurement of the object that `measure` names; for `model`, also the tested table's."""
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None
@@ -238,8 +252,8 @@ class Scores(Method):
 
 
 class DeviceTable:
-    """Hold one device's part of the table in a round: the rows of public examples with its labels, or the columns of
-    its labels.
+    """Compute a device's part of the table in a round. It is the rows of public examples with the device's labels, or
+    the columns of these labels.
     """
 
     def __init__(self, options: Scores.Options, facts: Facts, work: Work) -> None:
@@ -250,14 +264,14 @@ class DeviceTable:
         return np.isin(np.arange(self._facts.num_classes), self._work.examples.labels)
 
     def labels(self) -> Array:
-        """Return the public examples' labels. Raises ExperimentError if devices do not know them."""
+        """Return the labels of the public examples. Raises ExperimentError if devices do not know these labels."""
         labels = self._work.public.labels
         if labels is None:
             raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
         return labels
 
     def rows(self) -> Mask:
-        """Return a mask of the public examples with a label that the device has."""
+        """Return a mask of the public examples that have one of the device's labels."""
         rows: Mask = self.owned()[self.labels()]
         return rows
 
@@ -270,14 +284,12 @@ class DeviceTable:
         return self.owned()[None]
 
     def _by_label(self, values: Array) -> Array:
-        """Return an array that can be multiplied with the table of scores: one number per label, repeated along the
-        label's row or column.
-        """
+        """Return `values`, one number per label, in a shape that fits the table's rows or columns."""
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:
-        """Return f_G(l_m): the part of the received table, or of the device's own sum, that belongs to its labels; 0
-        elsewhere.
+        """Return f_G(l_m): the device's part of the received table, or of its own table if devices exchange nothing.
+        All other scores are 0.
         """
         found = self._work.tables[TABLE].astype(np.float64)
         if self._options.exchanges and self._options.normalised:
@@ -288,8 +300,8 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return β_m f_m and, by label, β_m, from which receivers compute the weighted mean. For `alone`, return only
-        f_m.
+        """Return the tables that the device sends: β_m f_m, and β_m by label. Receivers divide the sum of the first by
+        the sum of the second. For `alone`, return only f_m.
         """
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:
@@ -298,20 +310,20 @@ class DeviceTable:
         return {TABLE: updated * self._by_label(weights), WEIGHTS: weights}
 
     def _updated(self, said: Values, num_examples: int) -> Values:
-        """Return f_G(l_m) + α f_m, the new f_m."""
+        """Return the new f_m, which is f_G(l_m) + α f_m. `said` has the model's scores."""
         alpha = self._options.alpha or num_examples / self._facts.public_examples
         return self.values() + np.where(self._part(), alpha * said, 0.0)
 
     def _weights(self, updated: Values) -> Array:
-        """Return β_m by label: 1 for a label that only this device has, otherwise the device's accuracy; 0 for labels
-        that the device does not have.
+        """Return β_m by label. It is 1 for a label that only this device has, and 0 for labels that the device does not
+        have. Otherwise it is the device's accuracy, or 1 with `beta: equal`.
         """
         shared = 1.0 if self._options.beta == "equal" else self._accuracy(updated)
         return np.where(self.owned(), np.where(self._work.told["owners"] == 1, 1.0, shared), 0.0)
 
     def _hits(self, table: Values) -> Mask:
-        """Return a mask of the public examples with the device's labels that the table classifies correctly. A score of
-        zero is never correct.
+        """Return a mask over the public examples with the device's labels: those that the table classifies correctly.
+        If all scores of an example are zero, it is not correct.
         """
         rows = self.rows()
         found, labels = table[rows], self.labels()[rows]
@@ -323,7 +335,9 @@ class DeviceTable:
         return float(hits.mean()) if len(hits) else 0.0
 
     def measured(self) -> Measurement:
-        """Measure the table on public examples with the device's labels: cross-entropy of rows scaled to sum 1."""
+        """Measure the table on public examples with the device's labels. The loss is the cross-entropy of the table's
+        rows, scaled to sum 1.
+        """
         table, rows = self.values(), self.rows()
         labels, found = self.labels()[rows], table[rows]
         sums = found.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Group devices by the outputs of their models on the same examples: statistics of outputs, and DBSCAN."""
+"""Group devices by the outputs of their models on the same examples: statistics of the outputs, and DBSCAN."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def softmax(logits: NDArray[Any]) -> Matrix:
 
 
 def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
-    """Return the Hopkins statistic of points (n, d): below 1/2 if they are evenly spread, and near 1 if they form
-    groups.
+    """Return the Hopkins statistic of points (n, d). It is below 1/2 if the points are evenly spaced, and near 1 if
+    they form groups.
 
-    The statistic uses distances to the nearest other point. One sum is over `count` positions drawn evenly from the
-    smallest box around all points, and the other over `count` of the points. The result is the first sum divided by
-    both sums together.
+    The statistic compares two sums of distances to the nearest point. The first sum is over `count` random positions in
+    the smallest box around all points. The second is over `count` of the points, each to its nearest other point. The
+    result is the first sum divided by the total of both.
     """
     from scipy.spatial.distance import cdist
 
@@ -37,8 +37,8 @@ def hopkins(points: Matrix, count: int, rng: np.random.Generator) -> float:
 
 
 def jensen_shannon(outputs: Matrix) -> Matrix:
-    """Return the mean Jensen-Shannon divergences, in nats, between the outputs of n devices, shape (n, batch, classes).
-    The result has shape (n, n).
+    """Return the Jensen-Shannon divergence, in nats, between the outputs of each pair of devices, averaged over
+    examples. `outputs` has shape (n, batch, classes), and the result (n, n).
     """
     from scipy.special import rel_entr
 
@@ -53,8 +53,9 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
 
 
 def groups_within(distances: Matrix, radius: float, neighbours: int) -> list[NDArray[np.int64]]:
-    """Return the groups of DBSCAN for points with distances (n, n), as lists of places. A point outside all groups
-    becomes a group. A group grows from points with `neighbours` points, including the point, within `radius`.
+    """Group points by DBSCAN, and return each group as the row numbers of its points. `distances` has shape (n, n). A
+    group grows from points that have at least `neighbours` points, including themselves, within `radius`. A point
+    outside all groups becomes a group.
     """
     from sklearn.cluster import DBSCAN
 

@@ -1,14 +1,16 @@
-"""User-centric aggregation: every device gets its own mix of all devices' models (Mestoukirdi et al. 2021).
+"""User-centric aggregation: every device gets its own weighted mean (mix) of all devices' models (Mestoukirdi et al.
+2021).
 
-Before training every device sends its gradient g_i at the initial weights, and the mean squared distance of its
-batches' gradients from g_i, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (Eq. 7 of the paper). With Δ_ij = ‖g_i − g_j‖², device j
-has the weight w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6), in every round. To save downloads
-the rows of W are clustered by k-means, and the devices of a cluster share one model, the mix by their centroid (section
-III-B).
+Before training, every device sends its gradient g_i at the initial weights. It also sends the mean squared distance of
+its batches' gradients from g_i, σ_i² = (1/K) Σ_k ‖g_i^k − g_i‖² (Eq. 7 of the paper). Let Δ_ij = ‖g_i − g_j‖². In every
+round, device j has the weight w_ij ∝ n_j exp(−Δ_ij / (2 σ_i σ_j)) in the model of device i (Eq. 6). To save downloads,
+the rows of the matrix W of these weights are clustered by k-means. The devices of a cluster share one model: the mix
+with the weights of the cluster's centroid (section III-B).
 
-Departures: examples are shuffled before they are cut into batches; the paper leaves the order open. A device may send a
-sketch of its gradient, which keeps distances up to noise (`fedstrata.methods.sketch`). σ_i is limited to three times
-the usual value for batches of this size (`capped`). So a device cannot resemble all others by the claim of a large σ.
+Departures: examples are shuffled before they are divided into batches; the paper leaves their order open. A device may
+send a sketch of its gradient, which keeps distances approximately (`fedstrata.methods.sketch`). σ_i is limited to three
+times the usual value for batches of this size (`capped`). Otherwise a device could make itself similar to all others by
+a large σ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,17 +48,19 @@ BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every 
 
 
 class UserCentric(Method):
-    """Give each device, or each group of similar devices, a mix of the models of all devices."""
+    """Give each device, or each group of similar devices, its own weighted mean of the models of all devices."""
 
     class Options(MethodSettings):
-        """Hold the number of models, and the length of the sketch of gradients."""
+        """Hold the number of models, and the settings of the gradients by which devices are compared."""
 
         streams: Literal["auto", "all"] | Annotated[int, Field(ge=1)] = "all"
         """Number m of models: `all` is one per device, `auto` the number with the highest mean silhouette."""
         most_streams: int = Field(default=16, ge=2)
         """Largest number of models that `auto` considers."""
         batches: int = Field(default=10, ge=2)
-        """Number K of batches with gradients to compare; the more, the more a device mixes."""
+        """Number K of batches of which gradients are compared; more batches give the models of other devices more
+        weight.
+        """
         sketch: int | None = Field(default=None, ge=16, le=1 << 16)
         """Length of a count sketch that replaces the gradient; without this key the whole gradient is sent."""
 
@@ -75,25 +79,25 @@ class UserCentric(Method):
 
     @property
     def clusters_known(self) -> int:
-        """The number of streams; 0 if silhouettes decide it."""
+        """The number of clusters, which is the number of streams; 0 if silhouettes decide it."""
         streams = self.options.streams
         return {"auto": 0, "all": self.facts.device_count}[streams] if isinstance(streams, str) else int(streams)
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
-        """Return one channel with the whole model. Each of its streams is one mix."""
+        """Return one channel with the whole model. Each stream of the channel is one mix."""
         return all_layers(model, Reach.CLUSTER)
 
     # --- questions ------------------------------------------------------------------------------
 
     def questions(self) -> Sequence[Question]:
-        """Return the question that asks for the gradient, or a sketch of the gradient, and σ²."""
+        """Return the question that asks each device for σ², and for its gradient or a sketch of its gradient."""
         length = self.options.sketch or self.facts.trainable.size
         arrays = {"gradient": ("float32", (length,)), "variance": ("float64", (1,))}
         return (Question(name=GRADIENT, moment=Moment.BEFORE, arrays=arrays),)
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the gradient (size,) or its sketch (sketch,), and σ² (1,). They are computed at the initial weights
-        over all examples, without dropout.
+        """Return the gradient, shape (size,), or its sketch, shape (sketch,), and σ², shape (1,). The gradient is
+        computed at the initial weights over all examples, without dropout.
         """
         weights = work.start
 
@@ -106,8 +110,8 @@ class UserCentric(Method):
         return {"gradient": sent.astype(np.float32), "variance": np.array([variance])}
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError unless the gradient is whole and variances are at least 0. `plan` limits large
-        variances.
+        """Raise PayloadError unless the gradient is whole and σ² is a number of at least 0. `plan` later limits a large
+        σ².
         """
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:
@@ -122,8 +126,8 @@ class UserCentric(Method):
     # --- the plan -------------------------------------------------------------------------------
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Return the streams (mixed models), the devices that use each stream, and the weight of every device in each
-        stream.
+        """Return a plan. It has the streams (mixed models), the devices that use each stream, and the weight of every
+        device in each stream.
         """
         given = answers.of(GRADIENT)
         devices = sorted(answers.devices, key=lambda device: device.device_index)
@@ -143,16 +147,16 @@ class UserCentric(Method):
 
 
 def shuffled_parts(examples: int, parts: int, address: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Return the indexes of this many examples, shuffled and divided into `parts` parts of nearly equal size. No
-    part is empty, so few examples make fewer parts. The seed is `address`.
+    """Shuffle the indexes of this many examples, and divide them into `parts` parts of nearly equal size. If there are
+    fewer examples than parts, there are fewer parts. The seed is `address`.
     """
     order = np.random.default_rng([*address, BATCHES_ADDRESS]).permutation(examples)
     return np.array_split(order, min(parts, examples))
 
 
 def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.int64]]) -> tuple[Gradient, float]:
-    """Return the gradient over all parts, shape (size,), and σ², the mean squared distance of the parts' gradients from
-    this gradient.
+    """Return the gradient over all parts, shape (size,), and σ². `gradients` has the gradient of each part, and σ² is
+    the mean squared distance of these from the whole gradient.
     """
     mean = sum(gradient * len(part) for gradient, part in zip(gradients, parts, strict=True))
     mean = np.asarray(mean) / sum(len(part) for part in parts)
@@ -160,10 +164,11 @@ def mean_and_variance(gradients: Sequence[Gradient], parts: Sequence[NDArray[np.
 
 
 def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return σ² of devices with batches of these sizes, limited to plausible values, shape (N,).
+    """Limit each device's σ² to plausible values, and return the results, shape (N,). `batch_sizes` has the size of
+    each device's batches.
 
-    The mean over b examples has 1/b of the variance of a single example, so b σ² is the variance of a single example.
-    This variance is limited to nine times its lower median over the devices with a positive value.
+    The mean over b examples has 1/b of the variance of a single example. So b σ² estimates the variance of a single
+    example. It is limited to nine times the lower median over all devices with a positive value.
     """
     of_one = variances * batch_sizes
     if not of_one.any():
@@ -174,7 +179,7 @@ def capped(variances: NDArray[np.float64], batch_sizes: NDArray[np.float64]) -> 
 def likeness(gradients: NDArray[Any], variances: NDArray[np.float64]) -> Matrix:
     """Return exp(−Δ_ij / (2 σ_i σ_j)) for gradients (N, size), shape (N, N), with ones on the diagonal.
 
-    If σ of a device is 0, the numbers of this device are 1 for devices with the same gradient, and 0 for others.
+    If σ_i is 0, the numbers in row and column i are 1 for devices with the same gradient, and 0 for all others.
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -1,4 +1,4 @@
-"""The argument and the result of a method on a device."""
+"""The types of a method's work on a device: `Work` is the argument of `Method.local`, and `Outcome` is its result."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,18 +23,22 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Hold the loss and the metrics of a model as sums over examples."""
+    """Hold the loss and the metrics of a model as sums over examples, so that measurements of several devices can be
+    added.
+    """
 
     loss_sum: float
-    """Sum of the task's loss."""
+    """Sum of the loss over examples."""
     sums: tuple[float, ...]
-    """The task's other sums in its order; the number of hits, for a classification."""
+    """Sums from which the task computes its metrics, in the task's order. For a classification, the number of correct
+    answers.
+    """
     num_examples: int
     """Number of examples."""
 
     @property
     def loss(self) -> float:
-        """Mean loss; infinite if there are no examples."""
+        """Mean loss. It is infinite if there are no examples."""
         return self.loss_sum / self.num_examples if self.num_examples else float("inf")
 
 
@@ -47,39 +51,44 @@ class Trained:
     train_loss: float
     """Mean loss of the examples that the training saw."""
     steps: int
-    """Number of steps."""
+    """Number of local steps."""
     learning_rate: float
-    """Learning rate of the steps."""
+    """Learning rate of these steps."""
     measured: Measurement | None = None
-    """Measurement of the first weights on held-out examples, if this round is measured."""
+    """Measurement, on held-out examples, of the weights with which the training began; None if this round is not
+    measured.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
-    """Hold a device's result of a round."""
+    """Hold the result of a device's work in an LPS round."""
 
     weights: Flat
-    """Weights. Only tensors of channels that travel are sent; the other tensors stay on the device."""
+    """Weights after the round. The device sends only the tensors of channels with another reach than `DEVICE`, and
+    keeps the other tensors.
+    """
     train_loss: float
     """Mean loss of the examples that the training saw."""
     measured: Measurement | None = None
-    """Measurement, at the beginning of the round, of the model that the device would use."""
+    """Measurement, at the beginning of the round, of the model that the device uses; None if the round is not measured.
+    """
     measured_received: Measurement | None = None
-    """Measurement of the received model, if the device would use another model."""
+    """Measurement of the received model, if the device uses another model."""
     personal: Mapping[str, Array] = field(default_factory=dict)
-    """Arrays that the device keeps for the next round, in addition to its own layers."""
+    """Arrays that the device keeps for its next round, in addition to layers that never leave it."""
     tables: Mapping[str, Array] = field(default_factory=dict)
-    """Tables of the method's channels, by name."""
+    """New values of the tables in the method's channels, by name."""
 
     @classmethod
     def of(cls, trained: Trained) -> "Outcome":
-        """Return the outcome of one training, without further results."""
+        """Return the outcome of a device that does nothing but this training."""
         return cls(weights=trained.weights, train_loss=trained.train_loss, measured=trained.measured)
 
     @classmethod
     def of_received(cls, trained: Trained, *, used: Measurement | None, personal: Arrays | None = None) -> "Outcome":
-        """Return the outcome of a device that trains the received model and uses another model. `used` is the
-        measurement of the used model, and `personal` is the state that the device keeps.
+        """Return the outcome of a device that trains the received model but uses another model. `used` is the
+        measurement of the model in use, and `personal` is the state that the device keeps.
         """
         return replace(cls.of(trained), measured=used, measured_received=trained.measured, personal=personal or {})
 
@@ -97,9 +106,10 @@ class Pull:
 
 
 class Steps(Protocol):
-    """Let the code of a method take each local step of a training, in a function for `Work.compute`.
+    """Give a method control over each local step of a training. The method calls these functions inside a function that
+    it passes to `Work.compute`.
 
-    Vectors are torch tensors with the layout `model.trainable`, float32 of shape (size,).
+    All vectors are torch tensors with the layout `model.trainable`, float32, of shape (size,).
     """
 
     @property
@@ -111,27 +121,31 @@ class Steps(Protocol):
         """Learning rate of the experiment's optimiser in this round."""
 
     def batches(self, stream: int | None = None) -> Iterator[Any]:
-        """Yield the batch of each local step of the experiment. Another number `stream` draws other batches."""
+        """Yield a batch for each local step of the experiment. Another number `stream` leads to other batches."""
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
-        """Return the gradient of a batch's mean loss at any weights. Clocks and energy count the batch's examples."""
+        """Return the gradient of a batch's mean loss at these weights. Each call adds the batch's examples to the
+        computing time and energy of the device.
+        """
 
     def move(self, gradient: "torch.Tensor") -> None:
         """Move the weights by a step of the experiment's optimiser with this gradient."""
 
     def trained(self) -> Trained:
-        """Return the result of the steps so far. Its loss is the mean over all gradients."""
+        """Return the result of the steps so far. Its `train_loss` is the mean over all calls of `gradient`."""
 
 
 class Work(Protocol):
-    """Give a method the data, models and arithmetic of a device. Vectors have the layout of the device's model."""
+    """Give a method access to the data, the models and the arithmetic of a device. Vectors have the layout of the
+    device's model.
+    """
 
     model: "Model"
     """Model of the device."""
     examples: "Examples"
     """Training examples of the device."""
     held_out: "Examples"
-    """Examples of the device to measure on, never to train on."""
+    """Examples of the device on which models are measured, never trained."""
     device_index: int
     """Index of the device."""
     seed: int
@@ -139,35 +153,41 @@ class Work(Protocol):
     lps_round: int
     """LPS round, counted from 0; -1 before training."""
     received: Sequence[Flat]
-    """Received models, of the device's cluster or of several, with the device's own layers in them."""
+    """Received models: of the device's cluster, or of several clusters. Layers that never leave the device have the
+    device's own values.
+    """
     offered: Sequence[int]
-    """Number of the cluster of each received model."""
+    """The cluster number of each received model."""
     noted: dict[str, Any]
-    """Notes of `answer` for `local` in the same round; empty if the device was restarted since."""
+    """Values that `answer` can leave for `local` in the same round. They are lost if the device's process restarts in
+    between.
+    """
     trained: Flat
-    """Weights after training."""
+    """Weights after training, for answers to a question at `Moment.TRAINED`."""
     told: Arrays
-    """Arrays that the GPS sends to all devices with this round's models."""
+    """Arrays that the GPS sends to all devices with this round's models (`Plan.told`)."""
     update: Flat
-    """After training: trained minus received weights, for the channels that travel."""
+    """Update, for answers to a question at `Moment.TRAINED`: trained minus received weights, without tensors that never
+    leave the device.
+    """
     personal: Arrays
-    """Arrays that an earlier `Outcome` kept."""
+    """Arrays in `personal` of the device's last `Outcome`."""
 
     @property
     def start(self) -> Flat:
-        """The received model of the device's cluster; before training, the initial weights."""
+        """The received model of the device's cluster. Before training, it is the initial weights."""
 
     @property
     def tables(self) -> Arrays:
-        """Tables of the method's channels by name; none before training."""
+        """Tables of the method's channels by name. Before training there are none."""
 
     @property
     def noise(self) -> "Noise":
-        """Source of noise for answers. Raises ExperimentError if the experiment has no noise."""
+        """Source of noise for answers. Raises ExperimentError if the experiment has no section `privacy`."""
 
     @property
     def public(self) -> "PublicData":
-        """Public examples. Raises ExperimentError without public examples."""
+        """Public examples. Raises ExperimentError if the experiment has no public examples."""
 
     async def train(
         self, start: Flat, *, correct: Callable[..., "torch.Tensor"] | None = None, beside: tuple[Flat, ...] = (),
@@ -176,32 +196,37 @@ class Work(Protocol):
     ) -> Trained:  # fmt: skip
         """Train from the weights `start` on the device's examples, or on the examples `on`.
 
-        `correct(gradient, weights, *beside)` returns the gradient for the optimiser, elementwise. For a second training
-        in the same round, set another number `stream`, so that it draws other random numbers. `epochs` replaces the
-        number of epochs in the experiment. With `targets`, float32 of shape (n, num_classes), the model learns these
-        distributions in place of labels. `only` names the tensors that may change; all others keep their values, even
-        with weight decay.
+        `correct(gradient, weights, *beside)` must be elementwise, and returns the corrected gradient for the optimiser.
+        For a second training in the same round, set another number `stream`, so that the training draws other random
+        numbers. `epochs` replaces the number of epochs in the experiment. With `targets`, float32 of shape (n,
+        num_classes), the model learns these distributions in place of labels. `only` names the tensors that may change.
+        All other tensors keep their values, even with weight decay.
         """
 
     def steps(self, start: Flat, *, stream: int = 0) -> Steps:
-        """Return a training that begins with the weights `start`, and in which the method takes each local step. For a
-        second training in the same round, set another number `stream`, so that it draws other random numbers.
+        """Begin a training with the weights `start`, in which the method takes each local step. For a second training
+        in the same round, set another number `stream`, so that the training draws other random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:
-        """Measure weights on the held-out examples, on the device's training examples (`on_own`), or on the examples
-        `on`.
+        """Measure weights on the device's held-out examples. With `on_own`, use its training examples instead, or with
+        `on`, these examples.
         """
 
     async def outputs(self, weights: Flat, inputs: Array) -> Array:
-        """Return the outputs for inputs of shape (n, *input_shape), float32 of shape (n, num_classes)."""
+        """Return the model's outputs with these weights, float32 of shape (n, num_classes). Inputs have shape (n,
+        *input_shape).
+        """
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of `arithmetic`. The devices of a process compute one after another on one thread.
+        """Call `arithmetic` and return its result. All devices of a process compute on the same thread, one after
+        another.
 
-        `trained_examples` is the number of examples in the computation, with repetitions. Clocks and energy treat them
-        like examples in `train`.
+        `trained_examples` is the number of examples that the computation uses, with repetitions. They cost the device
+        as much time and energy as examples in `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of `make`. It is called only once, and the result is kept until the process ends."""
+        """Return the result of `make`. `make` is called only once per `name`, and the result is kept until the process
+        ends.
+        """

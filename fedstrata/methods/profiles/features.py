@@ -22,9 +22,9 @@ class FeatureOptions(MethodSettings):
     """Hold the options of methods that describe a device's data by features Φ."""
 
     features: str = "raw"
-    """Feature map Φ: `raw` takes inputs as they are; own code is `module:function`."""
+    """Feature map Φ: `raw` uses the inputs unchanged, and `module:function` names own code."""
     feature_dim: int | None = Field(default=None, ge=1, le=1 << 20)
-    """Number d of features of an example; required with own code, and refused otherwise."""
+    """Number d of features of an example; it is required if `features` names own code, and refused otherwise."""
 
     @field_validator("features")
     @classmethod
@@ -42,8 +42,8 @@ class FeatureOptions(MethodSettings):
 
 
 def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
-    """Return d, the number of features per example. For `raw` it is the number of values of an input, and for own code
-    it is the option `feature_dim`.
+    """Return d, the number of features per example. For `raw`, d is the number of values in an input. For own code, d
+    is the option `feature_dim`.
     """
     return options.feature_dim or math.prod(input_shape)
 
@@ -53,9 +53,8 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
 
     `raw` returns the inputs unchanged. `module:function` names a function of the user, which is called with the inputs.
 
-    Raises:
-        PluginError: the user's function is missing. Later, each call of Φ raises it if the function fails or returns
-            something else.
+    Raises: PluginError: the user's function is missing. A later call of Φ also raises PluginError if the user's
+    function fails, or returns anything but finite features of this shape.
     """
     if settings.features == "raw":
         return _raw

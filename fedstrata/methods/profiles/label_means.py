@@ -27,8 +27,8 @@ BLOCK = 512  # devices whose means are in memory at once, beside those compared 
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
-    """Return z for features (n, d), shape (n, rows): features are divided by `clip`, projected, and shortened to length
-    one if longer.
+    """Return the points z for features (n, d), shape (n, rows). Features are scaled to length one and projected, the
+    result is divided by `clip`, and longer points are clipped to length one.
     """
     dim = features.shape[1]
     drawn = np.random.default_rng([seed, PROJECTION_ADDRESS]).standard_normal((dim, rows))
@@ -39,8 +39,8 @@ def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
 
 
 def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matrix:
-    """Return, for each label, the sum of points (n, m), the count and a quarter of the sum of squares, shape (classes,
-    m + 2).
+    """Return, for each label, the sum of its points, their count, and a quarter of the sum of their squared lengths.
+    `points` has shape (n, m), and the result has shape (classes, m + 2).
     """
     squares = SQUARES * (points**2).sum(axis=1, keepdims=True)
     found: Matrix = np.eye(classes)[:, labels] @ np.hstack([points, np.ones_like(squares), squares])
@@ -50,9 +50,10 @@ def label_sums(points: Matrix, labels: NDArray[np.int64], classes: int) -> Matri
 def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
     """Return the standard deviation of the noise on each number of an answer of this shape.
 
-    If one example is replaced by another with the same label, one sum changes by at most 2 and its squares by a share
-    of 1. If the new example has another label, two sums, two counts and two squares change by at most 1, 1 and a share
-    of 1. The second change is larger: √(4 + 2 · share²).
+    The noise must cover the replacement of one example by any other. If both have the same label, the label's sum
+    changes by at most 2, and its squares by at most `share`. If they have different labels, the sums, counts and
+    squares of two labels change by at most 1, 1 and `share`. The second change is larger: √(4 + 2 · share²). `share` is
+    the factor of the squares in an answer.
     """
     sensitivity = (1 + FLOAT64) * math.sqrt(4 + 2 * SQUARES**2) + math.sqrt(math.prod(shape)) / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
@@ -70,7 +71,9 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Raise PayloadError for sums that are impossible with this many examples and noise of this deviation."""
+    """Raise PayloadError for sums that are impossible for a device with this many examples, if noise has this standard
+    deviation.
+    """
     if sums.shape != shape:
         raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
@@ -87,7 +90,7 @@ def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviat
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """Hold the label means of N devices."""
+    """Hold the label means of N devices, and the numbers with which `likeness` compares them."""
 
     centres: NDArray[np.float64]  # (N, classes, m)
     shares: Matrix  # of each label, (N, classes); 0 of labels that are left out
@@ -96,8 +99,8 @@ class Means:
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
-    """Return the means of answers (classes, m + 2) with noise of this deviation. If `spread` is not given, v is
-    computed from these answers.
+    """Return the label means in the answers of devices, each of shape (classes, m + 2), with noise of this standard
+    deviation. `spread` is v; if it is None, v is computed from these answers.
     """
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
@@ -107,16 +110,16 @@ def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | 
 
 
 def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
-    """Return v: the median over devices of each device's spread within its labels. Each item of `answers` has the
-    answers of several devices.
+    """Return v, the lower median over devices of a device's spread within its labels. `answers` has the answer of each
+    device.
     """
     blocks = (_parts(answers[start : start + BLOCK], deviation) for start in range(0, len(answers), BLOCK))
     return max(lower_median(np.concatenate([spreads for *_, spreads in blocks])), LEAST_SPREAD)
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return, for each device and label, the count (0 for labels that are left out), the mean, the squared
-    error of this mean by noise, and the spread.
+    """Return, for each device and label: the count, the mean, and the squared error of the mean by noise. The count is
+    0 for labels that are left out. Also return each device's spread.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)
@@ -128,7 +131,7 @@ def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, N
 
 
 def likeness(one: Means, other: Means) -> dict[str, Matrix]:
-    """Return the similarity of devices in each view, in [0, 1], shape (N, M)."""
+    """Return the similarity of N devices to M other devices in each view, in [0, 1], shape (N, M)."""
     mass, meaning, weights = (np.zeros((len(one.shares), len(other.shares))) for _ in range(3))
     for label in range(one.shares.shape[1]):
         these, those = one.centres[:, label], other.centres[:, label]
@@ -144,7 +147,7 @@ def likeness(one: Means, other: Means) -> dict[str, Matrix]:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """Hold clusters of N devices, numbered from 0, and the matrix from which they were made."""
+    """Hold the result of clustering N devices: cluster numbers from 0, and the matrix of similarities behind them."""
 
     labels: NDArray[np.int64]  # (N,)
     affinity: Matrix  # of the devices compared with all of each other
@@ -155,8 +158,8 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster the devices at the drawn places into `count` groups, or a number that the silhouette decides if `count`
-    is None. Each other device then joins the group that resembles the device most.
+    """Cluster the devices at the places `drawn` of `answers` into `count` groups. If `count` is None, the silhouette
+    decides the number. Each other device then joins the group that resembles it most.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)
@@ -178,8 +181,8 @@ def grouped(
 def clearest(
     found: Mapping[str, Matrix], views: Sequence[str], count: int | None
 ) -> tuple[NDArray[np.int64], str, str]:
-    """Return the number of each device's cluster in the clearest view, shape (N,); the name of this view; and a text
-    that says how the number of clusters was found.
+    """Cluster the devices in the clearest view. Return each device's cluster number, shape (N,), the name of the view,
+    and a text that says how the number of clusters was found.
 
     The clearest view has the highest silhouette with `count` clusters or, if `count` is None, with any number from 2 to
     N / 2.

@@ -1,8 +1,9 @@
-"""Profiles under local differential privacy: noise on the Gram matrix, before its eigenvectors are taken.
+"""Profiles under local differential privacy: a device adds noise to its Gram matrix, then computes eigenvectors of the
+noised matrix.
 
 Source: Dwork, Talwar, Thakurta, Zhang, Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component
-Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. All answers of
-a device before training are computed only from the noised matrix, so one ε covers them.
+Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. A device
+computes all its answers before training from the noised matrix only. So one ε covers all these answers.
 """
 
 import math
@@ -19,7 +20,8 @@ ROUNDING = 1e-9  # by which float64 may leave a shortened row longer than one
 
 
 def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -> Spectrum:
-    """Return the spectrum of the noised Gram matrix of features (n, d): d eigenvalues, at least 0, and eigenvectors.
+    """Add noise to the Gram matrix of features (n, d), and return the spectrum of the noised matrix. It has d
+    eigenvalues of at least 0, and their eigenvectors.
 
     Raises:
         ExperimentError: there are fewer rows than `min_examples`.
@@ -41,14 +43,17 @@ def noise_deviation(settings: ProfilePrivacy, examples: int, dim: int) -> float:
     """Return the standard deviation of the noise on each entry of AᵀA / n, for rows of length at most one.
 
     If one row is replaced by another, the matrix changes by ‖xxᵀ − yyᵀ‖_F / n ≤ √2 / n, and by at most d / grid through
-    rounding. Only the upper triangle gets noise, and its norm is at most the norm of the matrix.
+    rounding. Noise is drawn only for the upper triangle, because the matrix is symmetric. The norm of the triangle is
+    at most the norm of the matrix.
     """
     sensitivity = (1 + ROUNDING) * math.sqrt(2) / examples + dim / GRID
     return noise_multiplier_of(settings.epsilon, settings.delta) * sensitivity
 
 
 def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
-    """Raise ExperimentError for fewer examples than `min_examples`. The message has `which` before the number."""
+    """Raise ExperimentError for fewer examples than `min_examples`. In the message, the text `which` precedes the
+    number of examples.
+    """
     if examples < settings.min_examples:
         raise ExperimentError(
             f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "
@@ -58,7 +63,9 @@ def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
 
 
 def _gram(features: Matrix, clip: float) -> Matrix:
-    """Return AᵀA / n, shape (d, d). Rows are divided by `clip`, and shortened to length one if they are longer."""
+    """Return AᵀA / n, shape (d, d). The rows of A are the features, divided by `clip`. Longer rows are clipped to
+    length one.
+    """
     rows = features / clip
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     rows /= np.maximum(lengths, 1.0)

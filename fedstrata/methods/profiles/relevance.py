@@ -1,5 +1,5 @@
-"""Eigen-relevance: how well one device's leading directions explain the data of another device, without access to the
-data.
+"""Eigen-relevance: how well the leading eigenvectors of one device explain the data of another device. Neither device
+needs the data of the other.
 
 Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hierarchical Federated Learning, Eq. 1 to
 5. Everything is computed in float64; eigenvectors travel as float32.
@@ -26,8 +26,8 @@ LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
 
 @dataclass(frozen=True, kw_only=True)
 class Spectrum:
-    """Hold a spectrum, which stays on the device: all eigenvalues, descending, shape (r,), and eigenvectors, shape (r,
-    d).
+    """Hold the spectrum of a device's data: all eigenvalues, descending, shape (r,), and eigenvectors, shape (r, d).
+    The spectrum stays on the device.
     """
 
     eigenvalues: Matrix
@@ -39,20 +39,20 @@ class Spectrum:
 
 
 def spectrum_of(features: Matrix) -> Spectrum:
-    """Return the spectrum of G = AᵀA / n for features A, shape (n, d) (Eq. 1), by a thin SVD of A; G is never
-    formed.
+    """Return the spectrum of G = AᵀA / n for features A, shape (n, d) (Eq. 1). It is computed by a thin SVD of A,
+    without forming G.
     """
     _, singular, vectors = np.linalg.svd(features, full_matrices=False)
     return Spectrum(eigenvalues=singular**2 / len(features), eigenvectors=vectors)
 
 
 def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measure: Measure = "geometric") -> float:
-    """Return r(i, j) in [0, 1]: how relevant device j's profile, shape (≤ k, d), is to the data of device i, which has
-    this spectrum.
+    """Return r(i, j) in [0, 1], the relevance of device j to device i. `profile` belongs to device j, shape (≤ k, d),
+    and `spectrum` to device i.
 
-    The measure `geometric` is the paper's. `angles` is one minus the mean angle between directions at the same place,
-    divided by a right angle. `subspace` is the geometric mean of the paper's measure and of the common part of both
-    subspaces (`_shared_part`).
+    The measure `geometric` is the paper's. `angles` compares eigenvectors with the same number: it is one minus their
+    mean angle, divided by a right angle. `subspace` is the geometric mean of two numbers: the paper's measure, and the
+    common part of both subspaces (`_shared_part`).
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
@@ -69,8 +69,8 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
 
 
 def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> float:
-    """Return the geometric mean of ρ (Eq. 4), computed by logarithms. Eq. 2: λ̂_m = ‖G v_m‖. Eq. 3: ρ_m = min(λ_m,
-    λ̂_m) / max(λ_m, λ̂_m).
+    """Return the geometric mean of the ρ_m (Eq. 4), computed by logarithms. By Eq. 3, ρ_m = min(λ_m, λ̂_m) / max(λ_m,
+    λ̂_m), and by Eq. 2, λ̂_m = ‖G v_m‖.
 
     The eigenvectors of G are orthonormal, so ‖G v‖ = ‖diag(λ) V v‖.
     """
@@ -82,22 +82,22 @@ def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> 
 
 
 def _by_angles(cosines: Matrix) -> float:
-    """Return one minus the mean angle of directions at the same place, from the cosines between the directions of both
-    devices.
+    """Return one minus the mean angle between the m-th directions of both devices, in right angles. `cosines` has the
+    cosine of each direction of one device with each of the other.
     """
     angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
     return float(1.0 - angles.mean() / (np.pi / 2))
 
 
 def _shared_part(cosines: Matrix) -> float:
-    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i. It is 1 if all directions lie in the subspace of
-    V_j, and 0 if all are orthogonal to it.
+    """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i. The result is 1 if all directions of V_i lie in
+    the subspace of V_j. It is 0 if all are orthogonal to this subspace.
     """
     return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
 
 
 def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
-    """Raise PayloadError for rows, shape (k, d), that are missing, not finite or not of length one."""
+    """Raise PayloadError unless there is at least one row, and all rows are finite and of length one. Shape (k, d)."""
     if not len(vectors):
         raise PayloadError("at least one eigenvector is needed, and here is none")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
@@ -106,8 +106,8 @@ def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
 
 
 def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
-    """Raise PayloadError for vectors that cannot be leading eigenvectors: they are not orthonormal, or their number
-    differs from `expected`.
+    """Raise PayloadError unless the vectors are orthonormal and their number is `expected`. Otherwise they cannot be
+    the leading eigenvectors.
     """
     check_eigenvectors(vectors)
     if len(vectors) != expected:
@@ -121,11 +121,11 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
-    """Return the indexes, ascending, of the devices with profiles that every device receives.
+    """Return the indexes, ascending, of the landmarks: the devices with profiles that every other device receives.
 
-    With at most `exact_up_to` devices, these are all devices. With more, they are `count` devices, drawn without
-    replacement by the experiment's seed. Each device then receives `count` profiles, so the bytes grow with N and not
-    with N².
+    With at most `exact_up_to` devices, all devices are landmarks. With more devices, `count` landmarks are drawn
+    without replacement, by the experiment's seed. Each device then receives `count` profiles, so the bytes grow with N
+    and not with N².
     """
     if devices <= exact_up_to:
         return list(range(devices))
@@ -134,7 +134,7 @@ def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[
 
 
 def relevance_matrix(rows: Matrix) -> Matrix:
-    """Return R = (r + rᵀ) / 2 with ones on the diagonal (Eq. 5), shape (N, N)."""
+    """Return R = (r + rᵀ) / 2 with ones on the diagonal (Eq. 5), shape (N, N). `rows` is r."""
     matrix = (rows + rows.T) / 2
     np.fill_diagonal(matrix, 1.0)
     return matrix

@@ -1,7 +1,9 @@
-"""The feature map Φ of Ali & Arafa's CIFAR setting: the outputs of a trained ResNet-18's convolutions for an image.
+"""The feature map Φ of Ali & Arafa's CIFAR setting: for each image, the outputs of the last convolutions of a trained
+ResNet-18.
 
-The weights come from a file in torchvision's form. The module checks its SHA-256, then loads it by `torch.load` with
-`weights_only`, so nothing in it is executed. Own weights make a feature map in two lines:
+The weights come from a file in torchvision's format. The module checks the file's SHA-256, then loads the file by
+`torch.load` with `weights_only`. So nothing in the file is executed. For a feature map with your own weights, two lines
+are enough:
 
     from fedstrata.methods.profiles.resnet_features import resnet18_features
     phi = resnet18_features(Path("weights.pth"), sha256="…")
@@ -50,9 +52,10 @@ def _published() -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
 
 
 def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
-    """Return the map from images (n, height, width) or (n, 1 or 3, height, width) in [0, 1] to features (n, 512).
+    """Return the feature map with the weights in a file. It maps images (n, height, width) or (n, 1 or 3, height,
+    width) in [0, 1] to features (n, 512).
 
-    Images keep their size. Grey images become three equal colours.
+    Images are not resized. A grey image is repeated in all three colour channels.
 
     Raises:
         DataError: the file is missing, has another SHA-256, or holds no ResNet-18.
@@ -71,7 +74,7 @@ def resnet18_features(path: Path, *, sha256: str) -> Callable[[NDArray[np.float3
 
 
 def _in_colour(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return normalised images with three channels. Raises DataError for other inputs."""
+    """Return the images normalised and with three channels. Raises DataError for inputs that are no images."""
     images = inputs[:, None] if inputs.ndim == 3 else inputs
     if images.ndim != 4 or images.shape[1] not in {1, 3}:
         raise DataError(f"features resnet18 are of images with one or three channels, not of shape {inputs.shape[1:]}")
@@ -95,7 +98,7 @@ def _weights(path: Path, sha256: str) -> "Weights":
 
 
 def _checked(path: Path, loaded: Any) -> "Weights":
-    """Return the required tensors of a loaded file. Raises DataError unless all are there with their shapes."""
+    """Return the required tensors of a loaded file. Raises DataError if one is missing or has the wrong shape."""
     import torch
 
     found = loaded if isinstance(loaded, dict) else {}

@@ -45,7 +45,7 @@ class FedstrataError(Exception):
 
 
 class ExperimentError(FedstrataError):
-    """The experiment file says something that is not allowed."""
+    """The experiment file has a setting that is not allowed."""
 
     status = "INVALID_ARGUMENT"
     exit_code = EXIT_USAGE

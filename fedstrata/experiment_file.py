@@ -100,8 +100,8 @@ def checked(document: dict[str, Any], folder: Path, seed: int | None) -> Experim
 
 
 def _with_weights_named(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a document in which each file of weights has its full path and its SHA-256. Paths are relative to
-    `folder`.
+    """Return a document in which each file of weights has its full path and its SHA-256. A relative path in the given
+    document starts at `folder`.
 
     Raises:
         ExperimentError: a file cannot be read.

@@ -45,7 +45,7 @@ class Noise(Protocol):
 
 
 class ResearchNoise:
-    """Make noise that everybody can compute from the experiment file."""
+    """Make keys of noise that everybody can compute from the experiment file."""
 
     def __init__(self, seed: int, owner: str) -> None:
         self._address = f"fedstrata noise for research\0{seed}\0{owner}\0"
@@ -56,8 +56,8 @@ class ResearchNoise:
 
 
 class SealedNoise:
-    """Make noise from a secret. The secret and the hash of each release are written to disk before the values are
-    released.
+    """Make keys of noise from a secret. The secret and the hash of each release are written to disk before the values
+    are released.
     """
 
     def __init__(self, path: Path, run_id: str, owner: str) -> None:

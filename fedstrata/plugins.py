@@ -1,4 +1,4 @@
-"""Load own code of users by its name: `module:function` for a data set, a model or a feature map, `module:Class` for a
+"""Load users' own code by its name: `module:function` for a data set, a model or a feature map, `module:Class` for a
 method or a task.
 """
 
@@ -48,8 +48,8 @@ def describe(error: BaseException) -> str:
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return the error for an FL method of own code that failed to do `doing`. The message has the line in the method's
-    file.
+    """Return the error for an FL method of own code that failed. `doing` says what the method failed to do. The message
+    names the line in the method's file.
     """
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

@@ -54,8 +54,8 @@ class UpdateBudget:
 
     @cached_property
     def multiplier(self) -> float:
-        """The standard deviation of the noise on the protected values, divided by 2 · `clip`. One device can change
-        these values, an update or a sum, by at most 2 · `clip`.
+        """The standard deviation of the noise on the protected values (an update, or a sum of updates), divided by 2 ·
+        `clip`. One device can change these values by at most 2 · `clip`.
         """
         settings = self.settings
         if settings.noise_multiplier is not None:

@@ -34,9 +34,7 @@ def raise_limit() -> int:
 
 
 def connections_allowed() -> int:
-    """Return how many connections a server may have at once. The other descriptors are kept for the
-    server's own files.
-    """
+    """Return how many connections a server may have at once. Its other file descriptors are kept for its own files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS

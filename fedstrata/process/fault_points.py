@@ -1,8 +1,8 @@
 """Named points of the code at which tests can kill a process, to imitate a crash at a critical moment.
 
 Nothing happens unless the environment variable FEDSTRATA_DIE_AT holds a JSON list of `{"point", "round", "count",
-"marker"}`. A process kills itself by SIGKILL when it reaches the point for the `count`-th time. If a round is given,
-the process counts only in this round. Just before, it creates the marker file. While this file exists, the process does
+"marker"}`. A process kills itself by SIGKILL when it reaches the point for the `count`-th time. If `round` is given,
+only this round is counted. Just before, the process creates the marker file. While this file exists, the process does
 not kill itself again.
 """
 
@@ -43,8 +43,8 @@ _ORDERS = _orders()
 
 
 def reach(point: Point, round_number: int | None = None) -> None:
-    """Kill this process if FEDSTRATA_DIE_AT orders this for the present point and round. If the marker file exists
-    already, do nothing.
+    """Kill this process if FEDSTRATA_DIE_AT names this point and round, and `count` is reached. If the marker file
+    exists already, do nothing.
     """
     for order in _ORDERS:
         if order.point != point or order.round not in {None, round_number}:

@@ -106,7 +106,7 @@ def run_process(
     `tier` is the tier under which the process sends spans; None for programs that have no part in rounds.
 
     If `main` returns None, a signal has stopped it before its work was done. The exit code is then the code of the
-    signal, 143 for SIGTERM. It shows a supervisor that the process is still needed.
+    signal, 143 for SIGTERM. From this code, a supervisor knows that the process is still needed.
     """
     print_whatever_comes()
     configure_logs(options.log_level.upper())

@@ -1,5 +1,5 @@
-"""Texts from peers for errors, logs and records. They are escaped and shortened, so that a peer cannot fill a log or
-forge other lines.
+"""Texts from peers, made safe for errors, logs and records. They are escaped and shortened, so that a peer cannot fill
+a log or forge other lines.
 """
 
 from collections.abc import Iterable

@@ -56,7 +56,7 @@ def since_ns(unix_ns: int) -> int:
 
 
 def pass_time(seconds: float) -> None:
-    """Block the present thread for some seconds. This is for programs without a running event loop."""
+    """Block the present thread for some seconds, in code that cannot await."""
     time.sleep(seconds)
 
 
@@ -218,7 +218,7 @@ class Alarm:
     """
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """Set the function `ring`. The alarm passes it a time; everything that was requested up to this time is due."""
+        """Set the function `ring`, which the alarm calls with a time. All requests up to this time are then due."""
         self._ring = ring
         self._timer: asyncio.Handle | None = None
         self._rings_at = math.inf

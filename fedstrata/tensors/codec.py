@@ -1,8 +1,8 @@
 """The tensor codec. It converts float32 elements to the bytes of an encoding, and back.
 
-All encodings are little-endian. `float32` is a view, without a copy. `float16` and `bfloat16` round to the nearest
-value, and ties to even. `int8` divides each element by the tensor's scale, max|x| / 127, and rounds it to a signed
-byte.
+All encodings are little-endian. `float32` needs no copy, because the bytes are a view of the elements. `float16` and
+`bfloat16` round to the nearest value, and ties to even. `int8` divides each element by the tensor's scale, max|x| /
+127, and rounds it to a signed byte.
 """
 
 from bisect import bisect_right

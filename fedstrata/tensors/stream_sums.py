@@ -36,10 +36,10 @@ class Sums(Protocol):
         """Check the weights that a child states. Raises PayloadError if they are impossible for this child."""
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
-        """Add the values of a payload from its element `start` on. If a value is refused, add nothing.
+        """Add values of a payload. `start` is the position of the first value in the payload.
 
         Raises:
-            PayloadError: a value is refused.
+            PayloadError: a value is refused. Nothing is added.
         """
 
     def count(self, child_id: str, weights: Sequence[int]) -> None:

@@ -93,7 +93,7 @@ class Authority:
         return replace(type(self).new(self.domain), before=(self.certificate,))
 
     def alone(self) -> Self:
-        """Return this authority without its predecessor, which is then no longer trusted."""
+        """Return a copy of this authority that no longer trusts the predecessor's certificates."""
         return replace(self, before=())
 
     def replace_in(self, folder: Path) -> None:
@@ -200,8 +200,8 @@ class Issued:
 
 
 def server_names(names: Collection[Name], server_domain: str = "") -> list[str]:
-    """Return the DNS names of the servers among these names. Callers compare the DNS name in a server's certificate
-    with the name that they expect.
+    """Return the DNS names that a certificate with these names gets. Only servers have DNS names. With `server_domain`,
+    each server has one DNS name without the domain and one with it.
     """
     servers = sorted((name for name in names if name.role in SERVERS), key=str)
     return [server_name(name, domain) for name in servers for domain in dict.fromkeys(("", server_domain))]

@@ -62,10 +62,11 @@ def _greeted(host: str, port: int, context: ssl.SSLContext, name: str | None = N
 
 
 def _greet_in_the_clear(host: str, port: int) -> str:
-    """Return, for a caller without TLS, the reason that the server requires TLS.
+    """Try a TLS handshake with the server, for a caller that has no certificate. The server's certificate is not
+    checked.
 
-    This is found by a TLS handshake that does not check the server's certificate. Raises OSError if the server does not
-    answer, or speaks no TLS.
+    If the handshake succeeds, return the reason why the caller's calls fail: the server requires TLS. Raises OSError if
+    the server does not answer, or speaks no TLS.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

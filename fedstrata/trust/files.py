@@ -105,8 +105,8 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return sizes, times and inode numbers of the files on disk. If these differ from the last ones, a file has
-        changed.
+        """Return sizes, times and inode numbers of the files on disk. If they differ from those of the last reading, a
+        file has changed.
         """
         return tuple(map(_stamp, self._paths))
 
@@ -198,8 +198,8 @@ class Revoked:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Hold the content of a process's TLS folder at one time: certificate, key and trusted authorities, in PEM.
-    `newest` returns the current content.
+    """Hold the content of a process's TLS folder, as read at one time: certificate, key and trusted authorities, in
+    PEM. `newest` returns the current content.
     """
 
     folder: Path

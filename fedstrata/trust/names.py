@@ -68,7 +68,7 @@ class Name:
     @cached_property
     def ends(self) -> tuple[Stem, int, int] | None:
         """The stem of the ids, the first number and the last number; None if the ids do not end in numbers. The stem is
-        the text before the number, and the count of digits.
+        the text before the number, and how many digits the number has.
         """
         first, last = _numbered(self.id), _numbered(self.last or self.id)
         return first and last and (*first, last[1])
@@ -177,7 +177,9 @@ def check_domain(domain: str) -> str:
 
 
 class NameSet:
-    """Hold a set of names of devices, LPSs, operators and so on. A look-up does not go through all names."""
+    """Hold a set of names of devices, LPSs, operators and so on. A look-up is a binary search, so it does not go
+    through all names.
+    """
 
     def __init__(self, names: Iterable[Name]) -> None:
         """Set the names. Ranges that touch or overlap are joined. A single device with a number at the end of its id
@@ -233,8 +235,8 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return the stem of an id and the number at its end. The stem is the text before the number, and the count of
-    digits. If the id does not end in a number, return None.
+    """Return the stem of an id and the number at its end. The stem is the text before the number, and how many digits
+    the number has. If the id does not end in a number, return None.
     """
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))

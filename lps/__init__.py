@@ -1,4 +1,4 @@
-"""The local parameter server."""
+"""The local parameter server (LPS)."""
 
 from fedstrata.process.arithmetic import scrub_environment
 

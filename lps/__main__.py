@@ -1,4 +1,4 @@
-"""`python -m lps`: one local parameter server."""
+"""`python -m lps`: run one local parameter server (LPS)."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ SERVICE = "fedstrata.v1.LpsService"
 
 
 def options_of_process() -> Arguments:
-    """Return the options of one LPS."""
+    """Return the command-line options of an LPS."""
     arguments = service_arguments("lps", "A local parameter server (LPS) aggregates the updates of its devices.")
     arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
     arguments.option("lps-id", "Take this name: lps-0, lps-1, …; in a StatefulSet FEDSTRATA_POD_NAME gives it.")
@@ -50,8 +50,8 @@ def options_of_process() -> Arguments:
 
 
 def lps_id(options: argparse.Namespace) -> str:
-    """Return the id in the options, or the id that follows from the pod's number. Raises ExperimentError if there is
-    neither.
+    """Return the LPS's id: the id in the options or, without one, `lps-N` for number N of the pod. Raises
+    ExperimentError if both the id and the pod's number are missing.
     """
     if options.lps_id:
         return str(options.lps_id)
@@ -62,13 +62,15 @@ def lps_id(options: argparse.Namespace) -> str:
 
 
 def number_of(name: str) -> int:
-    """Return the number of an LPS: 2 for lps-2; 0 for an id without a number."""
+    """Return the number at the end of an LPS's id: 2 for lps-2. For an id without a number, return 0."""
     ordinal = re.search(r"\d+$", name)
     return int(ordinal[0]) if ordinal else 0
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Serve devices until the end of the run. Return None if a stop signal came before."""
+    """Serve devices until the end of the run, and then wait for a stop signal. If the signal comes before the end of
+    the run, return None.
+    """
     experiment = load_experiment(Path(options.experiment))
     metrics = ProcessMetrics("lps")
     name = lps_id(options)

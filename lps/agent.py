@@ -1,4 +1,4 @@
-"""One local parameter server (LPS) with all its parts: its link to the GPS and its clusters."""
+"""One local parameter server (LPS): its connection to the GPS, and the clusters that it serves."""
 
 import asyncio
 from collections.abc import Callable
@@ -61,43 +61,43 @@ class LpsAgent:
 
     @property
     def model_bytes(self) -> int:
-        """The size of a model as float32."""
+        """The size of a model in bytes, as float32."""
         return self._parts.streams.travelling.float32_bytes
 
     @property
     def has_its_models(self) -> bool:
-        """Return whether a round of each cluster is open here. Before a round is open, possibly only devices have the
-        cluster's model.
+        """Return whether this LPS has opened a round of each cluster that it serves. Before a round is open, possibly
+        only devices have the cluster's model.
 
         The result is also True before devices are grouped, and after the run.
         """
         return self._clusters.are_open(may_have_begun=self._may_have_begun)
 
     async def close(self) -> None:
-        """Close the connection to the GPS and the thread that adds updates."""
+        """Close the connection to the GPS, and end the thread that adds updates to the sums."""
         await self._gps.close()
         self._parts.executor.shutdown(wait=False)
 
     async def register(self, address: str) -> None:
-        """Register this LPS with its address. Raises HandshakeError if LPS and GPS do not trust each other."""
+        """Register this LPS and its address at the GPS. Raises HandshakeError if LPS and GPS do not trust each other."""
         self._may_have_begun = await self._gps.register(address)
 
     async def run(self, is_shut_out: Callable[[str], bool] = lambda device_id: False) -> None:
-        """Serve the clusters that the GPS assigns to this LPS until the run is over. Raises the errors of
-        `Clusters.serve`.
+        """Serve the clusters that the GPS assigns to this LPS until the run is over. `Clusters.serve` describes
+        `is_shut_out` and the errors.
         """
         await asyncio.to_thread(self._recall_link_bytes)
         await self._clusters.serve(is_shut_out)
 
     def _recall_link_bytes(self) -> None:
-        """Continue the byte counts from before a restart. Each report has all counts of the LPS up to its time."""
+        """Continue the byte counts from before a restart, which are in the saved reports. Each report has all counts of
+        this LPS up to the time at which the report was written.
+        """
         for report in newest_reports(self._state / self._experiment.run_id):
             self._metrics.links.go_on_from(link_bytes_from_proto(report.link_bytes))
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a device belongs to the cluster that its message names. If this LPS does not know its clusters
-        yet, the call waits for a limited time.
-        """
+        """Return whether a device belongs to the cluster that its message names, as `Clusters.belongs` does."""
         return await self._clusters.belongs(claim, self.held_s)
 
     def _session_of(self, cluster: pb.Cluster) -> Session:

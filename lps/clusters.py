@@ -1,4 +1,6 @@
-"""The clusters that the GPS assigns to a local parameter server (LPS), and how they change."""
+"""The clusters that the GPS assigns to a local parameter server (LPS). The LPS begins or stops serving a cluster when
+the GPS changes the assignment.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,7 +22,9 @@ Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer 
 
 @dataclass
 class _Service:
-    """Hold one cluster that this LPS serves, from one change of the cluster's LPS to the next (a term)."""
+    """Hold the session of one cluster that this LPS serves, and the job that runs the session. The service lasts at
+    most until the GPS gives the cluster to another LPS, which is the end of a term.
+    """
 
     session: Session
     job: "asyncio.Task[None] | None" = None
@@ -32,12 +36,14 @@ class _Service:
 
 
 class Clusters:
-    """Hold the sessions of an LPS, and the object that answers each session's devices."""
+    """Hold the sessions of an LPS, one per cluster. Also hold, for each cluster, the object that answers the calls of
+    the cluster's devices (`faces`).
+    """
 
     def __init__(
         self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
     ) -> None:
-        """Set `session_of`, which makes the session of a cluster."""
+        """Set `session_of`, the function that returns the session of a cluster."""
         self.faces: dict[str, RoundServer | ModelSearch] = {}
         self.are_known = asyncio.Event()
         self._gps = gps
@@ -49,18 +55,19 @@ class Clusters:
         self._is_over = False
 
     def are_open(self, *, may_have_begun: bool) -> bool:
-        """Return whether a round of each cluster is open here, or the run is over.
+        """Return whether this LPS has opened a round of each cluster that it serves, or the run is over.
 
-        `may_have_begun` means that the GPS may have assigned clusters of which this LPS does not know yet.
+        Set `may_have_begun` if the GPS may have assigned clusters to this LPS already. The result is then False until
+        this LPS knows its clusters.
         """
         is_known = self.are_known.is_set() or not may_have_begun
         return self._is_over or (is_known and all(service.is_open for service in self._services.values()))
 
     async def belongs(self, claim: Claim, held_s: float) -> bool:
-        """Return whether a device belongs to the cluster that its message names. If the cluster is not known yet, wait
-        for a limited time.
+        """Return whether a device belongs to the cluster that its message names. If this LPS serves the cluster but
+        does not know the device, wait at most `held_s` seconds for a newer list of devices.
 
-        The result is also True if this LPS does not have the cluster, because the servicer then raises a better error.
+        The result is also True if this LPS does not serve the cluster, because the servicer then raises a better error.
         """
         return await self._plans.changes.wait_until(lambda: self._has_member(claim), held_s if claim.id else 0)
 
@@ -95,7 +102,9 @@ class Clusters:
             self._is_over = True
 
     async def _give_up(self, error: BaseException) -> None:
-        """Inform devices and the GPS that this LPS cannot continue, with the reason."""
+        """Inform devices and the GPS that this LPS cannot continue, and give the reason. If the GPS refuses this LPS,
+        stop serving all clusters, and raise the error.
+        """
         if isinstance(error, NotAllowedError):
             for name in list(self._services):
                 self._drop(name)
@@ -107,7 +116,7 @@ class Clusters:
         await self._gps.fail(reason)
 
     async def _changed(self, fetch: Ask) -> AsyncIterator[Iterable[pb.Cluster]]:
-        """Yield the clusters of this LPS at each new plan, until the run is over.
+        """Yield the clusters of this LPS whenever the GPS has a new plan, until the run is over.
 
         Raises:
             RunStoppedError: the run has ended without a result.
@@ -124,9 +133,8 @@ class Clusters:
                 self.are_known.set()
 
     def _follow(self, clusters: Iterable[pb.Cluster], jobs: asyncio.TaskGroup, fetch: Ask) -> None:
-        """Stop clusters that left this LPS or that must begin again, update the members of the remaining clusters, and
-        begin new clusters.
-
+        """Apply a new plan. Stop serving clusters that left this LPS or that must begin again, update the devices of
+        the remaining clusters, and begin new clusters.
         """
         given = {cluster.home_id: cluster for cluster in clusters}
         for name in [n for n, service in self._services.items() if not service.session.goes_on_with(given.get(n))]:
@@ -169,7 +177,7 @@ class Clusters:
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
     def _leave_out(self, name: str) -> None:
-        """Inform the devices of a cluster that the run has ended without them, because they came too late."""
+        """Stop serving a cluster that came too late. Inform the cluster's devices that the run has ended without them."""
         service, face = self._services[name], self.faces.get(name)
         service.session.server.finish()
         self.faces[name] = service.session.server
@@ -180,8 +188,9 @@ class Clusters:
 
 
 async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
-    """Return the GPS's present reply; None if the GPS does not answer. An LPS that was paused or refused may have
-    missed it.
+    """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.
+
+    A session may have failed because this LPS was paused or refused, and so missed a change of the list.
     """
     try:
         return await fetch(0)

@@ -1,7 +1,8 @@
-"""The models of a local parameter server (LPS): from its own disk, or received from the GPS.
+"""The models of a local parameter server (LPS). They come from the LPS's own disk, or from the global parameter server
+(GPS).
 
-A session runs the rounds in the same way in both cases. Its holding provides the models and the sums of each LPS round,
-and the update for the global parameter server (GPS) at the end of a global round.
+A session runs the rounds in the same way in both cases. For each LPS round, the session's holding provides the models
+and the sums. At the end of a global round, the holding provides the update for the GPS.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +49,7 @@ class LpsParts:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionParts:
-    """Hold the objects that a session and its holding share."""
+    """Hold the objects that a session and its `Holding` share."""
 
     lps: LpsParts
     cluster: pb.Cluster  # the devices, of one cluster or of all, as the GPS gave them to this LPS
@@ -66,7 +67,9 @@ class SessionParts:
 
     @property
     def folder(self) -> Path:
-        """The folder for this LPS's files of the cluster in this term (`Serving.term_of`)."""
+        """The folder for this LPS's files of the cluster in the present term. A new term begins when another LPS takes
+        over the cluster (`Serving.term_of`).
+        """
         name, term = self.cluster.home_id, self.cluster.term
         return self.lps.state_folder / self.lps.experiment.run_id / (f"{name}.{term}" if term else name)
 
@@ -76,7 +79,7 @@ class SessionParts:
         return self.lps.experiment.training.lps_rounds_per_global_round
 
     def empty_report(self) -> pb.ReportHeader:
-        """Return a report without content."""
+        """Return a report that has only the ids of the run and of the cluster."""
         return pb.ReportHeader(run_id=self.lps.experiment.run_id, home_id=self.cluster.home_id)
 
 
@@ -95,7 +98,7 @@ class Offers(NamedTuple):
 class Upward:
     """Hold the update that an LPS sends to the GPS in a global round.
 
-    `read(start, stop)` returns a range of its elements.
+    `read(start, stop)` returns a range of the update's elements.
     """
 
     codec: PayloadCodec
@@ -104,25 +107,27 @@ class Upward:
 
 
 class Holding(Protocol):
-    """Define where the models are that devices train in each LPS round. Its methods raise StateError for damaged or
-    lost files.
+    """Define where a session gets the models that devices train in each LPS round. If files are damaged or lost, the
+    methods of this class raise StateError.
     """
 
     @property
     def final_model(self) -> Path | None:
-        """Return the file of the final model; None if the GPS has it."""
+        """Return the file of the final model. If the GPS has the final model, return None."""
         return None
 
     def accepts_updates(self, lps_round: int) -> Acceptance:
-        """Return the required form of devices' updates in an LPS round. Raises NotReadyError if it is not known yet."""
+        """Return the required form of devices' updates in an LPS round. Raises NotReadyError if the form is not known
+        yet.
+        """
 
     def may_recover(self) -> bool:
-        """Return whether `recover` may need the devices. Only the names of files decide this."""
+        """Return whether `recover` may need the devices. This method reads only the names of files, so it is fast."""
         return False
 
     async def recover(self, show: Callable[[Any], None]) -> None:
-        """Recover lost state from the devices. `show` is called with the object that answers their calls during this
-        time.
+        """Recover lost state from the devices. If the devices are needed, call `show` with the object that answers the
+        devices' calls during the recovery.
 
         Raises:
             StateError: the remaining state is not enough to continue with the same results.
@@ -134,15 +139,17 @@ class Holding(Protocol):
     def offers(self, *, is_planned: bool = False) -> Offers:
         """Return the models with which devices start now.
 
-        `is_planned` means that the plan of the global round was made before a restart of this LPS. Devices then still
-        have models of the earlier plan.
+        Set `is_planned` if the plan of the global round was made before a restart of this LPS. Devices then still have
+        models of the previous plan.
         """
 
     def sums(self, children: Mapping[str, int], fold: Fold) -> Any:
-        """Return empty sums for devices' updates. `fold` adds values to a sum."""
+        """Return empty sums for devices' updates. `children` has each device's number of examples. `fold` is the
+        function that adds values to a sum.
+        """
 
     async def written(self) -> None:
-        """Wait until all offered models are on disk, for a holding that keeps them there."""
+        """Wait until all offered models are on disk, if this holding keeps models on disk."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
         """Apply the sums of an LPS round to the models. `report` already has the row of this round."""
@@ -151,9 +158,9 @@ class Holding(Protocol):
         """Return the update that this LPS sends to the GPS at the end of a global round."""
 
     async def take(self, received: ReceivedModel, report: pb.ReportHeader) -> None:
-        """Apply the model with which the next global round starts."""
+        """Apply the model that the GPS has sent for the next global round. `report` is this LPS's report so far."""
 
     async def go_back(self, received: ReceivedModel) -> pb.ReportHeader:
-        """Go back to the start of a global round that the GPS must repeat. Return this LPS's report as it was at that
-        start.
+        """Go back to the start of a global round that the GPS must repeat. Return this LPS's report from the start of
+        that round.
         """

@@ -1,4 +1,6 @@
-"""The devices of one LPS: which take part in a round, and to which streams their updates are added."""
+"""The devices of one LPS. Their list says which devices take part in a round, and to which streams their updates are
+added.
+"""
 
 from collections.abc import Mapping
 
@@ -24,10 +26,12 @@ class Members:
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
-        """Return whether the open round can continue with the GPS's newest list of devices.
+        """Return whether the open round can continue with the GPS's newest list of devices. `home` is None if this LPS
+        no longer has the devices.
 
-        The round cannot continue if the GPS has gone back by one global round and so undone a move of devices. The
-        round would wait for devices that have moved back, and its sums would have other devices.
+        The round cannot continue in another term. It also cannot continue if the GPS has gone back by one global round,
+        and has so undone a move of devices. The round would then wait for devices that have moved back, and its sums
+        would have other devices.
         """
         if home is None or home.term != self._term:
             return False
@@ -38,11 +42,11 @@ class Members:
         return now == set(self.in_global_round(number))
 
     def begin_global_round(self, number: int) -> None:
-        """Note that devices are in a global round, for `goes_on_with`."""
+        """Note that a global round has begun for the devices. `goes_on_with` needs this."""
         self._under_way = number
 
     def end_global_round(self) -> None:
-        """Note that devices are in no global round."""
+        """Note that the open global round has ended for the devices."""
         self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
@@ -61,8 +65,8 @@ class Members:
         return device_id in self._members
 
     def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
-        """Return the devices that are asked in a round, with their numbers of examples: all devices, or fewer with
-        `participation`.
+        """Return the devices that are asked in a round, with their numbers of examples. These are all present devices
+        or, with `participation`, some of them.
 
         Raises:
             RunStoppedError: at `now_ns` on the clock, all devices have left and will not return.
@@ -77,7 +81,7 @@ class Members:
         return {indexes[index]: there[indexes[index]] for index in drawn}
 
     def back_ns(self, global_round: int, now_ns: int) -> dict[str, int]:
-        """Return, by device, the time from which the device takes part in a round that begins at a given time.
+        """Return, by device, the time from which the device takes part in a round that begins at `now_ns`.
 
         Raises:
             RunStoppedError: all devices have left and will not return.
@@ -92,14 +96,14 @@ class Members:
         return {indexes[index]: at_ns for index, at_ns in there.items()}
 
     def in_global_round(self, global_round: int) -> dict[str, int]:
-        """Return the devices of a global round, with their numbers of examples."""
+        """Return the devices that take part in a global round, with their numbers of examples."""
         return {m.device_id: m.num_examples for m in self._members.values() if m.from_global_round <= global_round}
 
     def examples(self, report: gps_pb.ReportHeader, global_round: int, lps_rounds: int) -> int:
         """Return the LPS's weight: the sum of examples over the `lps_rounds` LPS rounds of a global round.
 
-        If a round has no row, an LPS that lost its files has run it. The weight of the round is then the number of
-        examples of all asked devices.
+        The report has no row for an LPS round if the LPS that ran the round is absent, or has lost its files. The
+        weight of the round is then the number of examples of all asked devices.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds
@@ -109,17 +113,19 @@ class Members:
         )
 
     def limits(self, task: Task) -> ChildLimits:
-        """Return the limits for devices' messages: the largest norm of an update, and numbers of held-out examples."""
+        """Return the limits for devices' messages: the largest norm of an update, and each device's number of held-out
+        examples.
+        """
         held_out = {device_id: member.num_held_out for device_id, member in self._members.items()}
         return ChildLimits(self._experiment.limits.max_update_norm, HeldOut(examples=held_out, task=task))
 
     def clusters_of(self) -> dict[str, int]:
-        """Return the number of each device's cluster."""
+        """Return, by device id, the number of the device's cluster."""
         return {device_id: member.cluster for device_id, member in self._members.items()}
 
     def began_in(self) -> dict[str, int]:
-        """Return the number of each device's cluster at the start of the open global round, from the last list of the
-        GPS.
+        """Return, by device id, the number of the device's cluster at the start of the open global round. The GPS's
+        last list states these numbers.
         """
         return {device_id: member.began_in for device_id, member in self._members.items()}
 
@@ -133,7 +139,7 @@ class Members:
         return {device_id: member.device_index for device_id, member in self._members.items()}
 
     def routes(self, streams: Streams, children: Mapping[str, int]) -> dict[str, list[Route]]:
-        """Return, for each of these devices, the streams to which its update is added."""
+        """Return, for each device in `children`, the streams to which the device's update is added."""
         found = {}
         for device_id, examples in children.items():
             member = self._members[device_id]

@@ -14,7 +14,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 
 class Notes:
-    """Keep the notes that the GPS has not received yet."""
+    """Keep an LPS's notes about its rounds until the GPS has received them."""
 
     def __init__(self, home_id: str, task: Task, metrics: ProcessMetrics, log: EventLog) -> None:
         self._home_id = home_id
@@ -26,14 +26,14 @@ class Notes:
         self.exclusions: list[pb.Exclusion] = []
 
     def go_on_from(self, report: gps_pb.ReportHeader) -> None:
-        """Continue with the notes from before a restart."""
+        """Continue with the notes in a report from before a restart."""
         self.exclusions = list(report.exclusions)
         self._bytes_before = self._bytes_now()
 
     def of_round(
         self, report: gps_pb.ReportHeader, number: int, global_round: int, gathered: RoundResult, seconds: float
     ) -> gps_pb.ReportHeader:
-        """Return the report so far, extended by the row of LPS round `number`, which took `seconds`."""
+        """Return a copy of the report, extended by the row of LPS round `number`. The round took `seconds`."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -63,7 +63,7 @@ class Notes:
         return noted
 
     def of_measurement(self, report: gps_pb.ReportHeader, gathered: RoundResult) -> gps_pb.ReportHeader:
-        """Return the complete report, after the devices have measured the final model."""
+        """Return a copy of the report, completed by the devices' measurements of the final model."""
         noted = gps_pb.ReportHeader()
         noted.CopyFrom(report)
         add_evaluations(noted, gathered.evaluations, self._task)
@@ -73,8 +73,8 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report the notes that the GPS has received with an update. The rows in `rest`, and exclusions
-        since then, stay.
+        """Delete from the report the notes that the GPS has received with an update. Keep the rows in `rest`, and the
+        exclusions that were noted after the update was made.
         """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)
@@ -82,7 +82,7 @@ class Notes:
         self.complete(report)
 
     def complete(self, report: gps_pb.ReportHeader) -> None:
-        """Add the exclusions and byte counts of this LPS to a report."""
+        """Write the present exclusions and byte counts of this LPS into a report."""
         del report.exclusions[:]
         report.exclusions.extend(self.exclusions)
         del report.link_bytes[:]
@@ -106,7 +106,7 @@ class Notes:
 
 
 def add_evaluations(report: gps_pb.ReportHeader, evaluations: Iterable[pb.Evaluation], task: Task) -> None:
-    """Add the devices' measurements of a round's model to the row of that round."""
+    """Add the devices' measurements of a model to the row of the round that produced the model."""
     rows = {row.lps_round: row for row in report.lps_rounds}
     for evaluation in evaluations:
         row = rows.get(evaluation.round - 1)  # the model of round r was produced by round r - 1
@@ -135,9 +135,8 @@ def _widen(row: pb.LpsRound, value: float | None) -> None:
 
 
 def split_rounds(report: gps_pb.ReportHeader, before_round: int) -> tuple[list[pb.LpsRound], list[pb.LpsRound]]:
-    """Return the rows with complete evaluations, and the other rows. Rows from `before_round` on are always among the
-    other rows.
-
+    """Return the rows of LPS rounds before `before_round`, and the other rows. Devices have already measured the models
+    of the rounds before `before_round`, so these rows are complete.
     """
     done = [row for row in report.lps_rounds if row.lps_round < before_round]
     rest = [row for row in report.lps_rounds if row.lps_round >= before_round]

@@ -16,7 +16,7 @@ from lps.report_files import read_report, write_report
 
 
 class RoundQuestion:
-    """Ask the devices of an open round, send their answers to the GPS, and wait for the plan."""
+    """Ask the devices of an open round, send their answers to the GPS, and wait for the GPS's plan."""
 
     def __init__(self, parts: SessionParts) -> None:
         questions = parts.lps.method.questions()
@@ -25,15 +25,17 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the part of an LPS round that asks the devices; None if the round asks nothing. Only the first LPS
-        round of a global round asks.
+        """Return the part of an LPS round that asks the devices. If the round asks nothing, return None. Only the first
+        LPS round of a global round can ask.
         """
         if self._question is None or lps_round % self._parts.rounds:
             return None
         return Asking(self._question, self._parts.lps.method.check_answer, deadline)
 
     async def settle(self, asking: Asking, global_round: int, *, is_planned: bool) -> None:
-        """Wait for the answers of the open round and for the plan, unless this was done before a restart."""
+        """Wait for the answers of the open round, send them to the GPS, and wait for the plan. If the plan was made
+        before a restart (`is_planned`), only read which devices answered too late.
+        """
         clock, plans, members, deadline = self._parts.clock, self._parts.gps.plans, self._parts.members, asking.deadline
         if not is_planned:
             answers = await asking.gathered()
@@ -50,7 +52,9 @@ class RoundQuestion:
 
 
 class LateAnswers:
-    """Keep which devices have answered too late on the run's clock: `late-000012.pb` is for global round 12."""
+    """Keep files that say which devices have answered too late on the run's clock. `late-000012.pb` is the file of
+    global round 12.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,7 +70,7 @@ class LateAnswers:
         """Return the late answers of a global round that were saved before a restart.
 
         Raises:
-            StateError: the file is damaged or missing. Without it, excluded devices would continue.
+            StateError: the file is damaged or missing. Without the file, excluded devices would continue.
         """
         path = self._path(global_round)
         if not path.exists():

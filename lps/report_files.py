@@ -1,5 +1,6 @@
-"""Sealed files with reports of a local parameter server (LPS): those at the start of the latest global rounds, and the
-complete report after the final measurement.
+"""Files with reports of a local parameter server (LPS). Some have the report at the start of one of the latest global
+rounds, and one has the complete report after the final measurement. Each file is sealed: it begins with the SHA-256 of
+its report.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 
 
 class FinalReport:
-    """Hold the file `final.pb`: the complete report, after devices have measured the final model."""
+    """Write and read the file `final.pb`. It has the complete report, after devices have measured the final model."""
 
     def __init__(self, folder: Path, log: EventLog) -> None:
         self._path = folder / "final.pb"
@@ -26,13 +27,13 @@ class FinalReport:
         write_report(self._path, report)
 
     def read(self) -> pb.ReportHeader | None:
-        """Return the complete report from before a restart; None if it is missing or incomplete."""
+        """Return the complete report from before a restart. If the file is missing or damaged, return None."""
         return report_if_whole(self._path, self._log)
 
 
 class RoundReports:
-    """Hold the files `round-000012.pb` of an LPS that keeps no models. This one has the report at the start of global
-    round 12.
+    """Write and read the files `round-000012.pb` of an LPS that keeps no models. For example, this file has the report
+    at the start of global round 12.
     """
 
     def __init__(self, folder: Path, log: EventLog) -> None:
@@ -41,12 +42,14 @@ class RoundReports:
         clear_asides(folder)
 
     def save(self, global_round: int, report: pb.ReportHeader) -> None:
-        """Save the report at the start of a global round, and delete reports older than the previous one."""
+        """Save the report at the start of a global round. Keep the report of the previous global round, and delete the
+        report before it.
+        """
         write_report(self._path(global_round), report)
         self._path(global_round - GLOBAL_ROUNDS_KEPT).unlink(missing_ok=True)
 
     def at(self, global_round: int) -> pb.ReportHeader | None:
-        """Return the report at the start of a global round; None if it is missing or damaged."""
+        """Return the report at the start of a global round. If the file is missing or damaged, return None."""
         return report_if_whole(self._path(global_round), self._log)
 
     def _path(self, global_round: int) -> Path:
@@ -59,7 +62,7 @@ def write_report(path: Path, report: pb.ReportHeader, *, durable: bool = True) -
 
 
 def read_report(path: Path) -> pb.ReportHeader:
-    """Return the report in a sealed file. Raises StateError, which names the file, if it is missing or damaged."""
+    """Return the report in a sealed file. If the file is missing or damaged, raise StateError, which names the file."""
     try:
         return pb.ReportHeader.FromString(read_sealed(path))
     except DecodeError as error:
@@ -67,7 +70,7 @@ def read_report(path: Path) -> pb.ReportHeader:
 
 
 def report_if_whole(path: Path, log: EventLog) -> pb.ReportHeader | None:
-    """Return the report in a file; None if the file is missing or damaged. The log names a damaged file."""
+    """Return the report in a file. If the file is missing or damaged, return None. The log names a damaged file."""
     if not path.exists():
         return None
     try:

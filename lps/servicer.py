@@ -1,4 +1,4 @@
-"""LpsService: it passes each call to the rounds of the cluster that the call names."""
+"""The gRPC service LpsService. It passes each call of a device to the rounds of the cluster that the call names."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +18,7 @@ from lps.kept.model_search import ModelSearch
 
 
 class LpsServicer(LpsServiceServicer):
-    """Translate between messages and the clusters' rounds."""
+    """Translate the gRPC messages of devices into calls of the clusters' rounds."""
 
     def __init__(
         self,
@@ -27,8 +27,8 @@ class LpsServicer(LpsServiceServicer):
         uploads: UploadWait = UPLOAD_WAIT,
         held_s: float = HOLD_S,
     ) -> None:
-        """Set `uploads`, which limits the wait for an update in a stream. If a call comes before this LPS knows its
-        clusters, the call waits for at most `held_s` seconds.
+        """Set `uploads`, which limits the wait for an update in a stream, and `held_s`. A call that comes before this
+        LPS knows its clusters waits for at most `held_s` seconds.
         """
         self._clusters = clusters
         self._are_known = are_known
@@ -36,8 +36,12 @@ class LpsServicer(LpsServiceServicer):
         self._held_s = held_s
 
     async def _cluster(self, home_id: str) -> RoundServer | ModelSearch:
-        """Return a cluster's rounds. A device may call before the LPS has learned from the GPS which clusters it
-        serves.
+        """Return the object that answers the calls of a cluster's devices. If this LPS does not know its clusters yet,
+        wait for at most `held_s` seconds.
+
+        Raises:
+            NotReadyError: the GPS has not sent the clusters of this LPS yet. NotServedError: this LPS does not serve
+                the cluster.
         """
         is_known = self._are_known.is_set
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
@@ -65,7 +69,7 @@ class LpsServicer(LpsServiceServicer):
         await (await self._cluster(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:
-        """Return where a device's upload continues."""
+        """Return the byte from which a device continues an upload."""
         return (await self._cluster(request.home_id)).locate(request)
 
     async def SubmitEvaluation(

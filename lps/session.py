@@ -1,4 +1,6 @@
-"""All rounds of devices that a local parameter server (LPS) serves together, from the first round to the report."""
+"""The rounds of a cluster, or of all devices of a local parameter server (LPS), from the first round to the final
+report.
+"""
 
 import asyncio
 import time
@@ -34,7 +36,7 @@ TELL_S = 10.0  # how long devices that have been measured may take to hear that 
 
 
 class Session:
-    """Run the rounds of one cluster, or of all devices of an LPS."""
+    """Run the rounds of one cluster or, if clusters span LPSs, of all devices of an LPS."""
 
     def __init__(self, lps: LpsParts, cluster: pb.Cluster, gps: ToGps, log: EventLog) -> None:
         experiment, clock = lps.experiment, clock_of(lps.experiment).lps(cluster)
@@ -71,7 +73,7 @@ class Session:
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
-        """Use the present list of devices. Inform devices that have left."""
+        """Use the newest list of devices. Inform the devices that this LPS no longer serves."""
         self._parts.members.take(cluster)
         self.server.look_again()
 
@@ -155,7 +157,9 @@ class Session:
     # --- the global round ---------------------------------------------------------------------
 
     async def _end_global_round(self, global_round: int) -> int:
-        """Send this LPS's part of a global round. Return the LPS round with which the next global round starts."""
+        """Send this LPS's update of a global round to the GPS. Return the LPS round with which to continue. This is the
+        first LPS round of the next global round or, if the GPS goes back, of a repeated global round.
+        """
         notes, log, rounds = self._parts.notes, self._parts.log, self._parts.rounds
         upward = await self._holding.upward(self._report)
         done, rest = split_rounds(self._report, (global_round + 1) * rounds - 1)
@@ -183,7 +187,9 @@ class Session:
     # --- the end ------------------------------------------------------------------------------
 
     async def _measure(self, number: int) -> pb.ReportHeader:
-        """Let the devices measure the final model, inform them that the run is over, and return the complete report."""
+        """Let the devices measure the final model, inform them that the run is over, and return the complete report. If
+        the devices measured the model before a restart, return the saved report.
+        """
         final = FinalReport(self._parts.folder, self._parts.log)
         known = await asyncio.to_thread(final.read)
         if known is not None:  # of an earlier life; the devices may be gone
@@ -199,7 +205,9 @@ class Session:
         return report
 
     async def _tell_the_end(self, measured: set[str]) -> None:
-        """Inform the devices that have measured the final model, for a limited time, that the run is over."""
+        """Wait until the devices that have measured the final model have learned that the run is over. The wait is
+        limited.
+        """
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
         tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
         if not await self.server.wait_all_told(measured, tell_s):

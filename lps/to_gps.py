@@ -1,4 +1,6 @@
-"""The calls of a local parameter server (LPS) to the global one (GPS), and the plans that it learns from them."""
+"""The calls of a local parameter server (LPS) to the global parameter server (GPS), and the plans that the LPS learns
+by these calls.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -29,8 +31,10 @@ AcceptsModel = Callable[[rounds_pb2.ModelHeader], Acceptance]
 
 
 async def answered(call: Coroutine[Any, Any, object], within_s: float = LAST_ANSWER_S) -> None:
-    """Wait for the reply to a call. A process that is stopped meanwhile still waits up to `within_s` for the reply, so
-    that both ends count its bytes: the GPS ends the run as soon as it has the last report.
+    """Wait for the reply to a call. If the process is stopped meanwhile, still wait up to `within_s` seconds for the
+    reply, so that both ends count its bytes.
+
+    A stop is likely here, because the GPS ends the run as soon as it has the last report.
     """
     job = asyncio.ensure_future(call)
     try:
@@ -44,10 +48,10 @@ async def answered(call: Coroutine[Any, Any, object], within_s: float = LAST_ANS
 
 
 class Plans:
-    """Hold the GPS's plans that an LPS knows."""
+    """Hold the version of the newest plan that an LPS has received from the GPS, and wait for newer plans."""
 
     def __init__(self, wait_s: float | None) -> None:
-        """Set `wait_s`, how long to wait for a plan that a model's header names; None waits without limit."""
+        """Set `wait_s`, the longest wait in seconds for a plan that a model's header names. None means no limit."""
         self.version = 0
         self.told: answers_pb2.Answer | None = None  # what the GPS tells all devices, if clusters have an LPS each
         self.planned_ns = 0  # when the GPS made the newest plan of what devices answered in a global round
@@ -66,7 +70,9 @@ class Plans:
         return self._planned_rounds > global_round
 
     async def until_heard(self, version: int) -> None:
-        """Wait until this LPS knows the plan with which the GPS opened a round."""
+        """Wait until this LPS knows the plan with which the GPS opened a round. The wait takes at most `wait_s`
+        seconds.
+        """
         await self.changes.wait_until(lambda: self.version >= version, self._wait_s)
 
     async def until_planned(self, global_round: int) -> None:
@@ -94,7 +100,8 @@ class ToGps:
         return _model_of(await self._uplink.fetch(-1))
 
     async def exchange(self, update: Update) -> ReceivedModel:
-        """Send an update, and again if the GPS asks for it. Return the model with which the next global round starts.
+        """Send an update to the GPS. If the GPS asks for it, send the update again. Return the model with which the
+        next global round starts.
 
         Raises:
             RunStoppedError: the run is over.
@@ -106,7 +113,9 @@ class ToGps:
     async def submit_answers(
         self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
     ) -> None:
-        """Send the devices' answers in a global round, by device index. Also send the time of the last answer."""
+        """Send the devices' answers of a global round to the GPS. `answers` has them by device index, and `answered_ns`
+        is the time of the last answer.
+        """
         size = bytes_of(answers)
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
 
@@ -120,7 +129,9 @@ class ToGps:
         )
 
     async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
-        """Send a session's complete report, and the model in a file; None if the GPS has the model."""
+        """Send a session's complete report, and the final model in the file `model`. If the GPS has the final model,
+        `model` is None.
+        """
         who = self._uplink.identity
         report.lps_id, report.term = who.lps_id, who.term
         timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
@@ -160,7 +171,7 @@ class GpsLink:
         self._stub = GpsServiceStub(counting)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the GPS."""
         await self._channel.close(None)
 
     async def register(self, address: str) -> bool:
@@ -178,8 +189,8 @@ class GpsLink:
         return bool(reply.is_grouped)
 
     async def clusters(self, known_version: int, waits: Iterable[pb.Wait]) -> pb.FetchClustersResponse:
-        """Report for which devices this LPS waits. Return its clusters as soon as a plan is newer than the known
-        version.
+        """Return the clusters of this LPS, as soon as the GPS has a plan that is newer than `known_version`. Also
+        report to the GPS for which devices this LPS waits.
         """
         request = pb.FetchClustersRequest(
             run_id=self._experiment.run_id, lps_id=self._lps_id, known_version=known_version, waits=waits
@@ -188,14 +199,16 @@ class GpsLink:
         return reply
 
     async def fail(self, reason: str) -> None:
-        """Report that this LPS cannot continue, and the reason."""
+        """Report to the GPS that this LPS cannot continue, and the reason."""
         failure = pb.ReportFailureRequest(run_id=self._experiment.run_id, lps_id=self._lps_id, reason=reason)
         await call_until_answered(lambda: self._stub.ReportFailure(failure, timeout=CALL_S), self._log, "ReportFailure")
 
     def of_session(
         self, cluster: pb.Cluster, streams: Streams, plans: Plans, log: EventLog, accepts_model: AcceptsModel | None
     ) -> ToGps:
-        """Return the calls for the session of a cluster, or of all devices of this LPS."""
+        """Return the object for the calls of a session, which runs the rounds of a cluster or of all devices of this
+        LPS.
+        """
         name = cluster.home_id
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term
@@ -245,7 +258,9 @@ async def _bundle(
 async def _report_parts(
     report: pb.ReportHeader, model: Path | None, metrics: ProcessMetrics
 ) -> AsyncIterator[pb.ReportPart]:
-    """Yield the messages of a report with all present counts of this LPS, then of the model."""
+    """Yield the messages of a final report. The first message has the report with the present byte counts of this LPS.
+    If there is a model, the other messages have the model.
+    """
     del report.link_bytes[:]
     report.link_bytes.extend(link_bytes_to_proto(metrics.links.snapshot()))
     yield pb.ReportPart(header=report)

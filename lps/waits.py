@@ -17,16 +17,18 @@ NAMES_MAX = 50  # of one cluster
 
 
 class Rounds(Protocol):
-    """Define a cluster's rounds as far as `Waits` uses them: the open round, and its missing children."""
+    """Define the property of a cluster's rounds that `Waits` uses. It names the open round and its missing devices."""
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the open round, the devices that it waits for, and the messages that they have to send."""
+        """Return the number of the open round, the devices that the round waits for, and the messages that these
+        devices have to send.
+        """
 
 
 @dataclass(frozen=True)
 class _Opened:
-    """Hold a cluster's open round, the time at which the round was first seen, and how long the last round took."""
+    """Hold a cluster's open round, the time at which the round was first seen, and how long the previous round took."""
 
     number: int
     at: float
@@ -38,7 +40,7 @@ class _Opened:
 
 
 class Waits:
-    """Look at the clusters' rounds at intervals."""
+    """Find the devices for which the rounds of clusters wait unusually long, and report these devices to the GPS."""
 
     def __init__(
         self,
@@ -79,7 +81,9 @@ class Waits:
         return known
 
     async def tell(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Call the GPS, with the waits, whenever the missing devices have changed."""
+        """Check the rounds at intervals, until cancelled. Whenever the missing devices have changed, call `ask`, which
+        reports them to the GPS.
+        """
         while True:
             await Changes().wait_until(lambda: False, LOOK_S)
             waited = [(wait.name, wait.what) for wait in self.now()]

@@ -1,3 +1,3 @@
-"""A cluster with its own local parameter server (LPS): its rounds, its state on disk, and its adoption by
-another LPS.
+"""Clusters that have their own local parameter server (LPS): the cluster's model, its state on the LPS's disk, and its
+adoption by another LPS.
 """

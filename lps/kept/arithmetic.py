@@ -12,14 +12,16 @@ from fedstrata.tensors import ExactSum, Flat
 
 
 def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
-    """Yield how a round changes the model, piece by piece: the model, the mean update and the optimiser's state."""
+    """Yield, for each piece of the model, its values, its mean update in an LPS round, and the optimiser's state."""
     for start, stop in pieces_of(model.layout.size):
         state = optimiser.at(lps_round, model.layout, start, stop)
         yield model.read(start, stop), total.mean(start, stop), state
 
 
 def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat:
-    """Return trained minus received weights of the shared layers. This needs memory for one copy of the layers."""
+    """Return trained minus received weights of the shared layers, which are at `places` in both models. Only the result
+    is wholly in memory.
+    """
     difference = np.empty(sum(place.stop - place.start for place in places), np.float32)
     filled = 0
     for place in places:
@@ -31,7 +33,7 @@ def difference(local: AnyModel, base: AnyModel, places: Sequence[slice]) -> Flat
 
 
 def spliced(local: AnyModel, shared: Flat, places: Sequence[slice]) -> Iterator[Flat]:
-    """Yield the local model with its shared layers replaced, piece by piece."""
+    """Yield the local model piece by piece. The layers at `places` are replaced by `shared`."""
     position, taken = 0, 0
     for place in places:
         for start, stop in pieces_of(place.start - position):

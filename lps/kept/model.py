@@ -1,4 +1,5 @@
-"""A cluster's model at its own local parameter server (LPS). Only this LPS has the layers that belong to the cluster.
+"""The model of a cluster at the cluster's own local parameter server (LPS). Only this LPS has the layers that belong to
+the cluster.
 
 In a global round only the layers that all clusters share go to the global parameter server (GPS).
 """
@@ -27,7 +28,7 @@ Made = TypeVar("Made")
 
 
 class KeptModel(Holding):
-    """Hold the model of one cluster. The disk has the model at the start of each LPS round."""
+    """Hold the model of one cluster, and keep the model at the start of each LPS round on disk."""
 
     def __init__(self, parts: SessionParts) -> None:
         experiment, cluster = parts.lps.experiment, parts.cluster
@@ -98,7 +99,9 @@ class KeptModel(Holding):
         await self._writing.done()
 
     async def move(self, lps_round: int, sums: OneSum, report: gps_pb.ReportHeader) -> None:
-        """Change the model by the mean update. Save it, unless the global round ends here."""
+        """Change the model by the mean update of an LPS round. Save the changed model, unless the global round ends
+        with this LPS round.
+        """
         standing, following = self._standing, lps_round + 1
         is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
         walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
@@ -111,13 +114,13 @@ class KeptModel(Holding):
             await self._save(following, pieces, report)
 
     async def _save(self, lps_round: int, pieces: Iterator[Flat], report: gps_pb.ReportHeader) -> None:
-        """Start the next LPS round with a model."""
+        """Save a model, given in pieces, as the start of the next LPS round."""
         before, self._standing = self._standing, await self._writing.save(lps_round, pieces, report)
         before.close()
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
-        """Compute with the model in a thread. For a small model, compute directly, because changing the thread takes
-        longer.
+        """Run `work`, which computes with the model, in a thread. For a small model, run `work` directly, because the
+        change to another thread takes longer.
         """
         if self._layout.is_small:
             return work(*arguments)
@@ -131,10 +134,10 @@ class KeptModel(Holding):
         return Upward(codec=self._parts.gps.codec_for(moved), read=lambda start, stop: moved[start:stop])
 
     async def take(self, received: ReceivedModel, report: gps_pb.ReportHeader) -> None:
-        """Apply the shared layers of all clusters, and keep the layers of this cluster.
+        """Replace the shared layers by the layers that the GPS has sent, and keep the layers of this cluster.
 
         Raises:
-            StateError: the GPS has continued without this cluster, which happens only with deadlines.
+            StateError: the GPS has continued without this cluster, although the run has no deadlines.
         """
         self._check_not_left_behind(self._standing.lps_round // self._parts.rounds, received.round)
         self._parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
@@ -151,7 +154,9 @@ class KeptModel(Holding):
         return self._standing.report
 
     def _check_not_left_behind(self, global_round: int, now: int) -> None:
-        """Raise StateError if the GPS has continued without this cluster, because the state here is then outdated."""
+        """Check that the GPS has not continued without this cluster. If it has, and the run has no deadlines, raise
+        StateError, because the state here is outdated. With deadlines this is normal, so it is only logged.
+        """
         if now == global_round + 1:
             return
         self._parts.log.warning("rounds_missed", sent=global_round, now=now)

@@ -1,8 +1,8 @@
-"""A local parameter server (LPS) asks a cluster's devices for the model, if another LPS served the cluster before.
+"""The search for a cluster's model on the cluster's devices, by a local parameter server (LPS) that lacks the model.
 
-The layers that belong to the cluster are in the files of the absent LPS, and in the model that each device last
-received. The LPS asks devices which model they have. It reads the model that most devices have, from one of these
-devices.
+The LPS searches if another LPS served the cluster before, or if the LPS has lost its own files. Each device still has
+the model that it last received, with the layers that belong to the cluster. The LPS asks devices which model they have.
+It reads the model that most devices have, from one of these devices.
 """
 
 import hashlib
@@ -35,14 +35,14 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """Hold a model that a device had received: its LPS round, and its values, shape (layout.size,)."""
+    """Hold a model that a device has kept: the model's LPS round, and the model's values, shape (layout.size,)."""
 
     lps_round: int
     flat: Flat
 
 
 class Said(NamedTuple):
-    """Hold the statement of a device about its model: the LPS round, and the SHA-256 of the payload."""
+    """Hold the statement of a device about its model: the model's LPS round, and the SHA-256 of the model's payload."""
 
     lps_round: int
     sha256: str
@@ -52,7 +52,7 @@ class Votes:
     """Hold the statements of devices about their models, and choose the device from which the model is read."""
 
     def __init__(self, rounds: range) -> None:
-        """Set `rounds`: the LPS rounds from which, according to the GPS, devices may still have a model. Models of
+        """Set `rounds`, the LPS rounds from which, according to the GPS, devices may still have a model. Models of
         these rounds are preferred to other models.
         """
         self._rounds = rounds
@@ -62,7 +62,7 @@ class Votes:
         self.reading: str | None = None
 
     def holders(self, tried: set[str]) -> set[str]:
-        """Return a few devices that have a model and were not tried yet, in the order of names."""
+        """Return devices that have a model and were not tried yet: at most `ASKED` devices, the first by name."""
         return set(sorted(name for name, held in self.held.items() if held >= 0 and name not in tried)[:ASKED])
 
     @property
@@ -72,8 +72,11 @@ class Votes:
         return self.asked <= set(self.said) or 2 * max(votes.values(), default=0) > len(self.asked)
 
     def most_believed(self) -> str | None:
-        """Return the first device that names the most frequent model. If several models are equally frequent, take the
-        newest model that this LPS can use.
+        """Return the device from which to read the model: the first by name of the devices that name the chosen model.
+        If no device has named a model, return None.
+
+        The chosen model is the most frequent model of `rounds` or, if no model is of `rounds`, the most frequent model.
+        If several models are equally frequent, the newest is chosen.
         """
         votes = Counter(self.said.values())
         if not votes:
@@ -89,17 +92,18 @@ class Votes:
 
 
 class ModelSearch:
-    """Ask a cluster's devices for their models, before a round can open: first which models they have, then for one
-    model.
+    """Find a cluster's model on the cluster's devices, before a round can open.
 
-    The LPS asks several devices with a model at the same time. Each first sends the round and the digest of its model.
-    The LPS believes the most frequent answer, and reads the model from one of these devices.
+    The LPS asks several devices that have a model at the same time. Each of them first sends the round and the digest
+    of its model. The LPS believes the most frequent answer, and reads the model from a device that gave this answer.
     """
 
     def __init__(
         self, run_id: str, *, layout: Layout, members: set[str], wait: TierDeadline, rounds: range, log: EventLog
     ) -> None:
-        """Set the cluster's devices, `members`, how long to wait for them, `wait`, and `rounds` as in `Votes`."""
+        """Set `members`, the ids of the cluster's devices, and `wait`, the deadline for their calls. `rounds` is
+        described in `Votes`.
+        """
         self._run_id = run_id
         self._layout = layout
         self._members = members
@@ -113,7 +117,7 @@ class ModelSearch:
         self._changes = Changes()
 
     async def model(self) -> Held | None:
-        """Return the model that most devices have; None if no device has a model."""
+        """Ask the devices, and return the model that most of them have. If no device sends a model, return None."""
         await self._hear_devices()
         timeout_s = payload_timeout_s(self._layout.float32_bytes)
         tried: set[str] = set()
@@ -140,8 +144,8 @@ class ModelSearch:
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:
-        """Return the values of `awaited` of a RoundServer, before a round can open: -1, and the devices that have not
-        called.
+        """Return what `RoundServer.awaited` returns: -1 because no round is open, the devices that have not called, and
+        an empty text.
         """
         return -1, tuple(sorted(self._members - set(self._votes.held))), ""
 
@@ -165,8 +169,8 @@ class ModelSearch:
         await self._changes.wait_until(lambda: self._members <= set(self._votes.held), longest_s)
 
     def release(self) -> None:
-        """Answer all waiting calls at once. A device that calls again finds an open round, or that this LPS does not
-        serve the cluster.
+        """Answer all waiting calls at once. A device that calls again finds an open round, or learns that this LPS does
+        not serve the cluster.
         """
         self._is_released = True
         self._changes.tell()
@@ -174,7 +178,9 @@ class ModelSearch:
     # --- the devices' calls -------------------------------------------------------------------
 
     async def fetch(self, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
-        """Note which model a device has. Wait before the reply until the model is needed or the rounds begin."""
+        """Note which model a device has, and hold the call for a limited time. Then reply that the device must send its
+        model, or that it must call again.
+        """
         check_run(self._run_id, request.run_id)
         device_id = request.child_id
         if device_id in self._members and self._model is None:
@@ -193,7 +199,7 @@ class ModelSearch:
         return self._model is None and device_id in self._votes.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Take the model that was requested from a device. If the model is no longer needed, ignore it.
+        """Take the model that this LPS has requested from a device. If the LPS no longer needs the model, ignore it.
 
         Raises:
             PayloadError: the model is not the requested model, or has values that are not finite. The LPS then asks
@@ -218,9 +224,7 @@ class ModelSearch:
                 self._leave(device_id)
 
     async def _take_believed(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Note the statement of a device about its model. If this is the most frequent answer and the device is chosen,
-        read the model.
-        """
+        """Note which model a device states that it has. If the search chooses this device, read the device's model."""
         who, held_round = header.device_id, self._votes.held[header.device_id]
         if header.round != held_round:
             raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
@@ -272,10 +276,12 @@ class ModelSearch:
         check_run(self._run_id, message.run_id)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:
-        """Reply that nothing of an upload has arrived."""
+        """Reply that no byte of an upload has arrived, because no round is open yet."""
         check_run(self._run_id, request.run_id)
         return pb.LocateUpdateResponse(run_id=self._run_id, offset=0, current_round=-1)
 
     def evaluate(self, run_id: str, evaluation: pb.Evaluation) -> None:
-        """Refuse a measurement for now."""
+        """Refuse a measurement with NotReadyError, because no round is open yet. The device sends the measurement again
+        later.
+        """
         raise NotReadyError("this LPS is taking the cluster over; try again")

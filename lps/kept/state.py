@@ -1,9 +1,11 @@
 """A cluster's state on disk: the model at the start of each LPS round, and reports that the GPS does not have yet.
 
-`round-000012.safetensors` is the model at the start of LPS round 12, and `round-000012.pb` (a sealed ReportHeader) the
-report up to then. The folder keeps the files since the start of the global round before the last. `final.pb` is the
-cluster's report after its devices have measured the final model. The folder is `CLUSTER/` or, after TERM changes of the
-cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from files that are older than the service of another LPS.
+`round-000012.safetensors` is the model at the start of LPS round 12. `round-000012.pb` is the report at that start, in
+a sealed file. The folder keeps the files of the present and of the previous global round. `final.pb` is the cluster's
+report after its devices have measured the final model.
+
+The folder is `CLUSTER/` or, after TERM changes of the cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from
+old files after another LPS has served the cluster.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from lps.report_files import read_report, write_report
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
-    """Hold the start of a cluster's LPS round: its number, its model, and the report."""
+    """Hold a cluster's state at the start of an LPS round: the number of the round, the model, and the report."""
 
     lps_round: int
     model: AnyModel
@@ -34,7 +36,7 @@ class RoundStart:
     report: pb.ReportHeader
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of the models."""
         self.model.close()
         self.base.close()
 
@@ -77,7 +79,9 @@ class ClusterState:
 
     @property
     def newest_named(self) -> int:
-        """Return the newest LPS round in the names of files, which may be incomplete; -1 without files."""
+        """Return the newest LPS round that is in the name of a file. The file may be incomplete. Without files, return
+        -1.
+        """
         names = (path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors"))
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -86,8 +90,8 @@ class ClusterState:
         return pb.ReportHeader(run_id=self._metadata["run_id"], home_id=self._home_id)
 
     def of_an_earlier_term(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state of an earlier term in which this LPS served the cluster; None if there is
-        none.
+        """Return the newest complete state from an earlier term in which this LPS served the cluster. If there is no
+        such state, return None.
         """
         for term in reversed(range(self._term)):
             if self._folder_of(term).exists():
@@ -101,12 +105,14 @@ class ClusterState:
         return None
 
     def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Write the start of an LPS round and open it."""
+        """Write the state at the start of an LPS round to disk, and return this state."""
         self.keep(lps_round, pieces, report)
         return self.open(lps_round)
 
     def keep(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, digest: bytes = b"") -> None:
-        """Write the start of an LPS round. At the start of a global round, flush all files and remove old files."""
+        """Write the state at the start of an LPS round. If this is also the start of a global round, flush the files to
+        disk and delete old files.
+        """
         is_base = lps_round == self._base_round(lps_round)
         self.write(lps_round, pieces, report, durable=is_base, digest=digest)
         if is_base:
@@ -115,8 +121,8 @@ class ClusterState:
     def write(
         self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader, *, durable: bool, digest: bytes = b""
     ) -> None:
-        """Write the state at the start of an LPS round. This state can be used only together with the state at the
-        start of its global round.
+        """Write the state at the start of an LPS round. An LPS can continue from this state only if it also has the
+        state at the start of the global round.
         """
         write_report(self._path(lps_round, "pb"), report, durable=durable)
         metadata = self._metadata_of(lps_round)
@@ -126,7 +132,9 @@ class ClusterState:
         return self._metadata | {"lps_round": str(lps_round)}
 
     def begun(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Return the start of an LPS round with a small model. `keep` writes it later."""
+        """Return the state at the start of an LPS round, with a small model in memory. `keep` writes this state to disk
+        later.
+        """
         model = ModelInMemory(self.layout, joined(pieces), self._metadata_of(lps_round))
         if lps_round == self._base_round(lps_round):
             self._last_base = (lps_round, model)
@@ -141,7 +149,9 @@ class ClusterState:
         return ModelFile(path, self.layout)
 
     def newest(self, log: EventLog) -> RoundStart | None:
-        """Return the newest complete state, or None. The log names damaged files, which are ignored."""
+        """Return the newest complete state. If there is no complete state, return None. Damaged files are ignored, and
+        the log names them.
+        """
         for path in sorted(self.folder.glob("round-*.safetensors"), reverse=True):
             try:
                 lps_round = int(path.stem.removeprefix("round-"))
@@ -154,7 +164,9 @@ class ClusterState:
         return None
 
     def _check_whole(self, lps_round: int) -> None:
-        """Raise StateError, which names the file, if the model of an LPS round is damaged or belongs to another run."""
+        """Check the model file of an LPS round. If the file is damaged, or belongs to another run, cluster or round,
+        raise StateError, which names the file.
+        """
         with closing(self._file(lps_round)) as model:
             model.verify()
             if model.metadata != self._metadata_of(lps_round):
@@ -164,8 +176,8 @@ class ClusterState:
                 )
 
     def open(self, lps_round: int) -> RoundStart:
-        """Return the state at the start of an LPS round. If its file is damaged, raise StateError, which names the
-        file.
+        """Return the state at the start of an LPS round. If a file of the state is damaged, raise StateError, which
+        names the file.
         """
         model = self._file(lps_round)
         report = read_report(self._path(lps_round, "pb"))
@@ -205,9 +217,9 @@ class ClusterState:
 class Writing:
     """Save one cluster's state before a round opens or, if the model is small, while devices train.
 
-    A round may open before its files are on disk, but not more than one round may be unsaved. No round is closed or
-    reported before its files exist. If the LPS is killed before that, it continues one round earlier, with the same
-    bits. There is at most one write at a time.
+    So a round may open before its files are on disk, but at most one round may be unsaved. No round is closed or
+    reported before its files exist. If the LPS is killed before the files exist, it continues one round earlier, with
+    the same results to the bit. There is at most one write at a time.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -215,8 +227,8 @@ class Writing:
         self._under_way: asyncio.Future[None] | None = None
 
     async def save(self, lps_round: int, pieces: Iterator[Flat], report: pb.ReportHeader) -> RoundStart:
-        """Save the start of an LPS round, in the background if the model is small, and return it. `done` waits for the
-        files.
+        """Save the state at the start of an LPS round, and return this state. If the model is small, the files are
+        written in the background, and `done` waits for them.
         """
         await self.done()
         if not self._state.layout.is_small:

@@ -1,6 +1,7 @@
-"""The first steps of a local parameter server (LPS) for a cluster that has begun, but has no state on its disk.
+"""The first steps of a local parameter server (LPS) that lacks the state of a cluster, although the cluster has begun
+training.
 
-The LPS finds the layers that belong to the cluster at the cluster's devices. The shared layers come from the global
+The LPS gets the layers that belong to the cluster from the cluster's devices. The shared layers come from the global
 parameter server (GPS).
 """
 
@@ -18,11 +19,11 @@ from lps.kept.state import ClusterState
 
 
 class Takeover:
-    """Find the state of a cluster that another LPS served last, or that this LPS has served and lost."""
+    """Find the state of a cluster that another LPS served last, or of which this LPS has lost the files."""
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
-        """Set `initial`, which returns the initial model, the same for every cluster. It is used if neither a device
-        nor an LPS has a later model.
+        """Set `initial`, which returns the cluster's initial model. This model is used if neither a device nor this LPS
+        has a later model.
         """
         self._parts = parts
         self._state = state
@@ -31,18 +32,20 @@ class Takeover:
         self._oldest = self._oldest_to_go_on_from(parts.cluster.global_round)
 
     def _oldest_to_go_on_from(self, global_round: int) -> int:
-        """Return the earliest LPS round from which this LPS can continue; -1 if it needs no state.
+        """Return the earliest LPS round from which this LPS can continue. If this LPS needs no state, return -1.
 
         While a global round is open, every LPS has at least the state of the last LPS round of the previous global
-        round: its aggregate has arrived at the GPS, and the next start may not be written yet. With deadlines the other
-        LPSs may continue without this one.
+        round. The LPS's aggregate has then arrived at the GPS, but the start of the open global round may not be on
+        disk yet. With deadlines any round is enough, because other LPSs may continue without this LPS.
         """
         if not global_round:
             return -1
         return global_round * self._parts.rounds - 1 if self._is_exact else 0
 
     def may_be_needed(self) -> bool:
-        """Return whether the LPS may have to search for the state. Only the names of files decide this."""
+        """Return whether the LPS may have to search for the state. This method reads only the names of files, so it is
+        fast.
+        """
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:
@@ -68,8 +71,10 @@ class Takeover:
         )
 
     async def run(self, search: ModelSearch) -> None:
-        """Write the state from which to continue: from the devices' models or, if there are none, from the initial
-        model.
+        """Write the state from which to continue. The model comes from the devices.
+
+        If no device has a model, and the run has deadlines, continue from this LPS's state of an earlier term. Without
+        such a state, begin with the initial model.
 
         Raises:
             StateError: the remaining state is not enough to continue with the same results.
@@ -109,12 +114,12 @@ class Takeover:
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round to open with a model of `held_round`, if the GPS has this global round open.
+    """Return the LPS round to open with a model of `held_round`, while the GPS has `global_round` open.
 
-    If the model is of an LPS round of this global round, that round is opened again, and nothing is lost. If it is of
-    the last LPS round of the previous global round, that round is opened again, too. Then the updates change only the
-    layers of the cluster, and the aggregate is not used. For any other model, the first LPS round of this global round
-    is opened, with the present shared layers.
+    If the model is of an LPS round of this global round, that LPS round is opened again, and nothing is lost. If the
+    model is of the last LPS round of the previous global round, that LPS round is opened again, too. Its updates then
+    change only the layers of the cluster, and its aggregate is not used. For any other model, the first LPS round of
+    this global round is opened, with the present shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
@@ -123,7 +128,7 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
 
 
 def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
-    """Refuse a model from which the cluster cannot continue. Without deadlines, such a model is an error.
+    """Check that a cluster can continue from a model of `held_round`. Only runs without deadlines need this check.
 
     Raises:
         StateError: the model is of an older or a newer global round than the GPS has open.
@@ -141,8 +146,8 @@ def write_start(
 ) -> int:
     """Write the state from which a cluster continues, and return the LPS round to open.
 
-    The state is made of `held`, a model of `held_round` (None if the round is unknown), and of `shared`, the shared
-    layers of the open global round, which are at `places` of a model.
+    The state consists of `held`, a model of `held_round`, and of `shared`, the shared layers of the open global round.
+    `held_round` is None if the round is unknown. `places` has the positions of the shared layers in a model.
     """
     rounds = state.rounds_per_global
     opened = round_to_open(held_round, shared.round, rounds)

@@ -1,5 +1,7 @@
-"""The values of all streams at an LPS in one vector, from which devices receive their parts, and the GPS its update. A
-stream is a set of values that are averaged over the same devices.
+"""One vector with the values of all streams at an LPS. Devices receive parts of this vector, and the GPS receives its
+changes.
+
+A stream is a set of values that are averaged over the same devices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,9 @@ from lps.holding import Upward
 
 
 class StreamVector:
-    """Hold the values of all streams and, for each stream, how many examples have changed it since the GPS sent it."""
+    """Hold the values of all streams. Also hold, for each stream, the number of examples that have changed the stream
+    since the GPS sent it.
+    """
 
     def __init__(
         self,
@@ -30,10 +34,12 @@ class StreamVector:
         named: Sequence[Sequence[int]] = (),
         moved_by: Sequence[int] = (),
     ) -> None:
-        """Set the values `flat`, shape (layout.size,). `moved_by` has the weight of each stream, by default 0.
+        """Set the values `flat`, shape (layout.size,). `moved_by` has, for each stream, the number of examples that
+        have changed the stream, by default 0.
 
-        `named` has, for each cluster, the clusters with models that the devices of this cluster receive. If `named` is
-        empty, devices receive the models of all clusters.
+        If devices receive more than their own cluster's model, `named` has a list of clusters for each cluster. The
+        cluster's devices then receive the models of the listed clusters. If `named` is empty, devices receive the
+        models of all clusters.
         """
         self._streams = streams
         self._named = named
@@ -46,8 +52,8 @@ class StreamVector:
     def offers(self, *, of_all: bool, **told: Any) -> dict[int, Offer]:
         """Return, by cluster, the offer with which the cluster's devices start.
 
-        Without `of_all` this is the cluster's model. With `of_all` it is all streams, or the streams of the clusters in
-        `named`. `told` has further values for all offers.
+        Without `of_all` an offer has the cluster's model. With `of_all` an offer has all streams, or the streams of the
+        clusters that `named` lists. `told` has further values for all offers.
         """
         source = ModelInMemory(self.layout, self.flat, {"format": "fedstrata"})
         if of_all and self._named:
@@ -71,8 +77,8 @@ class StreamVector:
         return Offer(view, cluster=cluster, clusters=self.clusters, offered=offered, parts=parts, **told)
 
     def moved(self, sums: RoutedSums) -> "StreamVector":
-        """Return the vector after the mean update of each stream was added. A stream's weight grows by the weight of
-        its update.
+        """Return a new vector, to which the mean update of each stream is added. A stream's weight grows by the number
+        of examples of its update.
         """
         flat = self.flat.copy()
         for place, stream in zip(self.places, sums.streams, strict=True):
@@ -84,7 +90,9 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the exact sums of one LPS round as integers. The encoding of the link does not matter."""
+    """Return the update for the GPS: the exact sums of one LPS round, as integers. The encoding that the link has for
+    updates is not used.
+    """
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 
     def between(start: int, stop: int) -> Iterator[NDArray[np.int64]]:
@@ -100,8 +108,8 @@ def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
 
 
 def changes(moved: StreamVector, base: StreamVector, parts: PartLayouts, encoding: AnyEncoding) -> Upward:
-    """Return how the streams have changed over several LPS rounds, each with the number of examples of all these
-    rounds.
+    """Return the update for the GPS: how each stream has changed over several LPS rounds, and the number of examples of
+    all these rounds.
     """
 
     def read(start: int, stop: int) -> NDArray[Any]:

@@ -1,5 +1,5 @@
-"""The streams that the GPS keeps because clusters span local parameter servers (LPSs). An LPS adds up its part of each
-stream.
+"""The streams of clusters that span local parameter servers (LPSs). Each LPS adds its own devices' updates to the sum
+of each stream.
 
 All models here come from the global parameter server (GPS). If an LPS is killed, or adopts the devices of another LPS,
 it fetches the models of the open global round again.
@@ -24,7 +24,9 @@ from lps.spanning.stream_vector import StreamVector, changes, partial_sums
 
 
 class UpdateLayouts:
-    """Hold the layout of updates in each LPS round. Tensors that the method has withdrawn are no longer sent."""
+    """Hold the layout of devices' updates in each LPS round. The layout changes when the method withdraws tensors,
+    because these are no longer sent.
+    """
 
     def __init__(self, encoding: AnyEncoding) -> None:
         self._encoding = encoding
@@ -73,10 +75,11 @@ class ReceivedStreams(Holding):
         """Do nothing, because the GPS has all streams."""
 
     async def begin(self) -> tuple[int, gps_pb.ReportHeader]:
-        """Fetch the models of the open global round.
+        """Fetch the models of the open global round. Return the first LPS round of this global round, and the report of
+        the earlier rounds.
 
         Raises:
-            StateError: the clock's notes of this LPS, or of the LPS before it, are lost.
+            StateError: the notes that the clock needs, of this LPS or of the LPS before it, are lost.
         """
         parts = self._parts
         received = await parts.gps.model()
@@ -106,7 +109,9 @@ class ReceivedStreams(Holding):
         return report
 
     async def _start_from(self, received: ReceivedModel) -> None:
-        """Start a global round. Raises PayloadError for invalid offers."""
+        """Start a global round with the streams that the GPS has sent. Raises PayloadError if the message has invalid
+        offers.
+        """
         parts = self._parts
         await parts.gps.plans.until_heard(received.plan_version)
         if not received.evaluate_only:
@@ -151,8 +156,8 @@ class ReceivedStreams(Holding):
             self._vector = await asyncio.to_thread(self._vector.moved, sums)
 
     def _add_bases(self, sums: RoutedSums) -> None:
-        """Turn sums of differences into sums of whole values, for mixed streams: add the model that each device
-        received.
+        """Turn the sums of mixed streams, which are sums of differences, into sums of whole values. For this, add the
+        values that each device received.
         """
         vector, members = self._base, self._parts.members
         own = {
@@ -173,10 +178,10 @@ class ReceivedStreams(Holding):
     # --- the global round ---------------------------------------------------------------------
 
     async def upward(self, report: gps_pb.ReportHeader) -> Upward:
-        """Return this LPS's part of every stream.
+        """Return this LPS's update of every stream.
 
-        The report is saved first. The GPS may close the round while this LPS is absent, and only this LPS has the
-        report's last row.
+        The report is saved first, because only this LPS has the report's last row. The GPS may close the round while
+        this LPS is absent.
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
@@ -188,6 +193,8 @@ class ReceivedStreams(Holding):
 
 
 def accepted_model(experiment: Experiment, streams: Streams, header: pb.ModelHeader) -> Acceptance:
-    """Return the required form of a model from the GPS: all streams of the clusters in its plan."""
+    """Return the required form of a model from the GPS. The model has all streams of the clusters that its header
+    states.
+    """
     travelling, clusters = streams.without(header.withdrawn), min(header.clusters, experiment.device_count)
     return Acceptance(travelling.layout(clusters), experiment.links.lps_gps.down, travelling.parts(clusters))

@@ -1,4 +1,4 @@
-"""The global parameter server."""
+"""The global parameter server (GPS)."""
 
 from fedstrata.process.arithmetic import scrub_environment
 

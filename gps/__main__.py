@@ -1,4 +1,4 @@
-"""`python -m gps`: the global parameter server."""
+"""`python -m gps`: run the global parameter server (GPS)."""
 
 import argparse
 import asyncio
@@ -37,7 +37,7 @@ from gps.servicer import GpsServicer, RunServicer
 
 
 def options_of_process() -> Arguments:
-    """Return the options of the GPS."""
+    """Return the command-line options of the GPS."""
     arguments = service_arguments("gps", "The global parameter server (GPS) groups devices and averages shared layers.")
     arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
     arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
@@ -51,7 +51,7 @@ def options_of_process() -> Arguments:
 
 
 def make_backend(name: str, log: EventLog) -> Backend:
-    """Return the backend with this name. Raises ExperimentError for any other name."""
+    """Return the backend `local` or `kubernetes`. For any other name, raise ExperimentError."""
     if name == "local":
         return Backend()
     if name == "kubernetes":
@@ -63,8 +63,8 @@ def make_backend(name: str, log: EventLog) -> Backend:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Run the GPS and serve its record until a stop signal. Return None if the signal came before the end of
-    the run.
+    """Run the GPS, and serve the record of its run until a stop signal. If the signal comes before the end of the run,
+    return None.
     """
     experiment = load_experiment(Path(options.experiment))
     tls = load_tls(options.tls, GPS, revoked=options.revoked, server_domain=options.server_domain)

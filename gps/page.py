@@ -1,4 +1,4 @@
-"""The data of the live page. If no browser has the page open, the GPS does no work for it."""
+"""The data of the live page. If no browser has the page open, the GPS does no work for the page."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class LivePage:
         self.feed = Feed(lambda: self._loop.call_soon_threadsafe(self._begin))
 
     async def close(self) -> None:
-        """Send readers the final state, and let them end."""
+        """Send the final state to all readers, and close the feed."""
         if (following := self._following) is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -64,7 +64,9 @@ class LivePage:
         await asyncio.shield(self._publishing)
 
     def _publish(self, parts: dict[str, Any]) -> None:
-        """Publish, outside the event loop: new rows, the matrix if there is one, and the other parts as JSON."""
+        """Publish new rows, the relevance matrix if there is one, and the other parts of the page as JSON. This
+        function runs in a thread, outside the event loop.
+        """
         plan, clusters = self._run.plans.first, parts["summary/clusters"]
         if plan is not None and plan.affinity is not None and clusters != self._relevance_of:
             ids = self._run.experiment.device_ids()
@@ -78,7 +80,7 @@ class LivePage:
 
 
 def parts_of(run: Run) -> dict[str, Any]:
-    """Return a run's state as parts of the page's document. Rows and matrix are not included."""
+    """Return a run's state as parts of the page's document. The rows and the relevance matrix are not included."""
     return {
         "experiment": run.experiment.to_yaml(),
         **{f"summary/{key}": value for key, value in _summary(run).items()},
@@ -120,10 +122,10 @@ def _live(run: Run) -> dict[str, Any]:
 def seconds_left(
     phases: Mapping[str, float], phase: str, done: int, rounds: int, clock: Callable[[], float] = wall_time
 ) -> float | None:
-    """Return the seconds of training that remain at the pace of its global rounds; None before the first global round
-    is closed.
+    """Return the seconds of training that remain at the pace of its global rounds. Outside training, and before the
+    first global round is closed, return None.
 
-    The open round is counted as half done.
+    The open round is treated as half done.
     """
     if phase != "training" or not done:
         return None

@@ -1,5 +1,5 @@
-"""The phases of a run in order, from the first enrolment to the record. A restarted GPS goes through all phases
-again.
+"""The phases of a run in order, from the first enrolment to the record. A restarted GPS goes through the phases again.
+If the first plan was already made, the restarted GPS begins with training.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Phases:
         self._run = run
 
     async def conduct(self) -> None:
-        """Go through all phases until the record is written, for a run that succeeds or fails."""
+        """Go through all phases until the record is written. If the run fails, write the record of the failed run."""
         run = self._run
         if run.has_record:  # an earlier life has ended the run; this one serves its record
             run.rounds.server.finish(run.reason)
@@ -57,7 +57,7 @@ class Phases:
         run.tell()
 
     async def _phases(self) -> None:
-        """Go through the phases of a run that succeeds."""
+        """Go through the phases up to the record of a completed run. An error ends the run as failed."""
         run = self._run
         if not run.plans.is_made:
             run.enter("enrolment")
@@ -112,17 +112,19 @@ class Phases:
             run.backend.exclude(home_id, "evaluation", "no report by the deadline")
 
     def _unreported(self) -> list[str]:
-        """Return the clusters without a report that can still report."""
+        """Return the clusters that have not reported yet, except the clusters of refused LPSs, which can no longer
+        report.
+        """
         serving = self._run.serving
         return [name for name in self._run.reports.missing() if not serving.presence.is_refused(serving.lps_of(name))]
 
     def _watch_ended(self, watching: "asyncio.Future[None]") -> None:
-        """End the run if a change of a cluster's LPS cannot be written to the journal."""
+        """End the run if the watch for absent LPSs has failed, for example because the journal cannot be written."""
         if not watching.cancelled() and (error := watching.exception()):
             self._run.stop(str(error))
 
     async def _group(self) -> None:
-        """Make the first plan and activate it at once, so that no LPS learns of a plan before its clusters exist."""
+        """Make the first plan and activate it at once. So no LPS learns of the plan before its clusters exist."""
         run = self._run
         devices = run.enrolment.candidates()
         candidates = described(run.experiment, devices)

@@ -14,7 +14,7 @@ from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
 
 def parse() -> argparse.Namespace:
-    """Return the options, which name the state to wait for."""
+    """Return the command-line options, which name the state to wait for."""
     arguments = argparse.ArgumentParser(prog="python -m gps.probe", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--rounds", type=int, default=0, help="Wait until this many global rounds are done.")
@@ -27,13 +27,13 @@ def parse() -> argparse.Namespace:
 
 
 def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
-    """Return whether a run has reached the state in the options."""
+    """Return whether a run is completed or, if `completed` is false, has closed at least `rounds` global rounds."""
     return status.phase == "completed" or (status.global_round >= rounds and not completed)
 
 
 async def probe(options: argparse.Namespace) -> int:
-    """Print the run's state as one JSON line. The exit code says whether the run has reached the state that the options
-    name.
+    """Wait until the run has reached the state that the options name, and print the run's state as one JSON line.
+    Return the exit code, which says whether the run has reached that state.
     """
     status = pb.RunStatus()
     try:

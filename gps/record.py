@@ -80,7 +80,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def summary(result: RunResult) -> Summary:
-    """Return summary.json without the keys that a clock adds."""
+    """Return the content of summary.json without the keys that a clock adds."""
     experiment = result.experiment
     task = make_task(experiment)
     ids, tasks = experiment.device_ids(), experiment.task_of_devices()
@@ -124,7 +124,7 @@ def summary(result: RunResult) -> Summary:
 
 
 def _epsilon(result: RunResult) -> float | None:
-    """Return ε of the updates so far; None without noise on updates."""
+    """Return the ε that the updates have spent so far. Without noise on updates, return None."""
     return EpsilonSpent(result.experiment).after(result.global_rounds, is_grouped=bool(result.clusters))
 
 
@@ -154,7 +154,7 @@ def measured_by_metric(
 
 
 def _metrics(task: Task, evaluations: Sequence[rounds_pb2.Evaluation], of: str = "sums") -> dict[str, float | None]:
-    """Return the metrics over all examples of some devices. Their sums are rounded only once."""
+    """Return the metrics over all examples of some devices. The devices' sums are added exactly and rounded once."""
     sums = (getattr(evaluation, of) for evaluation in evaluations)
     together = [math.fsum(parts) for parts in zip(*(each for each in sums if each), strict=True)]
     return measured(task, together, sum(evaluation.num_examples for evaluation in evaluations))
@@ -175,7 +175,9 @@ def _by_group(
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
-    """Return how well the clusters agree with the true tasks, 1 if they are equal; None if the tasks are unknown."""
+    """Return how well the clusters agree with the true tasks, as the adjusted Rand index. The index is 1 if they are
+    equal. If there are no clusters, or the tasks are unknown, return None.
+    """
     if task_of is None or not clusters:
         return None
     places = {device: cluster for cluster, devices in clusters.items() for device in devices}
@@ -213,7 +215,7 @@ def _bytes_by_kind(counts: Mapping[LinkKey, int]) -> dict[Link, dict[str, LinkBy
 
 
 def recorded_end(folder: Path) -> tuple[str, str] | None:
-    """Return the phase and the reason with which a run ended, from its record; None without a record."""
+    """Return the phase and the reason with which a run ended, from its record. Without a record, return None."""
     path = folder / "summary.json"
     if not path.exists():
         return None
@@ -222,7 +224,7 @@ def recorded_end(folder: Path) -> tuple[str, str] | None:
 
 
 def wall_seconds(phases: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase, from the times at which they began."""
+    """Return the seconds that each phase lasted, from the times at which the phases began."""
     now = wall_time()
     order = ("enrolment", "relevance", "grouping", "training")
     began = {phase: phases.get(phase, now) for phase in order}

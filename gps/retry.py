@@ -1,4 +1,4 @@
-"""Repeat a failed run: the folder with its state and its record gets another name."""
+"""The repetition of a failed run. The folder with the failed run's state and record gets another name."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,12 @@ WORD_FILE = "again"  # file in the state of a run: the word that it was begun wi
 
 
 def state_for(path: Path, again: str) -> Path:
-    """Return the folder of a run's state. A missing folder is made.
+    """Return the folder of a run's state. If the folder is missing, create it. Raises OutputError if the folder cannot
+    be created.
 
-    `again` is a token of the present start. If the run has failed, and began with another token, it starts again from
-    the beginning, and the old state is kept as NAME.failed-1, -2 and so on. So one token starts a run again only once,
-    even if the process starts several times. Raises OutputError if the folder cannot be made.
+    `again` is a word that names a request to repeat a failed run. If the run has failed, and began with another word,
+    the run starts again from the beginning. The old folder is kept as NAME.failed-1, -2 and so on. So one word repeats
+    a run only once, even if the process starts several times.
     """
     if again and _has_failed(path) and _word(path) != again:
         number = 1

@@ -77,7 +77,7 @@ class Run:
         self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
 
     def _open_enrolment(self) -> None:
-        """Make the parts that are needed before devices are grouped."""
+        """Construct the parts of the run that are needed before devices are grouped."""
         self.questions = Questions(
             self.method, roster=self.roster, journal=self.journal, log=self.log, on_change=self.tell_soon,
             on_late=self._place,
@@ -93,7 +93,7 @@ class Run:
         )
 
     def _open_training(self, state: Path, keeper: Keeper) -> None:
-        """Make the parts that are needed after devices are grouped."""
+        """Construct the parts of the run that are needed after devices are grouped."""
         self.reports = Reports(
             self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self.metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.backend.exclude,
@@ -131,11 +131,15 @@ class Run:
 
     @property
     def largest_payload_bytes(self) -> int:
-        """The size of the largest payload that the GPS receives: an LPS's final model, or a device's answer."""
+        """The size in bytes of the largest payload that the GPS receives: a final model from an LPS, or an answer from
+        a device.
+        """
         return max(self.streams.whole.float32_bytes, *map(largest_bytes, self.method.questions()), 0)
 
     def tell_soon(self) -> None:
-        """Wake all waiting calls and observers soon. Several messages within a moment wake them only once."""
+        """Wake all observers of the run soon, but not the calls that wait for a change. Several changes within a moment
+        wake the observers only once.
+        """
         if self._showing is None:
             self._showing = asyncio.get_running_loop().call_later(NEWS_S, self._show)
 
@@ -165,7 +169,9 @@ class Run:
         self.tell()
 
     def fail(self, reason: str) -> None:
-        """End the run as failed. A disk error may be the reason."""
+        """End the run as failed. This also works if the journal cannot be written, because a disk error may be the
+        reason.
+        """
         self.reason = reason
         self.log.error("run_failed", reason=reason)
         with suppress(StateError):
@@ -182,7 +188,7 @@ class Run:
         self.has_record = True
 
     def _refuse_lps(self, home_id: str, reason: str) -> None:
-        """Continue without an LPS that has sent an impossible value. Its clusters are treated as if the LPS were
+        """Continue without an LPS that has sent an impossible value. Treat the LPS's clusters as if the LPS were
         absent.
         """
         self.serving.presence.refuse(self.serving.lps_of(home_id))
@@ -205,14 +211,15 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """Return the global round from which a late device takes part: a newcomer's configured round, or the next round
-        if this round has begun.
+        """Return the global round from which a late device takes part. For a newcomer, this is the global round that
+        the experiment names. If that global round has begun, and for all other late devices, it is the next global
+        round.
         """
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1
 
     async def joined(self, global_round: int) -> None:
-        """Wait for newcomers before the global round in which they join."""
+        """If newcomers join in this global round, wait for them."""
         settings = self.experiment.newcomers
         if settings is not None and global_round == settings.from_global_round - 1:
             await self.enrolment.gather_newcomers()
@@ -220,7 +227,7 @@ class Run:
             self._newcomers_are_in = True
 
     def has_news(self, known_version: int) -> bool:
-        """Return whether the plan has changed since the version that an LPS knows."""
+        """Return whether the run is over, or the plan has changed since the version that an LPS knows."""
         is_told = self.plans.is_made and self.clock.knows_start
         return self.is_over or (is_told and self.places.version != known_version)
 

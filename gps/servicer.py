@@ -1,4 +1,4 @@
-"""GpsService and RunService: they translate between messages and the run."""
+"""The gRPC services GpsService and RunService. They translate gRPC messages into calls of a run's parts."""
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -59,7 +59,7 @@ class GpsServicer(GpsServiceServicer):
     async def FetchAnswers(
         self, request: answers_pb2.FetchAnswersRequest, context: Any
     ) -> AsyncIterator[answers_pb2.AnswerPart]:
-        """Stream the answers of the other devices to a device."""
+        """Stream the other devices' answers to a device."""
         self._check_going(request.run_id)
         async for part in self._run.questions.relayed_to(request):
             yield part
@@ -82,7 +82,9 @@ class GpsServicer(GpsServiceServicer):
         return pb.RegisterLpsResponse(run_id=self._run_id, is_grouped=self._run.plans.is_made)
 
     async def FetchClusters(self, request: pb.FetchClustersRequest, context: Any) -> pb.FetchClustersResponse:
-        """Return an LPS's clusters, as soon as devices are grouped and whenever the clusters change."""
+        """Return an LPS's clusters. Wait for a limited time until devices are grouped, and the plan is newer than the
+        plan that the LPS knows.
+        """
         run = self._run
         self._check(request.run_id)
         answered = run.reports.call_began()
@@ -133,7 +135,9 @@ class GpsServicer(GpsServiceServicer):
         )
 
     async def FetchShared(self, request: rounds_pb2.FetchModelRequest, context: Any) -> None:
-        """Stream the shared layers of the open global round to the LPS that serves the cluster."""
+        """Stream the shared layers of the open global round to the LPS that serves the cluster now. Any other LPS gets
+        the reply that it must wait.
+        """
         run = self._run
         if not run.serving.is_current(request.home_id, request.term):  # it hears by FetchClusters who does
             await run.changes.wait_until(lambda: run.is_over, run.serving.presence.hold_s)
@@ -192,7 +196,7 @@ class GpsServicer(GpsServiceServicer):
     async def LocateUpdate(
         self, request: rounds_pb2.LocateUpdateRequest, context: Any
     ) -> rounds_pb2.LocateUpdateResponse:
-        """Return where a cluster's upload continues."""
+        """Return the byte from which an LPS continues an upload for a cluster."""
         return self._run.rounds.server.locate(request)
 
     async def SubmitReport(self, requests: AsyncIterator[pb.ReportPart], context: Any) -> pb.SubmitReportResponse:
@@ -207,7 +211,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.SubmitReportResponse(run_id=self._run_id)
 
     async def ReportFailure(self, request: pb.ReportFailureRequest, context: Any) -> pb.ReportFailureResponse:
-        """End the run without a result if an LPS cannot continue."""
+        """End the run without a result, because an LPS reports that it cannot continue."""
         self._check(request.run_id)
         serving = self._run.serving
         if not serving.is_known(request.lps_id):
@@ -219,7 +223,7 @@ class GpsServicer(GpsServiceServicer):
 
 
 async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
-    """Raise PayloadError, because LPSs send only aggregates on this stream: neither answers nor announcements."""
+    """Raise PayloadError. On this stream LPSs send only aggregates, neither answers nor announcements of updates."""
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("updates are not announced here; send them")
     raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")

@@ -37,7 +37,7 @@ def standing(run: Run) -> RunResult:
 
 
 def result_of(run: Run) -> tuple[RunResult, Timing]:
-    """Return the whole content of the record. Nothing may change while it is collected."""
+    """Return the whole content of the record. The run must not change while this function collects the content."""
     ids, first, clock = run.experiment.device_ids(), run.plans.first, run.clock
     result = replace(
         standing(run),

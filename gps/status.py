@@ -56,8 +56,8 @@ def _metric(metric: Metric) -> pb.Metric:
 
 
 def seconds_of(phases: Mapping[str, float]) -> float:
-    """Return how many seconds a run has taken up to now or up to its end. `phases` has the time at which each phase
-    began.
+    """Return how many seconds a run has taken so far or, if the run is over, in total. `phases` has the time at which
+    each phase began.
     """
     began = min(phases.values(), default=0.0)
     over = [began_at for phase, began_at in phases.items() if phase in {"completed", "failed"}]

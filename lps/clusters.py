@@ -177,7 +177,9 @@ class Clusters:
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
     def _leave_out(self, name: str) -> None:
-        """Stop serving a cluster that came too late. Inform the cluster's devices that the run has ended without them."""
+        """Stop serving a cluster that came too late. Inform the cluster's devices that the run has ended without the
+        cluster.
+        """
         service, face = self._services[name], self.faces.get(name)
         service.session.server.finish()
         self.faces[name] = service.session.server

@@ -14,7 +14,7 @@ from gps.journal.journal import Journal
 
 
 class Enrolment:
-    """Decide when the GPS stops waiting for devices before training."""
+    """Enrol devices, and decide when the GPS stops waiting for devices before training."""
 
     def __init__(
         self, experiment: Experiment, *, questions: Questions, roster: Roster, journal: Journal, log: EventLog,
@@ -39,7 +39,9 @@ class Enrolment:
     # --- waiting --------------------------------------------------------------------------------
 
     async def gather_devices(self) -> None:
-        """Wait until every device has enrolled and answered the first question, or until the deadline."""
+        """Wait until every device has enrolled and answered the first question, or until the deadline. Raises
+        RunStoppedError if fewer devices than the quorum are there.
+        """
         self._set_deadline()
         if not self.is_closed:
             await self._questions.changes.wait_until(self._all_there, self._time_left())
@@ -47,8 +49,11 @@ class Enrolment:
         self._check_quorum(self._present())
 
     async def gather_answers(self) -> None:
-        """Wait until every device that has answered the first question has answered all questions, or until the same
-        deadline has passed again.
+        """Wait until every device that has answered the first question has answered all questions, or until a deadline.
+        The deadline is as long as the deadline of `gather_devices`, and begins now.
+
+        Raises:
+            RunStoppedError: fewer devices than the quorum have answered all questions.
         """
         self._set_deadline()
         await self._questions.changes.wait_until(self._all_answered, self._time_left())
@@ -108,11 +113,13 @@ class Enrolment:
             )
 
     def candidates(self) -> list[Device]:
-        """Return the devices for the plan, in index order: those that have answered all questions."""
+        """Return the devices that have answered all questions, in index order. The first plan groups these devices."""
         return [device for device in self._present() if self._questions.has_answered_all(device)]
 
     async def gather_newcomers(self) -> None:
-        """Wait until every newcomer has a cluster or was refused, or until the deadline of the enrolment."""
+        """Wait until every newcomer has a cluster or was refused. The wait is limited to the length of the enrolment's
+        deadline.
+        """
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
         try:
@@ -126,7 +133,7 @@ class Enrolment:
     # --- calls ----------------------------------------------------------------------------------
 
     def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
-        """Enrol a device. `places_late` says whether a device may join after the first plan."""
+        """Enrol a device. `places_late` says whether the method can place a device after the first plan."""
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not places_late:

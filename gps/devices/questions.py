@@ -1,7 +1,8 @@
-"""The questions before training. The GPS takes and keeps answers and, if the question says so, sends them to the other
-devices.
+"""The questions that devices answer before training. The GPS takes and keeps the answers. If a question is relayed, the
+GPS also sends the answers to other devices.
 
-Answers are read from the journal and sent one at a time, so neither the GPS nor a device has all of them in memory.
+The GPS reads answers from the journal and sends them one at a time. So neither the GPS nor a device has all answers in
+memory.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ from gps.journal.journal import Journal
 
 
 class Questions:
-    """Manage the answers of a run's devices before training."""
+    """Take, keep and relay the answers that devices give before training."""
 
     def __init__(
         self, method: Method, *, roster: Roster, journal: Journal, log: EventLog, on_change: Callable[[], None],
         on_late: Callable[[Device], None], clock: ParentClock,
     ) -> None:  # fmt: skip
-        """Set `on_late`, which is called with a late device that has answered all questions, and chooses its
-        cluster.
+        """Set `on_change`, which is called after each change, and `on_late`, which chooses the cluster of a late
+        device. `on_late` is called with the device when the device has answered all questions.
         """
         self._method = method
         self._roster = roster
@@ -70,7 +71,7 @@ class Questions:
         return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
-        """Return the answers of these devices by question. Answers that the GPS sends to other devices are left out,
+        """Return the answers of `devices`, by question and device index. Answers to relayed questions are left out,
         because only devices read them.
         """
         there = {device.device_index for device in devices}
@@ -85,7 +86,9 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """Return how much of the answers the links have carried since the GPS started, if the clock keeps this."""
+        """Return the transfers of answers over the links since the GPS started. If the run's clock does not keep them,
+        the list is empty.
+        """
         for number in range(len(self.asked)):
             self._carried += self._clock.take(number)
         return list(self._carried)
@@ -94,7 +97,9 @@ class Questions:
 
     @contextmanager
     def _or_refuse(self, device: Device) -> Iterator[None]:
-        """Run a block. If the device sends an invalid answer in it, refuse the device for the run."""
+        """Run a block. If the block raises PayloadError, because the device's answer is invalid, refuse the device
+        until the end of the run.
+        """
         try:
             yield
         except PayloadError as error:
@@ -133,15 +138,17 @@ class Questions:
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
-        """Allow late devices to join. Choose a cluster at once for those with complete answers."""
+        """Allow late devices to join. For late devices that have answered all questions, choose a cluster at once.
+        `sponsors` has, by cluster, the devices with answers that late devices receive.
+        """
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
             self.hand_on(device)
         self.tell()
 
     def hand_on(self, device: Device) -> None:
-        """Let the method choose a cluster for a late device that has answered the last question and has no
-        cluster yet.
+        """If a device is late, has answered the last question and has no cluster yet, let the method choose the
+        device's cluster.
         """
         last = self.asked[-1] if self.asked else None
         is_waiting = device.is_late and device.cluster is None and not device.refused
@@ -150,7 +157,7 @@ class Questions:
             self.changes.tell()
 
     def _heard_by(self, device: Device) -> set[int]:
-        """Return the other devices with answers that this device has received."""
+        """Return the indexes of the other devices from which this device has received answers."""
         if self.sponsors is not None and device.is_late:
             return {index for group in self.sponsors for index in group} - {device.device_index}
         devices = ((index, self._roster.devices.get(index)) for index in self._relays)
@@ -158,7 +165,9 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Yield the other devices' answers in index order, each as soon as it has arrived."""
+        """Yield the other devices' answers in index order, each as soon as it has arrived. If an answer does not arrive
+        in time, tell the device to ask again.
+        """
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
         with self._roster.call_of(request.device_id, request.process_id) as device:
@@ -186,8 +195,10 @@ class Questions:
         return sorted(index for group in self.sponsors or () for index in group)
 
     async def _wait_decided(self, index: int) -> bool:
-        """Wait until one device's answer has arrived, or can no longer arrive. Each call waits for one device only, so
-        a thousand calls do not all check every change.
+        """Wait, for a limited time, until one device's answer has arrived, or can no longer arrive. Return False on
+        time-out.
+
+        Each call waits for one device only, so a thousand calls do not all check every change.
         """
         if self._is_decided(index):
             return True
@@ -207,7 +218,9 @@ class Questions:
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
-    """Return the complete answer to a header. Raises PayloadError or SupersededError like `take`."""
+    """Return the complete answer that `header` announces. Raises PayloadError for an invalid answer, and
+    SupersededError if the stream was cut.
+    """
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")

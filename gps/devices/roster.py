@@ -30,7 +30,7 @@ POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 @dataclass(kw_only=True)
 class Device(DeviceRow):
-    """Hold one device as the GPS knows it. `Places` sets its cluster and home."""
+    """Hold what the GPS knows about one device. `Places` sets the fields `cluster` and `home`."""
 
     answered: set[str] = field(default_factory=set)  # the questions before training
     cluster: int | None = None
@@ -94,14 +94,21 @@ class Roster:
         """Enrol a device.
 
         Raises:
-            WrongRunError, UnknownChildError, DuplicateDeviceError, ExcludedError, PayloadError.
+            WrongRunError, UnknownChildError, PayloadError: the device contradicts the experiment or its own earlier
+                enrolment.
+            DuplicateDeviceError: another process of the same device is present.
+            ExcludedError: the device was refused.
         """
         self.check(request)
         return self._claim(request, is_late=is_late)
 
     def check(self, request: pb.EnrollRequest) -> None:
-        """Raise an error for a device that contradicts the experiment: WrongRunError, UnknownChildError,
-        PayloadError.
+        """Check that a device fits the experiment.
+
+        Raises:
+            WrongRunError: the device was started with another experiment than the GPS.
+            UnknownChildError: the experiment has no device with this id and index.
+            PayloadError: the device has no examples, or more examples than the experiment allows.
         """
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(
@@ -162,13 +169,13 @@ class Roster:
         return device
 
     def _note_pod(self, device: Device, pod_name: str) -> None:
-        """Keep the name of the pod in which a device runs now. The pod may be a new pod."""
+        """Note the name of the pod in which a device runs now. A restarted device may run in another pod."""
         if device.pod_name != pod_name and POD_NAME.match(pod_name):
             device.pod_name = pod_name
             self._journal.devices.enroll(device)
 
     def by_id(self, device_id: str) -> Device:
-        """Return the device with this id. Raises UnknownChildError if it has not enrolled."""
+        """Return the device with this id. Raises UnknownChildError if the device has not enrolled."""
         device = self.devices.get(self._indexes.get(device_id, -1))
         if device is not None:
             return device
@@ -190,7 +197,7 @@ class Roster:
             device.calls_under_way -= 1
 
     def set_answer(self, device: Device, answer: answers_pb2.Answer) -> None:
-        """Write a device's answer to the journal, and delete it from memory."""
+        """Write a device's answer to the journal. In memory, note only that the device has answered the question."""
         self._journal.answers.add(answer.question, device.device_index, answer.SerializeToString(deterministic=True))
         device.answered.add(answer.question)
 
@@ -201,7 +208,7 @@ class Roster:
             device.has_lost_state = True
 
     def refuse(self, device: Device, reason: str) -> None:
-        """Continue without a device until the end of the run."""
+        """Refuse a device until the end of the run. The run continues without the device."""
         device.refused = f"refused: {brief(reason)}"
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 

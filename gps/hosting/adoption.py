@@ -13,7 +13,7 @@ from gps.plans.rounds import GlobalRounds
 
 
 class Adoption:
-    """Give clusters to other LPSs during training."""
+    """Give the clusters of absent LPSs to other LPSs during training, and give them back later."""
 
     def __init__(
         self, experiment: Experiment, *, serving: Serving, rounds: GlobalRounds, journal: Journal,
@@ -29,13 +29,15 @@ class Adoption:
         self._log = log
 
     async def until_served(self) -> None:
-        """With deadlines, wait until each cluster is served by an LPS that is present."""
+        """If the run has deadlines, wait for a limited time until the LPS of every cluster has registered."""
         if self._deadline_s is not None:
             longest_s = self._deadline_s + self._serving.presence.hold_s
             await self._changes.wait_until(lambda: self._serving.are_all_there, longest_s)
 
     async def watch(self) -> None:
-        """Let another LPS adopt the clusters of an absent LPS, as soon as an LPS is available."""
+        """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another
+        LPS is available.
+        """
         loop = asyncio.get_running_loop()
         self._serving.presence.listen()
         while (check_again_s := self._serving.check_again_s()) is not None:
@@ -53,7 +55,9 @@ class Adoption:
         return self._serving.adoptable(self._journal.rounds.reported())
 
     def _hand_over(self, lps_of: dict[str, str]) -> None:
-        """Let other LPSs serve clusters. The LPSs learn of this from their open calls."""
+        """Let other LPSs serve clusters. `lps_of` has the new LPS by cluster. The LPSs learn of the change by the
+        replies to their open calls.
+        """
         for home_id, lps_id in lps_of.items():
             before = self._serving.lps_of(home_id)
             handover = self._serving.hand_over(home_id, lps_id, self._rounds.global_round)

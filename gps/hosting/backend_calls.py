@@ -1,4 +1,4 @@
-"""The calls of the GPS to its backend: it sets the number of LPSs, labels pods, and writes Events for the operator."""
+"""The calls of the GPS to its backend, which sets the number of LPSs, labels pods, and writes Events for operators."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ from gps.kubernetes.backend import Backend, Standing
 
 
 class BackendCalls:
-    """Pass all calls to the backend without waiting, so that no run waits for a label."""
+    """Pass calls to the backend without waiting for their results, so that a run never waits for a label."""
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend
@@ -20,7 +20,7 @@ class BackendCalls:
 
     @property
     def job(self) -> str:
-        """The Kubernetes Job that ends with the run; empty elsewhere."""
+        """The name of the Kubernetes Job that ends with the run. Outside Kubernetes the name is empty."""
         return self._backend.job
 
     def scale_lps(self, replicas: int) -> None:
@@ -28,7 +28,7 @@ class BackendCalls:
         self._soon(self._backend.scale_lps(replicas))
 
     def label_pods(self) -> None:
-        """Label each device's pod with the LPSs that serve its devices now."""
+        """Label each pod that has devices with the LPSs that serve these devices now."""
         self._soon(self._backend.label_pods(self._serving.pods()))
 
     def show(self, standing: Standing) -> None:

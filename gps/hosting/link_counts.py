@@ -12,7 +12,7 @@ KINDS = ("model", "update", "control", "answer")
 
 
 class LinkCounts:
-    """Hold counts of bytes, which are kept when the process restarts."""
+    """Hold the counts of bytes on a run's links. The journal keeps the counts, so a restart does not lose them."""
 
     def __init__(self, journal: Journal, links: LinkMeter) -> None:
         """Continue from the counts that were saved before the restart."""
@@ -27,8 +27,8 @@ class LinkCounts:
                 links.go_on_from(counts)
 
     def note(self, lps_id: str, counts: Mapping[LinkKey, int]) -> None:
-        """Keep the counts that an LPS reports for all its clusters. If there are several reports, the largest count is
-        used.
+        """Keep the counts that an LPS reports for all its clusters. If an LPS has reported several times, the largest
+        value of each count is used.
         """
         known = self._of_lps.setdefault(lps_id, {})
         kinds = {*KINDS, *self._links.questions}
@@ -54,5 +54,5 @@ class LinkCounts:
 
 
 def _is_of_devices(key: LinkKey) -> bool:
-    """Return whether these are bytes between an LPS and its devices, counted by the LPS."""
+    """Return whether a count is of bytes between an LPS and its devices, and was made by the LPS."""
     return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

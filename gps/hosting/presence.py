@@ -17,8 +17,8 @@ class LpsPresence:
     def __init__(
         self, experiment: Experiment, known: Iterable[str], clock: Callable[[], float] | None, tls: TlsFiles | None
     ) -> None:
-        """Set `known`, the LPSs that registered earlier, and `tls`, the GPS's own files with the list of
-        revoked names.
+        """Set `known`, the LPSs that registered before a restart, and `tls`, the GPS's own certificate files with the
+        list of revoked names.
         """
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._tls = tls
@@ -29,13 +29,15 @@ class LpsPresence:
 
     @property
     def hold_s(self) -> float:
-        """The longest time that the GPS may wait before it answers an LPS's call. A running LPS calls again well before
-        the deadline.
+        """The longest time in seconds that the GPS may wait before it replies to an LPS's call. With deadlines it is at
+        most a third of the deadline of global rounds. So a running LPS calls again well before the deadline.
         """
         return HOLD_S if self._deadline_s is None else min(HOLD_S, self._deadline_s / ASKED_PER_DEADLINE)
 
     def listen(self) -> None:
-        """Begin to track contacts. If the GPS was away, earlier silence is not counted."""
+        """Begin to track contacts. The time before is not treated as silence of the LPSs, because the GPS may have been
+        away.
+        """
         self._listening_since = self._clock()
 
     def register(self, lps_id: str) -> None:
@@ -66,7 +68,8 @@ class LpsPresence:
         return self._clock() - max(self._heard.get(lps_id, 0.0), self._listening_since)
 
     def left_s(self, lps_id: str) -> float:
-        """Return how many seconds an LPS may still be silent; a negative number for an absent or revoked LPS.
+        """Return for how many more seconds an LPS may be silent before it is absent. For an absent or revoked LPS,
+        return 0 or a negative number.
 
         With deadlines a refused LPS is also absent. Without deadlines a refused LPS is not absent, because no other LPS
         may continue a cluster that has missed a round.
@@ -84,7 +87,9 @@ class LpsPresence:
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
 
     def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
-        """Return the seconds until the first of these LPSs can become absent; None if none can."""
+        """Return the seconds until the next check whether one of these LPSs is absent. If no LPS can become absent,
+        return None.
+        """
         look_s = None if self._tls is None else LOOK_S
         if self._deadline_s is None:
             return look_s

@@ -33,7 +33,7 @@ STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's
 
 
 class Reports:
-    """Take the reports of LPSs. For a cluster, only the LPS that serves it now may report."""
+    """Take the reports of LPSs. Only the LPS that serves a cluster now may report about the cluster."""
 
     def __init__(
         self, experiment: Experiment, *, places: Places, serving: Serving, journal: Journal, metrics: ProcessMetrics,
@@ -68,8 +68,8 @@ class Reports:
     # --- calls under way ------------------------------------------------------------------------
 
     def call_began(self) -> Callable[[], None]:
-        """Note that a call has begun. Return the function to call after the call's reply. The record is written after
-        this, so that the byte counts include the reply.
+        """Note that a call has begun. Return a function, which the caller must call after the reply. The record is
+        written only after these replies, so that its byte counts include them.
         """
         self._under_way += 1
         return self._call_ended
@@ -112,7 +112,7 @@ class Reports:
                 self._metrics.evaluated(row.home_id, self._gauges, measured)
 
     def _check_said(self, header: "rounds_pb2.UpdateHeader | pb.ReportHeader") -> None:
-        """Raise UnknownChildError or PayloadError if the content of an LPS's report is impossible."""
+        """Check the content of an LPS's report. If it is impossible, raise UnknownChildError or PayloadError."""
         self._check_known(header.home_id)
         if header.lps_id and not self._serving.is_known(header.lps_id):
             raise UnknownChildError(f"no LPS is called {quoted(header.lps_id)}")
@@ -155,9 +155,8 @@ class Reports:
         """Take a cluster's final report and model. A repeated report changes nothing.
 
         Raises:
-            UnknownChildError, PayloadError: the report is invalid. NotServedError: the LPS no longer serves the
-                cluster.
-            NotReadyError: the last round is not over. SupersededError: the LPS has begun a newer report.
+            UnknownChildError, PayloadError: the report is invalid. NotReadyError: the last global round is not closed.
+            NotServedError: another LPS serves the cluster. SupersededError: the LPS has begun a newer report.
         """
         self._check_said(header)
         self._check_current(header)
@@ -170,7 +169,9 @@ class Reports:
         self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
 
     async def _take_newest(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
-        """Take a cluster's model. If its LPS begins to send it again, end this transfer and leave it to the new one."""
+        """Take a cluster's model. If the LPS begins to send the model again, end this transfer, because the newer
+        transfer replaces it.
+        """
         before, newest = self._newest.get(header.home_id), Supersedable()
         self._newest[header.home_id] = newest
         if before is not None:
@@ -213,8 +214,8 @@ class Reports:
             self._check_current(header)  # before the file takes its name: it may be the new LPS's already
 
     def _digest_of(self, path: Path) -> str:
-        """Return the digest of a model's values. Raises PayloadError for a file that is not a complete model of this
-        run.
+        """Return the digest of the values in a model file. Raises PayloadError if the file is not a complete model of
+        this run.
         """
         try:
             with closing(ModelFile(path, self._layout)) as model:

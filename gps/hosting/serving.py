@@ -1,5 +1,5 @@
-"""The LPS that serves each cluster: the cluster's own LPS or, while this is absent, the LPS that has adopted the
-cluster.
+"""The LPS that serves each cluster. This is the cluster's own LPS or, while that LPS is absent, the LPS that has
+adopted the cluster.
 """
 
 from collections.abc import Callable, Container
@@ -42,7 +42,9 @@ class Serving:
         self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
         tls: TlsFiles | None = None,
     ) -> None:  # fmt: skip
-        """Set `tls`, the GPS's own files, if it has any. An LPS in their list of revoked names serves nothing."""
+        """Set `tls`, the GPS's own certificate files. It is None in a run without certificates. An LPS in the files'
+        list of revoked names serves nothing.
+        """
         self._experiment = experiment
         self._places = places
         self._journal = journal
@@ -89,8 +91,8 @@ class Serving:
         return term == self.term_of(home_id)
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        """Return whether a caller is the LPS that serves, or has served, a cluster in the term that its message
-        states.
+        """Return whether the caller is the LPS that served the cluster in the term that the message states. If the
+        message states no term, the caller may be any LPS that serves or has served the cluster.
         """
         handovers = [handover.lps_id for handover in self.handovers if handover.home_id == claim.home_id]
         served = [claim.home_id or "", *handovers]  # by term
@@ -103,7 +105,9 @@ class Serving:
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Return the LPS and the cluster of a device, if they are known and the LPS is present."""
+        """Return a reply with the LPS and the cluster of a device. If they are not known yet, or the LPS is refused or
+        revoked, the reply says that the device is not assigned.
+        """
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
         if device.home is None:
             return reply
@@ -115,7 +119,7 @@ class Serving:
         return reply
 
     def pods(self) -> dict[str, list[str]]:
-        """Return, for each pod with devices, the LPSs of these devices."""
+        """Return, by pod name, the LPSs that serve the pod's devices."""
         return {
             pod: sorted({self.lps_of(name) for name in clusters}, key=_number)
             for pod, clusters in self._places.pods().items()
@@ -123,24 +127,29 @@ class Serving:
 
     @property
     def are_all_there(self) -> bool:
-        """Return whether every cluster's LPS has registered."""
+        """Return whether the LPS of every cluster has registered, and is neither refused nor revoked."""
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Return whether devices may learn an LPS's address."""
+        """Return whether devices may learn an LPS's address. The LPS must have registered, and must be neither refused
+        nor revoked.
+        """
         return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
 
     # --- who is away ----------------------------------------------------------------------------
 
     def check_again_s(self) -> float | None:
-        """Return the seconds until an LPS with clusters can become absent; None if none can."""
+        """Return the seconds until the next check whether an LPS that serves clusters is absent. If no LPS can become
+        absent, return None.
+        """
         return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
-        """Return, for each cluster with an absent LPS, the LPS that should adopt it.
+        """Return, for each cluster with an absent LPS, the LPS that should adopt the cluster.
 
-        Clusters in `done` need no LPS. If the cluster's own LPS is back, this LPS should serve the cluster. Otherwise
-        it should be the LPS with the fewest clusters, or the first of several such LPSs.
+        Clusters in `done` need no LPS. If the cluster's own LPS is back, it should serve the cluster. Otherwise the LPS
+        with the fewest clusters should serve the cluster. If several LPSs have equally few clusters, take the LPS with
+        the lowest number.
         """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0
@@ -156,7 +165,9 @@ class Serving:
         return chosen
 
     def returnable(self) -> dict[str, str]:
-        """Return, for each adopted cluster with an own LPS that is back, the name of this LPS."""
+        """Return the adopted clusters that can return to their own LPS, because this LPS is back. The result maps the
+        name of each such cluster to the name of its own LPS.
+        """
         return {name: name for name in self._places.homes if self.lps_of(name) != name and self.presence.is_there(name)}
 
     def hand_over(self, home_id: str, lps_id: str, global_round: int) -> Handover:
@@ -167,7 +178,9 @@ class Serving:
         return handover
 
     def stage_of(self, handover: Handover) -> str:
-        """Return a text that says when a cluster changed its LPS, as exclusions state it."""
+        """Return the stage of the run in which a cluster changed its LPS: `evaluation`, or the global round. Exclusions
+        name stages in the same way.
+        """
         is_trained = handover.global_round == self._experiment.training.global_rounds
         return "evaluation" if is_trained else f"global round {handover.global_round + 1}"
 

@@ -49,11 +49,13 @@ class Run(Protocol):
     roster: Roster
 
     def tell_soon(self) -> None:
-        """Let every observer of the run look at it again soon."""
+        """Wake all observers of the run soon, so that they look at its state again."""
 
 
 class Waiting:
-    """Find the missing devices and LPSs, from the roster, from the calls of LPSs and from their reports."""
+    """Find the devices and LPSs that the run waits for. The sources are the roster, the open calls of LPSs, and the
+    devices that LPSs name in these calls.
+    """
 
     def __init__(
         self, roster: Roster, places: Places, serving: Serving, *, questions: Sequence[str], metrics: ProcessMetrics,
@@ -97,9 +99,7 @@ class Waiting:
     # --- who is missing -----------------------------------------------------------------------
 
     def look(self, phase: str) -> list[Wait]:
-        """Return the devices and LPSs for which a phase has waited so long that it is reported, the longest
-        wait first.
-        """
+        """Return the waits of a phase that are long enough to be reported, the longest wait first."""
         now = self._clock()
         missing = dict(self._missing(phase))
         self._since = {key: self._since.get(key, min(now, since or now)) for key, since in missing.items()}
@@ -109,8 +109,8 @@ class Waiting:
         return self.waits
 
     def _missing(self, phase: str) -> Iterator[tuple[tuple[str, str], float | None]]:
-        """Yield each missing child, and the message that it must send. Also yield the time since which the run waits,
-        if another part of the run knows it.
+        """Yield ((name, what), since) for each missing device or LPS. `what` says what the run waits for. `since` is
+        the start of the wait if an LPS has reported the wait, otherwise None.
         """
         if phase == "enrolment":
             yield from (((name, "to enrol"), None) for name in self._roster.absent_founders())
@@ -157,7 +157,7 @@ class Waiting:
         self._metrics.waits({}, 0)
 
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
-        """Write Events about waits that have not been reported for some time."""
+        """Write an Event about the waits, if a long wait was not named in an Event for some time."""
         now = self._clock()
         patience_s = START_S if phase == "enrolment" else PATIENCE_S
         due = [w for w in waits if w.seconds >= patience_s and now - self._noted.get(w.name, -REMINDED_S) >= REMINDED_S]

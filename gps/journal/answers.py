@@ -1,4 +1,4 @@
-"""The devices' answers, before training and in global rounds, in the journal."""
+"""The journal's table of devices' answers, from before training and from global rounds."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ class AnswerTable:
         self, question: str, global_round: int, home_id: str, answers: Mapping[int, bytes], arrived_ns: int = 0
     ) -> None:
         """Keep the answers of an LPS's devices in a global round, and their arrival time, in one transaction. Only the
-        first bundle is kept.
+        first bundle of an LPS in a global round is kept.
         """
         with self._file.together(durable=True):
             if self._file.write(

@@ -1,4 +1,4 @@
-"""The enrolled devices in the journal."""
+"""The journal's table of enrolled devices."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gps.journal.journal_file import JournalFile
 
 @dataclass(kw_only=True)
 class DeviceRow:
-    """Hold one device as it enrolled."""
+    """Hold the values with which a device enrolled, and what has been noted about it since then."""
 
     device_index: int
     device_id: str
@@ -20,13 +20,13 @@ class DeviceRow:
 
 
 class DeviceTable:
-    """Hold the devices of a run."""
+    """Hold the enrolled devices of a run."""
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def enroll(self, device: DeviceRow) -> None:
-        """Add a device. If it is already there, note its present pod."""
+        """Add a device. If the device is already in the table, only note its present pod."""
         self._file.write(
             "INSERT INTO devices (device_index, device_id, num_examples, num_held_out, pod_name, is_late, kernel) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (device_index) DO UPDATE SET pod_name = excluded.pod_name",

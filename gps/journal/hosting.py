@@ -1,4 +1,4 @@
-"""The LPSs and their clusters in the journal."""
+"""The journal's tables of LPSs and of the clusters that they serve."""
 
 from gps.journal.journal_file import JournalFile
 from gps.journal.plans import PlanTable

@@ -15,7 +15,9 @@ class Journal(JournalFile):
     """Hold the journal of a run: its tables, phases and exclusions."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
-        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for a file of another run."""
+        """Open the journal, or create it if the file is missing. Raises StateError for a damaged file, and
+        WrongRunError for a file of another run.
+        """
         super().__init__(path, run_id=run_id, experiment=experiment)
         self.devices = DeviceTable(self)
         self.answers = AnswerTable(self)

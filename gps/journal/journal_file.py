@@ -2,8 +2,9 @@
 
 The GPS writes to the journal before it replies, so nothing is lost if the process crashes. Facts on which other
 processes depend (the grouping, LPSs, closed rounds, reports) are also flushed to disk. If the machine crashes,
-enrolments, profiles and rows since the last flush may be lost; devices that the GPS does not know enrol again. All
-checksums are compared when a journal is opened.
+enrolments, profiles and rows since the last flush may be lost. Devices that the GPS then does not know enrol again.
+
+When a journal is opened, the checksums of all rows are checked.
 """
 
 import hashlib
@@ -52,7 +53,9 @@ class JournalFile:
     """Read and write rows. Each call is a transaction, or a part of the surrounding transaction."""
 
     def __init__(self, path: Path, *, run_id: str, experiment: str) -> None:
-        """Open or begin the journal. Raises StateError for a damaged file, WrongRunError for a file of another run."""
+        """Open the journal, or create it if the file is missing. Raises StateError for a damaged file, and
+        WrongRunError for a file of another run.
+        """
         self._path = path
         # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
         # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
@@ -77,7 +80,9 @@ class JournalFile:
             raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
 
     def write(self, statement: str, *values: object, durable: bool = False) -> int:
-        """Execute one statement; return the number of changed rows."""
+        """Execute one statement, and return the number of changed rows. With `durable`, also flush the statement's
+        transaction to disk.
+        """
         with self.together(durable=durable):
             return self._db.execute(statement, values).rowcount
 
@@ -133,8 +138,8 @@ class JournalFile:
 
 
 def create(path: Path) -> None:
-    """Make an empty journal. The file gets its name only when it is complete, so an empty file is treated as
-    damaged.
+    """Create an empty journal. The file gets its final name only when it is complete. So a file of this name without
+    content is damaged.
     """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
@@ -149,7 +154,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection that adds a checksum to each row."""
+    """Return a connection that adds a checksum to each row that it writes."""
     if not path.stat().st_size:
         raise sqlite3.DatabaseError("the file is empty")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -1,4 +1,4 @@
-"""The plans of a run, and later changes: late devices that got a cluster, and devices that moved."""
+"""The journal's tables of plans, and of later changes: late devices that got a cluster, and devices that moved."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,8 @@ from gps.journal.journal_file import JournalFile
 
 
 class PlanTable:
-    """Hold plans by the global round in which they were made, late devices, and moves.
+    """Hold the plans, by the global round in which they were made. Also hold the clusters of late devices, and the
+    moves of devices to other LPSs.
 
     Every change that LPSs must learn of increases the version, in the transaction that writes the change.
     """
@@ -15,7 +16,7 @@ class PlanTable:
         self._file = file
 
     def version(self) -> int:
-        """Return the number of changes so far."""
+        """Return the version, which is the number of changes so far that LPSs must learn of."""
         ((version,),) = self._file.rows("SELECT version FROM run")
         return int(version)
 
@@ -35,7 +36,7 @@ class PlanTable:
         return {made_in: (plan, bytes(affinity)) for made_in, plan, affinity in rows}
 
     def forget_after(self, global_round: int) -> None:
-        """Delete the answers, plans and moves of later global rounds."""
+        """Delete the answers, plans and moves of all global rounds after this one."""
         with self._file.together(durable=True):
             for table in ("plans", "answers", "bundles", "moves"):
                 self._file.write(f"DELETE FROM {table} WHERE global_round > ?", global_round)  # noqa: S608  # our own

@@ -1,4 +1,4 @@
-"""The rounds of a run, and the LPSs' reports of them, in the journal."""
+"""The journal's tables of rounds, and of the reports of LPSs about the rounds."""
 
 from collections.abc import Iterable, Iterator
 
@@ -34,8 +34,8 @@ class RoundTable:
         return (bytes(row) for key in wanted for (row,) in self._file.rows(one, *key))
 
     def rows_after(self, place: int) -> list[tuple[int, bytes]]:
-        """Return the rows that were written after a position, each with its position. A row that replaces another row
-        has a new position.
+        """Return the rows with a position after `place`, each with its position. Rows have positions in the order in
+        which they were written. A row that replaces another row has a new position.
         """
         rows = self._file.rows("SELECT rowid, row FROM lps_rounds WHERE rowid > ? ORDER BY rowid", place)
         return [(at, bytes(row)) for at, row in rows]
@@ -62,7 +62,7 @@ class RoundTable:
         return {home_id for (home_id,) in self._file.rows("SELECT home_id FROM reports")}
 
     def set_link_bytes(self, source: str, counts: bytes) -> None:
-        """Keep the byte counts so far. The source is "" for the GPS, or an LPS with one of its clusters."""
+        """Keep the byte counts so far of a source. The source is the id of an LPS, or "" for the GPS."""
         self._file.write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
 
     def link_bytes(self) -> dict[str, bytes]:

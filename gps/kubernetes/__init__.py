@@ -1,1 +1,1 @@
-"""The place of the GPS: a local process, or a pod, from which the GPS scales and labels other pods."""
+"""The system in which the GPS runs: one machine, or Kubernetes, in which the GPS scales and labels pods."""

@@ -15,10 +15,12 @@ class Standing:
 
 
 class Backend:
-    """Define a system that can start LPSs for the GPS. Every call returns at once, and no call may end the run.
+    """Define the calls of the GPS to the system in which it runs. Every call returns at once, and no call may end the
+    run.
 
-    A later call about the same object replaces an earlier call. This class is for one machine and does nothing: the
-    program that started the GPS also starts the LPSs that the GPS's status names, and ends all processes.
+    A later call about the same object replaces an earlier call. This base class is for one machine, and does nothing.
+    On one machine, the program that started the GPS starts as many LPSs as the GPS's status names, and ends all
+    processes.
     """
 
     job = ""  # the Kubernetes Job that ends with the run

@@ -1,4 +1,6 @@
-"""`python -m gps.kubernetes.job`: wait for the end of a run, in the pod of the run's Job, and end as the run does."""
+"""`python -m gps.kubernetes.job`: wait for the end of a run, and exit with the run's exit code. The pod of the run's
+Job executes this command.
+"""
 
 import argparse
 import asyncio
@@ -18,7 +20,9 @@ WATCH_S = 600.0  # how long one call may follow the run; then another does
 
 
 def parse() -> argparse.Namespace:
-    """Return the options. FEDSTRATA_JOB names the Job."""
+    """Return the command-line options. The name of the Job is not an option, but the environment variable
+    FEDSTRATA_JOB.
+    """
     arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")
@@ -26,9 +30,10 @@ def parse() -> argparse.Namespace:
 
 
 async def follow(options: argparse.Namespace, job: str) -> int:
-    """Log the phases of a Job's run until its end. Return the exit code of the run.
+    """Log the phases of a Job's run until the run ends. Return the exit code of the run.
 
-    If the GPS is away, or conducts the run of another Job, ask again, because Kubernetes is about to replace the GPS.
+    If the GPS does not answer, or has the run of another Job, ask again, because Kubernetes is about to replace the
+    GPS.
     """
     log, backoff = EventLog("run"), Backoff()
     phase = waits_for = ""

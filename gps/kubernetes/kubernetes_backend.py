@@ -1,4 +1,5 @@
-"""The GPS inside Kubernetes: it scales StatefulSets, labels device pods and the run's Job, and writes Events.
+"""The calls of the GPS to the Kubernetes API. They scale StatefulSets, label device pods and the run's Job, and write
+Events.
 
 In this module each function makes one attempt. `gps.kubernetes.reconcile` repeats attempts until they succeed.
 """
@@ -62,8 +63,12 @@ class KubernetesApi:
 
     @classmethod
     def from_environment(cls, log: EventLog) -> "KubernetesApi":
-        """Return the API of this pod, from FEDSTRATA_NAMESPACE, FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_POD_NAME,
-        FEDSTRATA_RELEASE and FEDSTRATA_JOB.
+        """Return the API for this pod. The settings come from the environment variables FEDSTRATA_NAMESPACE,
+        FEDSTRATA_LPS_STATEFULSET, FEDSTRATA_DEVICE_STATEFULSET, FEDSTRATA_POD_NAME, FEDSTRATA_RELEASE and
+        FEDSTRATA_JOB.
+
+        Raises:
+            ExperimentError: the namespace or the StatefulSet of the LPSs is not known.
         """
         statefulset = os.environ.get("FEDSTRATA_LPS_STATEFULSET", "")
         namespace = os.environ.get("FEDSTRATA_NAMESPACE", "")
@@ -112,17 +117,21 @@ class KubernetesApi:
         return client.BatchV1Api(self._api)
 
     def show(self, standing: Standing) -> None:
-        """Label the run's Job with phase and round, as in 3-of-8, and annotate it with the reason of a failure."""
+        """Label the run's Job with the phase and the round, for example 3-of-8. If the run has failed, annotate the Job
+        with the reason.
+        """
         labels = {PHASE: standing.phase, ROUND: f"{standing.global_round}-of-{standing.global_rounds}"}
         body = {"metadata": {"labels": labels, "annotations": {REASON: standing.reason[:REASON_MAX] or None}}}
         self._batch.patch_namespaced_job(self.job, self._namespace, body, _request_timeout=REQUEST_S)
 
     def scale_lps(self, replicas: int) -> bool:
-        """Set the StatefulSet's replicas to this number. Return whether this was a change."""
+        """Set the number of replicas of the LPSs' StatefulSet. Return whether this changed the number."""
         return self._scale(self._statefulset, replicas)
 
     def scale_devices(self, replicas: int) -> bool:
-        """Scale the devices, as `scale_lps` scales LPSs. Boards, which belong to a DaemonSet, are not changed."""
+        """Set the number of replicas of the devices' StatefulSet, if there is one. Return whether this changed the
+        number. Boards belong to a DaemonSet, so they are not changed.
+        """
         return bool(self._devices) and self._scale(self._devices, replicas)
 
     def _scale(self, statefulset: str, replicas: int) -> bool:
@@ -146,8 +155,10 @@ class KubernetesApi:
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
-        """Label each of these pods. `wanted` has labels and LPSs by pod name. If a label is refused, raise this only
-        after all other pods have their labels.
+        """Label each of the pods in `wanted`, and return the number of pods that were changed. `wanted` has, by pod
+        name, the pod's present labels and its LPSs.
+
+        If a label is refused, label all other pods first, and then raise the error.
         """
         from kubernetes import client
 
@@ -196,7 +207,9 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return advice for a person, or the missing right, while calls of the kind `what` are refused."""
+        """Return a text for the operator, for the time in which calls of the kind `what` are refused. The text has a
+        command to run by hand, or names what is missing until then.
+        """
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
             "scale": f"where it stays so, {by_hand}, one for each cluster",
@@ -206,8 +219,8 @@ class KubernetesApi:
 
 
 def label_value(lps_ids: Sequence[str]) -> str:
-    """Return the ids joined by dots. If they do not all fit into a label, the number of the other ids comes last:
-    lps-0.lps-1.and-9-more.
+    """Return the ids of LPSs, joined by dots. If they do not all fit into a label, the number of the other ids comes
+    last: lps-0.lps-1.and-9-more.
     """
     for kept in range(len(lps_ids), 0, -1):
         left = len(lps_ids) - kept

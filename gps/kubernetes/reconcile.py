@@ -1,8 +1,8 @@
-"""The state that the GPS wants in Kubernetes. It is requested again and again, with pauses, and checked from time to
-time.
+"""The state that the GPS wants in Kubernetes. The GPS requests this state until a request succeeds, and then checks it
+at intervals.
 
 The API may be absent for a while, a new pod has no labels, and a person may scale by hand. So the wanted state is kept.
-`gps.kubernetes.kubernetes_backend` has the calls.
+`gps.kubernetes.kubernetes_backend` has the calls to the API.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ FORBIDDEN = 403
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Hold the seconds between attempts. Each pause is twice as long as the last pause. Pauses are longer if a right is
-    missing, or if the state is already as wanted.
+    """Hold the seconds between attempts. After each failure the pause doubles, from `first_s` up to `longest_s`. If the
+    right for a call is missing, the pause is `forbidden_s`. After a success the pause is `look_again_s`.
     """
 
     first_s: float = 1.0
@@ -47,18 +47,22 @@ class _Wish:
     changes: Changes = field(default_factory=Changes)
 
     def want(self, attempt: Callable[[], None]) -> None:
-        """Set the state that is now wanted, in place of the earlier state."""
+        """Replace the wanted state. The function `attempt` tries to bring Kubernetes into the new state."""
         self.attempt, self.is_new = attempt, True
         self.changes.tell()
 
 
 class Reconciler(Backend):
-    """Keep the wanted state in Kubernetes. Each part of the state has its own job, with its own pauses."""
+    """Bring Kubernetes into the wanted state, and keep it there. Each part of the state has its own job, with its own
+    pauses.
+    """
 
     def __init__(
         self, api: KubernetesApi, log: EventLog, pauses: Pauses | None = None, *, release_after_s: float | None = None
     ) -> None:
-        """Set `release_after_s`, the time after a run's end at which its pods are stopped; None keeps them running."""
+        """Set `release_after_s`, the seconds from the end of the run until its pods are stopped. None keeps the pods
+        running.
+        """
         self._api = api
         self.job = api.job
         self._release_after_s = release_after_s
@@ -73,7 +77,7 @@ class Reconciler(Backend):
         self._want("scale", partial(self._scale, replicas))
 
     async def label_pods(self, lps_ids: Mapping[str, Sequence[str]]) -> None:
-        """Give each pod the labels of its devices' LPSs, also later pods with the same name."""
+        """Label each pod with the LPSs of its devices. A later pod with the same name gets the same labels."""
         if lps_ids:
             self._want("label", partial(self._label, dict(lps_ids)))
 
@@ -134,7 +138,9 @@ class Reconciler(Backend):
         return self._pauses.look_again_s
 
     def _failed(self, wish: _Wish, error: Exception) -> float:
-        """Log the first of several failures. Return the pause before the next attempt, in seconds."""
+        """Count a failed attempt. Only the first of several failures in a row is logged. Return the pause before the
+        next attempt, in seconds.
+        """
         wish.failures += 1
         if wish.failures == 1:
             reason = " ".join(str(getattr(error, "reason", None) or error).split())[:300]

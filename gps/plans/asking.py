@@ -23,8 +23,8 @@ from gps.plans.places import Places
 
 
 class Asking:
-    """Collect the bundles of a global round. Each bundle is saved before the reply, so a restarted GPS does not ask
-    again.
+    """Collect the bundles of a global round, and make the plan of the round. Each bundle is saved before the reply, so
+    a restarted GPS does not ask again.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class Asking:
     async def take(
         self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer], is_current: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take the answers of an LPS's devices, after the time that the answers take on the LPS's link. A repeated
-        bundle changes nothing.
+        """Take the answers of an LPS's devices. A repeated bundle changes nothing.
 
-        After this time, `is_current` is asked whether the devices still belong to this LPS.
+        If the run's clock simulates links in real time, first wait until the LPS's link has delivered the answers. Then
+        call `is_current`, which returns whether the devices still belong to this LPS. If they do not, ignore the
+        answers.
 
         Raises:
             UnknownChildError: a device does not belong to the LPS.
@@ -65,7 +66,9 @@ class Asking:
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
-        """Return the question of these answers. Refuse answers that are impossible for an LPS's devices."""
+        """Check the answers of an LPS's devices, and return the question of these answers. If the answers are
+        impossible, raise the errors of `take`.
+        """
         if self.question is None:
             raise PayloadError("nobody is asked in the global rounds of this run")
         if len(answers) < header.answers:
@@ -85,8 +88,9 @@ class Asking:
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:
-        """Make the plan of a global round, unless the GPS made it before a restart. Return whether this call made the
-        plan.
+        """Wait for the answers of a global round, and make the plan of the round. Return whether this call made a plan.
+
+        No plan is made if the method asks nothing in global rounds, or if the GPS made the plan before a restart.
         """
         question = self.question
         if question is None or self._plans.of_round(global_round) is not None:
@@ -109,8 +113,8 @@ class Asking:
 
 
 def placed(method: Method, late: Candidate, answers: Answers, plan: Plan) -> int:
-    """Return the number of the cluster for a device that joins after a plan. Raises PluginError if the method's code
-    fails.
+    """Return the number of the cluster that the method chooses for the late device `late`. Raises PluginError if the
+    method's code fails, or chooses a cluster that the plan does not have.
     """
     with _or_failed(method, "place a late device"):
         cluster = operator.index(method.place(late, answers, plan))
@@ -127,7 +131,9 @@ def planned(method: Method, moment: Moment, answers: Answers, before: Plan | Non
 
 @contextmanager
 def _or_failed(method: Method, doing: str) -> Iterator[None]:
-    """Run a block. If own code of a method fails with an error that is not Fedstrata's, raise PluginError."""
+    """Run a block. If the method's code in the block raises an error that is not a FedstrataError, raise PluginError
+    instead.
+    """
     try:
         yield
     except FedstrataError:

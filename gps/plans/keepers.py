@@ -21,8 +21,8 @@ Gathered = OneSum | PartialSums
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Hold the change of one piece of a vector: its position before the change, and its mean update. Without an update
-    the piece stays.
+    """Hold the change of one piece of a vector: the position of the piece before the change, and its mean update. If
+    the update is None, the piece keeps its values.
     """
 
     start: int
@@ -44,8 +44,8 @@ def kept_at_gps(streams: Streams) -> Streams:
 
 
 class Keeper:
-    """Hold the streams at the GPS: their values at the start of a global round, the form of LPSs' updates, and how the
-    streams change.
+    """Compute the streams at the GPS: their layout and initial values, the form of LPSs' updates, and how the streams
+    change in a global round.
     """
 
     def __init__(self, experiment: Experiment, method: Method, model: Model, streams: Streams, places: Places) -> None:
@@ -65,18 +65,20 @@ class Keeper:
         return len(self._plans.before(global_round).clusters)
 
     def _at(self, global_round: int) -> Streams:
-        """Return the streams at the start of a global round. In this round LPSs send updates of the same tensors."""
+        """Return the streams at the start of a global round. In this round the updates of LPSs have the tensors of
+        these streams.
+        """
         return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
-        """Return the layout of the vector at the start of a global round, with the clusters of that time."""
+        """Return the layout of the vector at the start of a global round. It depends on the plan of that time."""
         return self._at(global_round).layout(self._clusters(global_round))
 
     def initial(self) -> Iterator[Flat]:
         """Yield the vector at the start of the first global round, in pieces.
 
-        The streams of each cluster have initial weights of their own. Streams for all devices have the initial weights
-        of the first cluster.
+        Each cluster's streams have their own initial weights. Streams for all devices have the initial weights of the
+        first cluster.
         """
         for stream in self._at(0).streams(self._clusters(0)):
             whole = self._streams.with_tables(self._method.initial(self._model, stream.cluster or 0))
@@ -84,7 +86,9 @@ class Keeper:
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """Return the offer to LPSs: the vector and, if clusters span LPSs, the plan's statements about the streams."""
+        """Return the offer of the vector to LPSs. If clusters span LPSs, the offer also has the parts of the vector,
+        and values from the plan.
+        """
         if not self._kept.spans:
             return Offer(model)
         plan = self._plans.before(global_round)
@@ -99,8 +103,8 @@ class Keeper:
         )
 
     def acceptance(self, global_round: int) -> Acceptance:
-        """Return the form of the LPSs' updates in a global round, according to the round's newest plan. Late updates
-        have the same form.
+        """Return the required form of LPSs' updates in a global round, according to the newest plan of the round. Late
+        updates must have the same form.
 
         If clusters span LPSs, each LPS sends a part of every stream: exact sums or, with several LPS rounds per global
         round, differences.
@@ -126,7 +130,7 @@ class Keeper:
         return PartialSums(sizes, {home: self._most(home, clusters) for home in children}, is_exact=self._is_exact)
 
     def _most(self, home: str, clusters: int) -> list[int]:
-        """Return the largest possible weights of an LPS in every stream, over all its LPS rounds."""
+        """Return the largest possible weight of an LPS in each stream, over all LPS rounds of a global round."""
         devices: list[tuple[int, int, dict[str, dict[int, int]]]]  # cluster, examples, shares
         plan, weight = self._plans.now, self._places.weight
         members = [(device, device.cluster or 0) for device in self._places.members(home)]
@@ -144,7 +148,8 @@ class Keeper:
     def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
         """Yield how the vector changes in this global round, in pieces of the next vector.
 
-        Each stream changes by its mean update, and a mixed stream becomes the mean. A stream without devices stays.
+        Each stream changes by its mean update. A mixed stream is replaced by the mean of the devices' values. A stream
+        without devices keeps its values.
 
         Raises:
             NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.
@@ -175,8 +180,8 @@ class Keeper:
                     yield Move(start=start + first, stop=start + last, update=mean, is_absolute=is_mixed)
 
     def models(self, model: AnyModel, global_round: int) -> dict[str, AnyModel]:
-        """Return, by cluster name, the models that the GPS has when a global round begins; an empty mapping if LPSs
-        keep them.
+        """Return, by cluster name, the models at the start of a global round. If the LPSs keep the models, the result
+        is empty.
         """
         if not self._kept.spans:
             return {}

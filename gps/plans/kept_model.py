@@ -16,8 +16,8 @@ from gps.plans.keepers import Gathered, Keeper
 
 
 class KeptModel:
-    """Hold one file per global round for the vector and, if the GPS's optimiser has a state, one more file for the
-    state.
+    """Write and read the files of global rounds. Each global round has a file for the vector and, if the GPS's
+    optimiser has a state, a file for this state.
     """
 
     def __init__(self, experiment: Experiment, keeper: Keeper, folder: Path, log: EventLog) -> None:
@@ -61,7 +61,9 @@ class KeptModel:
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:
-        """Write the model that follows a global round, and return it: in memory if it is small, else as its file."""
+        """Compute and write the vector that follows a global round, and return it. A small vector is returned in
+        memory, and a large vector as its file.
+        """
         following, layout = global_round + 1, self.keeper.layout(global_round + 1)
         self._optimiser.save(following, layout, partial(self._moves, model, sums, global_round))
         pieces = self._optimiser.moved(self._moves(model, sums, global_round))

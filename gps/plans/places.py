@@ -1,4 +1,6 @@
-"""The cluster and the LPS of each device, according to the plans, late devices and moves."""
+"""The cluster and the LPS of each device. They follow from the plans, from the clusters of late devices, and from the
+moves of devices.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,9 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. It stays the name of its devices' home even if another LPS adopts these devices."""
+    """Return the name of an LPS. The home of the LPS's devices has the same name, and keeps it even if another LPS
+    adopts the devices.
+    """
     return f"lps-{number}"
 
 
@@ -36,7 +40,7 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Compute each device's `cluster` and `home` from the journal, and again after each change."""
+    """Compute the `cluster` and `home` of each device from the journal, at the start and after each change."""
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
@@ -91,8 +95,8 @@ class Places:
     # --- changes ----------------------------------------------------------------------------------
 
     def make(self, global_round: int, plan: Plan) -> None:
-        """Use a plan from now on. It was made in a global round or `BEFORE` training. Raises PluginError like
-        `Plans.add`.
+        """Use a plan from now on. `global_round` is the global round in which the plan was made, or `BEFORE` for a plan
+        from before training. Raises PluginError if the plan cannot be written.
         """
         self.plans.add(global_round, plan)
         self._arrange()
@@ -106,16 +110,17 @@ class Places:
             self._arrange()
 
     def place(self, device: Device, cluster: int, from_global_round: int) -> None:
-        """Add a late device to a cluster."""
+        """Add a late device to a cluster. The device takes part from `from_global_round` on."""
         home = home_of(self._experiment, device.device_index) if self.spans_lps else cluster
         self._journal.plans.place(device.device_index, cluster=cluster, home=home, global_round=from_global_round)
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Give devices, by index, another LPS from a global round on. Return the ids of the devices that change their
-        LPS.
+        """Move devices to other LPSs from a global round on. `homes` has the number of the new LPS by device index.
+        Return the ids of the devices that change their LPS.
 
-        A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for it.
+        A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for the
+        device.
         """
         refused = self._journal.refused_in_training()
         devices = [self._roster.devices[index] for index in sorted(homes) if index in self._roster.devices]
@@ -135,8 +140,8 @@ class Places:
         return [(made_in, ids[i], home_name(before), home_name(now)) for made_in, i, before, now in self._moves]
 
     def left(self, home: str) -> set[str]:
-        """Return the ids of the devices that once belonged to this LPS and were moved away; some may have been moved
-        back.
+        """Return the ids of the devices that once belonged to this LPS and were moved away. Some of these devices may
+        have been moved back.
         """
         return {self._roster.devices[index].device_id for number, index in self._left if home_name(number) == home}
 
@@ -181,7 +186,7 @@ class Places:
         }
 
     def pods(self) -> dict[str, list[str]]:
-        """Return, by pod name, the LPSs of its devices."""
+        """Return, by pod name, the LPSs to which the pod's devices belong."""
         numbers: dict[str, set[int]] = defaultdict(set)
         for device in self._roster.devices.values():
             if device.pod_name and device.home is not None:

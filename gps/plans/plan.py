@@ -32,7 +32,7 @@ class Plans:
 
     @property
     def first(self) -> Plan | None:
-        """The plan made before training."""
+        """The plan made before training, or None before this plan is made."""
         return self._made.get(BEFORE)
 
     @property
@@ -46,12 +46,16 @@ class Plans:
         return NO_PLAN if made_in is None else self._made[made_in]
 
     def of_round(self, global_round: int) -> Plan | None:
-        """Return the plan that was made in a global round from devices' answers; None if there is no such plan yet."""
+        """Return the plan that was made in a global round from devices' answers. If there is no such plan yet, return
+        None.
+        """
         return self._made.get(global_round)
 
     @property
     def planned_rounds(self) -> int:
-        """The number of global rounds up to and including the round of the newest plan."""
+        """The number of global rounds up to and including the round in which the newest plan was made. Before the first
+        plan in training, the number is 0.
+        """
         return max(self._made, default=BEFORE) + 1
 
     def history(self) -> list[tuple[int, int, int]]:
@@ -65,10 +69,10 @@ class Plans:
         return [(made_in, len(self._made[made_in].clusters), moved) for made_in, moved in sorted(self._moved.items())]
 
     def add(self, global_round: int, plan: Plan) -> None:
-        """Write a plan made in a global round or `BEFORE` training to the journal.
+        """Write a plan to the journal. The plan was made in a global round, or `BEFORE` training.
 
         Raises:
-            PluginError: the plan cannot be written.
+            PluginError: the plan cannot be written, or has arrays for devices that the method has not declared.
         """
         written = _json(plan)
         self.told(plan)
@@ -86,8 +90,8 @@ class Plans:
             self._moved.pop(made_in, None)
 
     def told(self, plan: Plan) -> answers_pb2.Answer | None:
-        """Return the arrays that a plan has for all devices, as a message. Raises PluginError for arrays that the
-        method has not declared.
+        """Return the arrays that a plan has for all devices, as a message. Without such arrays, return None. Raises
+        PluginError for arrays that the method has not declared.
         """
         if not plan.told:
             return None

@@ -44,7 +44,7 @@ class GlobalRounds:
         server: RoundServer,
         executor: Executor,
     ) -> None:
-        """Set the objects that the rounds use. `executor` adds updates to the sums, in one thread."""
+        """Set the objects that the rounds use. One thread of `executor` adds updates to the sums."""
         self._experiment = experiment
         self._kept = kept
         self._keeper = kept.keeper
@@ -59,7 +59,8 @@ class GlobalRounds:
     async def closed(
         self, joined: Callable[[int], Awaitable[None]], opened: Callable[[], None], closing: Callable[[], None]
     ) -> AsyncIterator[ClosedRound]:
-        """Yield each further global round when it is closed, before the next is opened.
+        """Conduct the remaining global rounds. Yield each global round when it is closed, before the next global round
+        is opened.
 
         `joined` waits for newcomers before a round, or before the measurement after the last round. `opened` is called
         whenever a round or its plan becomes available. `closing` is called in the transaction that closes a round.
@@ -106,16 +107,16 @@ class GlobalRounds:
         return model
 
     def _move(self, global_round: int) -> list[str]:
-        """Give devices another LPS from a global round on, as the schedule says at the beginning of the round. Return
-        the ids of these devices.
+        """Move devices to other LPSs from a global round on, as the schedule says for the beginning of this round.
+        Return the ids of the moved devices.
         """
         if global_round == self._experiment.training.global_rounds:
             return []
         return self._places.move(global_round, self._clock.homes.at(self._clock.now_ns(global_round)))
 
     def _exchanged(self, gathered: RoundResult) -> Mapping[str, Exchanged]:
-        """Return the bytes that the GPS and the LPSs have exchanged. If LPSs compute the first vector, the GPS does not
-        send it.
+        """Return the bytes that the GPS and each LPS have exchanged in a global round. If LPSs compute the first vector
+        themselves, the GPS has sent no bytes in the first global round.
         """
         if self.global_round or self._keeper.is_fetched_first:
             return gathered.exchanged

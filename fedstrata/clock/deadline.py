@@ -47,7 +47,9 @@ class Begun(Protocol):
         """The children for which the round waits."""
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return how many bytes the parent sends to a child before the child answers, and which model they carry."""
+        """Return the size of the model that the parent sends to a child, with the model's header, and the number of
+        this model.
+        """
 
 
 class Deadline:
@@ -135,8 +137,8 @@ class Deadline:
         return exchanged, {}
 
     def note_busy(self, busy_ns: MutableMapping[int, int], now_ns: int, here: Collection[int]) -> None:
-        """Update `busy_ns` at the end of the round: the time until which each busy child is busy. `busy_ns` and `here`
-        have the children's indexes.
+        """At the end of the round, set in `busy_ns` the time until which each busy child is busy. `here` has the
+        children that this parent serves. Both arguments use the children's indexes.
         """
 
 

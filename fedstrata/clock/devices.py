@@ -56,8 +56,8 @@ class Boards:
         return self.training_ns(index, examples)
 
     def _factor(self, index: int) -> Fraction:
-        """Return how many times as long as the reference a device takes. The number is rounded to a millionth, so that
-        all machines agree.
+        """Return how many times as long as the reference board a device takes. The number is rounded to a millionth, so
+        that all machines agree.
         """
         factor = self._factors.get(index, 1.0)
         if self._compute is not None and self._compute.spread is not None:
@@ -112,7 +112,9 @@ class Homes:
         return frozenset(index for entry in self._moves for index in entry.devices)
 
     def at(self, now_ns: int) -> Mapping[int, int]:
-        """Return the LPS's index at the time `now_ns` for each device that the schedule has moved by then."""
+        """Return, by device, the index of the LPS to which the device belongs at `now_ns`. Only devices that the
+        schedule has moved by then are included.
+        """
         return {
             index: entry.move.home
             for entry in self._moves

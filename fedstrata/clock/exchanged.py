@@ -18,8 +18,8 @@ class Exchanged:
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
-        """Return the bytes of an update, which has a header and a payload, and the reported work. Header fields that
-        depend on real time or on a resumed transfer are left out.
+        """Return the bytes of an update (header and payload), and the reported work. Header fields that depend on real
+        time or on a resumed transfer are left out.
         """
         own = pb.UpdateHeader(
             run_id=header.run_id,

@@ -217,8 +217,8 @@ class TierLinks:
         return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
-        """Return the longest time, in seconds, in which a child receives one payload and sends one payload. `children`
-        is the number of children that use the shared link.
+        """Return the longest time, in seconds, that a child can need to receive one payload and to send one payload.
+        `children` is the number of children that use the shared link.
         """
         link, bits, took_ns = self.link_of(index), 8 * (payload_bytes + HEADER_BYTES), 0
         for way in (DOWN, UP):
@@ -270,7 +270,8 @@ def lps_links(experiment: Experiment) -> TierLinks:
 
 
 def upload_wait(experiment: Experiment, payload_bytes: int) -> UploadWait:
-    """Return how long a parent waits for the start of an upload. Children stop waiting for the parent's answer earlier.
+    """Return how long a parent waits for the start of an upload. A child that waits for the parent's answer gives up
+    earlier.
 
     If links delay transfers in real time, the result includes the longest time of a transfer on the links.
     """

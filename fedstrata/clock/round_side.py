@@ -66,8 +66,8 @@ class ParentClock:
         """
 
     async def answer_arrived(self, child_id: str, number: int, size: int, *, in_round: bool = True) -> None:
-        """Wait until a child's answers to a question have arrived. With `in_round`, the question is one of a round;
-        otherwise it is one before training.
+        """Wait until a child's answers to a question have arrived. `in_round` says whether the parent asks the question
+        in a round or before training.
         """
 
     def relay(self, child_id: str, number: int) -> Relayed:
@@ -163,8 +163,8 @@ class HeldBack(ParentClock):
 async def _pieces(
     turns: Turns, child_id: str, offer: Sendable, *, offset: int, transfer: Transfer, piece_bytes: int
 ) -> AsyncIterator[memoryview]:
-    """Yield the payload from byte `offset` on, each piece at its arrival time. While a piece is on its way, other
-    downloads may take turns.
+    """Yield the payload from byte `offset` on, each piece at its arrival time. While a piece is on its way, this
+    download has no turn, so other downloads may have one.
 
     If the consumer is slow, all bytes that have arrived in the meantime come as one piece.
     """

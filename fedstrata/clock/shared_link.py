@@ -48,8 +48,8 @@ class _Group:
 
     @property
     def due(self) -> int:
-        """The time at which a flow of the group reaches its next mark. For a group with the even share, this is the
-        value of `FairLink._level` at that time, not the time itself.
+        """The time at which a flow of the group reaches its next mark. For a group with the even share (see
+        `FairLink`), this is the value of `FairLink._level` at that time, not the time itself.
         """
         until = self.base + self.flows[0][0]
         if not self.is_held:
@@ -375,8 +375,8 @@ class SharedFlow:
         return self.marks[number - 1] if number else 0
 
     async def passed_ns(self, bits: int, check: Callable[[], None]) -> int:
-        """Wait until this many bits of the flow have crossed the link. Return the time at which they had. To end the
-        wait, `check` may raise an error.
+        """Wait until this many bits of the flow have crossed the link. Return the time at which the last of these bits
+        crossed it. To end the wait, `check` may raise an error.
         """
         number = bisect_left(self.marks, bits)
         while len(self.passed) <= number:

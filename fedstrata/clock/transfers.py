@@ -27,8 +27,8 @@ class Lead:
     """Estimate the median time that this machine needs to send the last part of a transfer. The parent sends each last
     part earlier by this estimate.
 
-    After a slower last part, the estimate rises by a fixed step. After a faster one, it falls by the step. So a single
-    very slow message changes the estimate little.
+    After a slower last part, the estimate rises by a fixed step. After a faster last part, it falls by the step. So a
+    single very slow part changes the estimate little.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Transfer:
             raise SupersededError("another transfer has begun on this link in the same direction; go on with that one")
 
     async def all_arrived(self) -> None:
-        """Wait until the transfer is over."""
+        """Wait until all bits of the transfer have arrived."""
         await self.arrived(self.bits)
 
     def come(self) -> int:
@@ -95,7 +95,7 @@ class Transfer:
         return self.bits if carried is None or self.rate is None else min(self.bits, carried)
 
     async def _left_ns(self, bits: int) -> int:
-        """Return the time at which this many bits have left both links."""
+        """Return the time at which this many bits have left the child's own link and the shared link."""
         own_ns = self.origin_ns + end_of(self.start_ns - self.origin_ns, bits, self.rate)
         return own_ns if self.flow is None else max(own_ns, await self.flow.passed_ns(bits, self._check_current))
 

@@ -1,4 +1,6 @@
-"""One round between a parent and its children. LPS and devices use the same code as GPS and LPSs."""
+"""One round between a parent and its children. The parent is an LPS with devices as children, or the GPS with LPSs as
+children.
+"""
 
 from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient

@@ -93,7 +93,7 @@ class Intake(Children):
         raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
 
     async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
-        """Add one chunk to the sum. If the caller is cancelled before its turn, add nothing.
+        """Add one chunk to the sum. If the caller is cancelled before the addition begins, add nothing.
 
         Raises:
             SupersededError: the child has begun a newer upload. PayloadError: the chunk differs from the declaration.
@@ -201,7 +201,7 @@ class Intake(Children):
             self._is_void = False
 
     async def close(self) -> RoundResult:
-        """Stop collecting updates, give up the sum, and return the result of the round. The caller has the sum."""
+        """Stop collecting updates, and return the result of the round. Afterwards only the caller holds the sum."""
         async with self._folding:
             self._empty_if_void()
             self.is_closed = True

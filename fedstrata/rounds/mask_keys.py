@@ -161,11 +161,11 @@ class Masking:
         return self.lacking
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
-        """Note that a child has shown its key. If the key differs from the key in the roster, all children mask again.
-        Return True if the roster is now complete.
+        """Note that a child has shown its key. If the key differs from the key in the roster, all children mask their
+        updates again. Return True if the roster is now complete.
 
-        If a child `has_masked` in this round, its key in the roster stays valid for the round. Its new key is for the
-        next global round.
+        With `has_masked`, the child has already masked its update of this round. Then its key in the roster stays valid
+        for the round. Its new key is for the next global round.
 
         Raises:
             PayloadError: the child has changed its key too often in this round.
@@ -234,7 +234,7 @@ class OpenUpdates:
             )
 
     def check_size(self, children: int) -> None:
-        """Raise RunStoppedError if a round cannot have this many children."""
+        """Raise RunStoppedError if a round cannot have this many children. This class allows every number."""
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
         """Return the optional parts (stages) of a round. The children's weights in the sum are numbers of examples.
@@ -247,7 +247,7 @@ class OpenUpdates:
 
 
 class MaskedUpdates(OpenUpdates):
-    """Accept updates of integers that children mask for each other. The parent learns only the sum of the updates.
+    """Accept updates as integers, which children mask for each other. The parent learns only the sum of the updates.
 
     Masks cancel only in streams to which every child adds.
     """

@@ -153,15 +153,15 @@ class OpenRound:
         return self.offers[self.clusters.get(child_id, 0)]
 
     def sent_to(self, child_id: str) -> Exchanged:
-        """Return how many bytes the parent sends to a child, and which model they carry. The deadline and the timeline
-        of the round use this.
+        """Return the size of the model that the parent sends to a child, with the model's header, and the number of
+        this model. The deadline and the timeline of the round use these.
         """
         offer = self.offer_to(child_id)
         return Exchanged(down_bytes=offer.whole_bytes, stream=offer.cluster)
 
     def is_base_of(self, child_id: str, round_number: int, digest: bytes) -> bool:
-        """Return whether a child's update belongs to this round. `digest` identifies the model from which the update
-        was computed. An empty digest matches every model.
+        """Check whether a child's update has the number of this round, and was computed from the model that this round
+        sends to the child. An empty digest matches every model.
         """
         return self.number == round_number and digest in {b"", self.offer_to(child_id).header.digest}
 
@@ -234,7 +234,7 @@ class OpenRound:
         return False
 
     def gathers(self, header: pb.UpdateHeader) -> bool:
-        """Return whether an update belongs to this round, and whether the round still collects updates."""
+        """Return whether an update belongs to this round and the round still collects updates."""
         is_ours = self.is_base_of(header.child_id, header.round, header.base_digest)
         return is_ours and not self.intake.is_closed and not self.evaluate_only
 

@@ -66,8 +66,8 @@ class Asking(Stage):
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
-        """Take a child's answer. If the answer misses a deadline on the virtual clock, the round leaves out the
-        child.
+        """Take a child's answer. Return whether the round uses the answer. If the answer misses a deadline on the
+        virtual clock, the round leaves out the child.
         """
         if not isinstance(message, pb.RoundAnswer) or self.is_over:
             return False

@@ -59,8 +59,8 @@ class Uploads:
     async def take(
         self, opened: OpenRound | None, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]
     ) -> bool:
-        """Receive one child's update. Return whether the update is in the sum. An update that is too late or too early
-        for its round is not.
+        """Receive one child's update. Return whether the update is in the sum. An update that comes too late or too
+        early for its round is not added.
 
         Raises:
             PayloadError: no honest child sends this update.

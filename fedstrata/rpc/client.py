@@ -133,7 +133,8 @@ def refusal(error: grpc.aio.AioRpcError) -> FedstrataError:
 async def call_until_answered(
     call: Callable[[], Awaitable[Reply]], log: EventLog, name: str, *, attempts: int | None = None
 ) -> Reply:
-    """Repeat a call, with pauses, while its parent is away. If the parent refuses the call, raise the refusal.
+    """Make a call, and return the reply. While the parent is away, repeat the call after pauses. If the parent refuses
+    the call, raise the refusal.
 
     After `attempts` tries without an answer, raise ParentAwayError.
     """
@@ -166,10 +167,10 @@ async def ask(stub: Any, name: str, request: Any, log: EventLog) -> Any:
 
 
 async def call_through_upgrade(call: Callable[[], Awaitable[Reply]], log: EventLog, name: str) -> Reply:
-    """Repeat a call like `call_until_answered`.
+    """Make a call like `call_until_answered`.
 
     In a pod, also repeat the call while the parent still runs another experiment, because the parent is not upgraded
-    yet.
+    yet. This wait has a limit.
     """
     loop, backoff = asyncio.get_running_loop(), Backoff()
     give_up_at = loop.time() + (UPGRADE_S if os.environ.get("FEDSTRATA_POD_NAME") else 0.0)

@@ -232,8 +232,8 @@ class RpcServer:
         refused: Callable[[str], None] = _nothing,
         more: Sequence[Any] = (),
     ) -> None:
-        """Create a server. `payload_bytes` is the size of the largest payload that a child sends; 0 if the size is
-        unknown.
+        """Create a server. `payload_bytes` is the size of the largest payload that a child sends. If the size is
+        unknown, it is 0.
 
         `children` is the largest number of children. `tls` is this server's certificate. `guard`, which is required
         with `tls`, knows which calls a certificate allows. `uploads` limits the wait for an upload. `refused` receives

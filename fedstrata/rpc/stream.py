@@ -44,16 +44,15 @@ class Parts:
 
 
 class Supersedable:
-    """Represent the processing of one stream. It ends early if the sender begins a newer stream for the same
-    payload.
+    """Represent the processing of one stream. The processing ends early if the sender begins a newer stream for the
+    same payload.
     """
 
     _limit: asyncio.Timeout | None = None
 
     @asynccontextmanager
     async def until_superseded(self, sender: str) -> AsyncIterator[None]:
-        """Run the enclosed block until the sender begins a newer stream. Then abort the block, even while it waits for
-        the sender.
+        """Abort the enclosed block if the sender begins a newer stream, even while the block waits for the sender.
 
         Raises:
             SupersededError: the sender has begun a newer stream.

@@ -18,7 +18,7 @@ def homes_of(experiment: Experiment, method: Method, clusters: Sequence[Sequence
 
 
 def home_of(experiment: Experiment, device_index: int) -> int:
-    """Return the number of a device's LPS. This holds for runs in which the device's index decides its LPS."""
+    """Return the number of a device's LPS. Use this only for runs in which the device's index decides its LPS."""
     topology = experiment.topology
     if topology is None:
         return 0
@@ -28,7 +28,7 @@ def home_of(experiment: Experiment, device_index: int) -> int:
 
 
 def lps_count(experiment: Experiment) -> int:
-    """Return the number of LPSs. This holds for runs in which the clusters do not decide the number."""
+    """Return the number of LPSs. Use this only for runs in which the clusters do not decide the number."""
     return experiment.topology.lps if experiment.topology is not None else 1
 
 

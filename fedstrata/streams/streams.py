@@ -225,8 +225,8 @@ def _numbers(clusters: Clusters) -> Sequence[int]:
 
 
 def are_offers(offers: Sequence[Sequence[int]], clusters: int) -> bool:
-    """Return whether each cluster's offer is valid: it names existing clusters in ascending order, and the cluster
-    itself among them.
+    """Return whether each cluster's offer is valid. It must name existing clusters in ascending order, and include the
+    cluster itself.
     """
     return len(offers) == clusters and all(
         is_offered(number, offered, clusters) for number, offered in enumerate(offers)

@@ -61,7 +61,12 @@ def options_of_process() -> Arguments:
 
 
 def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, state: Path | None) -> DeviceProcess:
-    """Return everything that the devices of this process share, including their data."""
+    """Return everything that the devices of this process share, including their data.
+
+    Raises:
+        FedstrataError: the data, the user's own code or the options do not fit the experiment. No device of this
+            process becomes ready.
+    """
     limit_threads()
     keep_for_training()
     dataset = load_dataset(experiment.data, experiment.seed)
@@ -96,9 +101,11 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
 
 
 async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
-    """Run all devices of the process.
+    """Run all devices of the process, and return the exit code 0. If a parent refuses one device, the other devices
+    continue.
 
-    If a parent refuses one device, the other devices continue. Return the exit code.
+    Raises:
+        RunStoppedError: the run has stopped before its end. The error is raised when all devices have ended.
     """
 
     async def one(index: int) -> RunStoppedError | None:
@@ -117,7 +124,9 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Run the devices until the end of the run. Return None if a stop signal came before."""
+    """Run the devices until the end of the run, and return the exit code. If a stop signal comes before the end, return
+    None.
+    """
     experiment = load_experiment(Path(options.experiment))
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()

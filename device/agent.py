@@ -1,4 +1,4 @@
-"""One device: it answers questions, then trains for its LPS until the run is over."""
+"""One device. It answers the method's questions, then trains for its LPS until the run is over."""
 
 from functools import partial
 from typing import Any
@@ -37,7 +37,9 @@ class DeviceAgent:
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
     async def run(self) -> None:
-        """Take part in the run from enrolment to its end. Raises FedstrataError if a parent refuses this device."""
+        """Take part in the run, from enrolment to the end of the run. Raises FedstrataError if a parent refuses this
+        device.
+        """
         host = self._host
         data = await host.bench.compute(lambda: device_data(host.experiment, host.dataset, self._index))
         link = GpsLink(
@@ -78,11 +80,13 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how many times in a row an LPS has refused a TLS connection. The GPS names this LPS. Refusals are
-        normal for a short time, because another process may listen at the LPS's port.
+        """Return how many times in a row the LPS that the GPS names has refused a TLS connection.
+
+        `silent` and `now` are the previous and the present assignment. `before` is the number of earlier refusals. For
+        a short time, refusals are normal, because another process may listen at the LPS's port.
 
         Raises:
-            HandshakeError: the LPS has refused each of several attempts.
+            HandshakeError: the LPS has refused several attempts in a row.
         """
         if (now.lps_id, now.lps_address) != (silent.lps_id, silent.lps_address):
             return 0
@@ -106,7 +110,9 @@ class DeviceAgent:
         await self._answer_all(link, data, is_late=enrolled.is_late)
 
     async def _assignment(self, link: GpsLink, data: DeviceData) -> gps_pb.FetchAssignmentResponse:
-        """Return the LPS that serves this device now. If the GPS does not know this device, enrol again."""
+        """Wait for the GPS's assignment, and return it: the LPS that serves this device now. If the GPS does not know
+        this device, enrol again first.
+        """
         while True:
             try:
                 return await link.assignment()
@@ -115,8 +121,10 @@ class DeviceAgent:
                 await self._enroll(link, data)
 
     async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
-        """Answer the questions before training. A late device leaves out questions about other devices' answers, which
-        it does not receive.
+        """Answer the method's questions before training. If a question is relayed, also receive other devices' answers
+        to this question.
+
+        A late device does not answer relayed questions, because the GPS does not relay answers of late devices.
         """
         method = self._host.method
         work = DeviceWork(self._host, data, self._index, made=self._made)

@@ -1,4 +1,4 @@
-"""The connections of a device process: one to the GPS and one to each LPS, shared by all its devices."""
+"""The connections of a device process: one to the GPS, and one to each LPS. All devices of the process share them."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 
 
 class Channels:
-    """Open each connection only once."""
+    """Open and keep the connections of a device process. Each connection is opened only once."""
 
     def __init__(self, gps_address: str, meter: LinkMeter, tls: TlsFiles | None = None) -> None:
         self._meter = meter
@@ -37,26 +37,30 @@ class Channels:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Return the certificate of this process, if it has one."""
+        """The certificate of this process. None if the process has no certificate."""
         return self._tls
 
     def gps(self) -> Any:
-        """Return the GPS's stub."""
+        """Return the gRPC stub of the GPS."""
         return self._gps
 
     def lps(self, lps_id: str, address: str) -> Any:
-        """Return the stub of an LPS at this address."""
+        """Return the gRPC stub of an LPS at this address."""
         if (lps_id, address) not in self._lps:
             self._lps[lps_id, address] = LpsServiceStub(self._open(address, Name("lps", lps_id)))
         return self._lps[lps_id, address]
 
     def lps_reached(self, lps_id: str, address: str) -> None:
-        """Note that an LPS has answered at an address."""
+        """Note that an LPS has answered at an address. From then on, `why_lps_refuses` returns None for this LPS and
+        address.
+        """
         self._reached.add((lps_id, address))
 
     async def why_lps_refuses(self, lps_id: str, address: str) -> str | None:
-        """Return why no connection to an LPS succeeds; None if a connection may succeed, or has succeeded before. All
-        devices share the result.
+        """Return why an LPS refuses every connection. If a connection may succeed, or has succeeded before, return
+        None.
+
+        Devices that call this at the same time share one attempt to connect.
         """
         where = lps_id, address
         if where in self._reached:

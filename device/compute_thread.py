@@ -1,8 +1,8 @@
 """The single thread for arithmetic in a device process. Jobs run in the order in which they come.
 
-Jobs that wait at the same time go to the trainer together, which may compute them together if this changes no bit. A
-parent opens a round for all its children at once. So the first job of a round is soon followed by jobs of other devices
-of the cluster, and the thread waits a little for them.
+Jobs that wait at the same time go to the trainer together. The trainer may compute them together if this changes no bit
+of the results. A parent opens a round for all its children at once. So after the first job of a round, jobs of other
+devices of the cluster soon follow. The thread waits a little for these jobs.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LULL_S = 0.005  # once nobody has come for so long, those who are there begin
 
 
 class Bench:
-    """Hold the queues of jobs for one thread."""
+    """Run the arithmetic of all devices of a process on one thread. Training jobs and measurements have queues."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
@@ -34,6 +34,9 @@ class Bench:
     def listening(self, group: str) -> Iterator[None]:
         """Run a block in which a device waits for a message that the other devices of its group receive at about the
         same time.
+
+        During the block, queued jobs of the group wait a little for this device's next job, so that they can run
+        together.
         """
         self._listening[group] += 1
         try:
@@ -42,20 +45,24 @@ class Bench:
             self._listening[group] -= 1
 
     async def compute(self, work: Callable[[], Result]) -> Result:
-        """Return the result of a computation."""
+        """Run a computation on the thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def train(self, job: TrainingJob, group: str) -> LocalResult:
-        """Return the result of one device's local training."""
+        """Train one device on the thread, and return the result. Jobs of the same `group` are likely to come at about
+        the same time.
+        """
         return await self._training.add(job, group)
 
     async def evaluate(self, job: EvaluationJob, group: str) -> Evaluation:
-        """Return one device's measurement of a model."""
+        """Measure a model for one device on the thread, and return the measurement."""
         return await self._evaluating.add(job, group)
 
 
 class _Queue(Generic[Job, Result]):
-    """Hold jobs of one kind. Jobs that come while the thread is busy, or shortly after each other, run together."""
+    """Hold jobs of one kind until the thread runs them. Jobs that come while the thread is busy, or shortly after each
+    other, run together.
+    """
 
     def __init__(
         self, work: Callable[[Sequence[Job]], list[Result]], thread: ThreadPoolExecutor, listening: Counter[str]
@@ -69,7 +76,7 @@ class _Queue(Generic[Job, Result]):
         self._emptying: asyncio.Task[None] | None = None
 
     def add(self, job: Job, group: str) -> "asyncio.Future[Result]":
-        """Return a future with the result of the job."""
+        """Add a job to the queue. Return a future for the job's result."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, result))
         self._groups.add(group)
@@ -86,7 +93,9 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for jobs of other devices in the groups of the waiting jobs, until shortly after the last job."""
+        """Wait for more jobs from the groups of the waiting jobs. Return when no other device of these groups waits for
+        its message, or when no new job has come for `LULL_S` seconds.
+        """
         while any(self._listening[group] for group in self._groups):
             self._came.clear()
             if not await wait_until(self._came, self._came.is_set, LULL_S):

@@ -1,8 +1,8 @@
-"""The correction of a device's gradients by a method, before the optimiser uses them, such as the added term of
-FedProx.
+"""Corrections: a method changes a device's gradients before the optimiser uses them. An example is the term that
+FedProx adds.
 
-A correction is elementwise. So the result of a device has the same bits, whether it trains together with other devices
-of its process or by itself. A correction is tested on a few numbers before it is used.
+A correction is elementwise. So a device gets the same bits, whether it trains alone or together with other devices of
+its process. A correction is tested on a few numbers before it is used.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,12 @@ RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 @lru_cache(maxsize=16)
 def keeps_zeros(correct: Correct, beside: int) -> bool:
-    """Return whether a correction with this many vectors in `beside` leaves zeros unchanged.
+    """Check a correction on a few numbers. Return whether the correction leaves zeros unchanged. `beside` is the number
+    of vectors that the correction gets in addition to gradient and weights.
 
     Raises:
-        PluginError: the result has another shape or type, depends on other elements or on chance, or is the same object
-            as an argument.
+        PluginError: the result has another shape or type than the gradient, or depends on other elements or on chance.
+            Or the correction changes or returns an argument other than the gradient.
     """
     numbers = [
         torch.linspace(-1.0, 2.0 + place, 4 * ELEMENTS).sin().reshape(2, 2, ELEMENTS) for place in range(2 + beside)
@@ -36,7 +37,12 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
 
 
 def _tried(correct: Correct, numbers: list[torch.Tensor]) -> torch.Tensor:
-    """Return the correction of these numbers. Raises PluginError if the correction changes its arguments."""
+    """Apply a correction to copies of these numbers, and return the result.
+
+    Raises:
+        PluginError: the result has another shape or type than the gradient. Or the correction changes or returns an
+            argument other than the gradient.
+    """
     gradient, *others = (tensor.clone() for tensor in numbers)
     found = correct(gradient, *others)
     if not isinstance(found, torch.Tensor) or found.shape != gradient.shape or found.dtype != torch.float32:

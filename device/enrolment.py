@@ -34,7 +34,7 @@ class GpsLink:
     async def enroll(
         self, num_examples: int, num_held_out: int, pod_name: str, *, has_lost_state: bool = False
     ) -> pb.EnrollResponse:
-        """Enrol this device."""
+        """Enrol this device at the GPS, and return the GPS's reply."""
         request = pb.EnrollRequest(
             device_id=self._who["device_id"],
             device_index=self._index,
@@ -52,7 +52,7 @@ class GpsLink:
         return reply
 
     async def submit_answer(self, answer: answers_pb2.Answer) -> None:
-        """Send an answer."""
+        """Send this device's answer to a question to the GPS."""
         reach("relevance")
 
         async def parts() -> AsyncIterator[answers_pb2.AnswerPart]:
@@ -67,10 +67,11 @@ class GpsLink:
         )
 
     async def hear(self, question: Question, fold: Callable[[Arrays], Awaitable[object]]) -> dict[int, object]:
-        """Call `fold` with each other device's answer to a relayed question. Return the results of `fold` by device
-        index. The answers are not kept.
+        """Receive the other devices' answers to a relayed question. Call `fold` with each answer, and return the
+        results of `fold` by device index.
 
-        `fold` gets one answer at a time, when it arrives, so the results do not depend on the order of arrival.
+        `fold` gets one answer at a time, as soon as this answer arrives. So the results do not depend on the order of
+        arrival. The answers themselves are not kept.
         """
         heard: dict[int, object] = {}
         backoff = Backoff()
@@ -104,7 +105,9 @@ async def _fold_answers(
     fold: Callable[[Arrays], Awaitable[object]],
     heard: dict[int, object],
 ) -> bool:
-    """Process one stream of answers. Return False if the parent ended the stream, so that the device must ask again."""
+    """Receive one stream of answers, and put the results of `fold` into `heard`. Return True if the stream is complete.
+    Return False if the GPS says that the device must ask again.
+    """
     header, expected, data = answers_pb2.AnswerHeader(), 0, bytearray()
     async for part in parts:
         match part.WhichOneof("part"):

@@ -1,4 +1,4 @@
-"""Measure a model on examples."""
+"""The measurement of a model on examples."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +17,7 @@ BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes th
 
 
 class Evaluation(NamedTuple):
-    """Hold sums over examples. Sums of several devices can be added."""
+    """Hold a measurement of a model as sums over examples. The sums of several devices can be added."""
 
     loss_sum: float
     sums: tuple[float, ...]  # of the task, in its order
@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationJob:
-    """Describe one measurement of weights on a device's examples. Each measurement needs its own job."""
+    """Describe one measurement: the weights of a model, and the device's examples on which they are measured."""
 
     model: Model
     weights: Flat  # shape (model.layout.size,)
@@ -36,8 +36,8 @@ class EvaluationJob:
 
 @torch.no_grad()
 def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Evaluation:
-    """Return the loss and the task's sums for weights, shape (model.layout.size,), on examples. Change nothing and draw
-    no random numbers.
+    """Measure a model with these weights, shape (model.layout.size,), on examples. Return the sum of the losses, and
+    the task's sums. The function changes nothing and draws no random numbers.
     """
     tensors = named_tensors(model.layout, weights)
     loss_sum, sums = 0.0, np.zeros(len(task.sums))
@@ -52,8 +52,8 @@ def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Eva
 
 @torch.no_grad()
 def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the outputs for inputs (n, *input_shape), shape (n, num_classes). Change nothing and draw no random
-    numbers.
+    """Return a model's outputs, shape (n, num_classes), for inputs of shape (n, *input_shape). The function changes
+    nothing and draws no random numbers.
     """
     tensors = named_tensors(model.layout, weights)
     parts = [
@@ -64,7 +64,7 @@ def outputs(model: Model, weights: Flat, inputs: NDArray[np.float32]) -> NDArray
 
 
 def further_inputs(examples: Examples) -> Tensors:
-    """Return the further inputs of examples by name, as tensors."""
+    """Return the further inputs of examples (`Examples.more`) by name, as tensors."""
     return {name: torch.tensor(array) for name, array in examples.more.items()}
 
 

@@ -8,10 +8,11 @@ from fedstrata.experiment import Experiment
 
 
 def device_indexes(experiment: Experiment, devices: str | None, name: str | None) -> list[int]:
-    """Return the device indexes of this process, in order.
+    """Return the indexes of the devices that this process hosts, in order. They come from `devices`, such as `0-4,7`,
+    or from `name`, or otherwise from the pod's number.
 
     Raises:
-        ExperimentError: the devices are not given, or one of them does not exist in the experiment.
+        ExperimentError: no devices are given, or one of them does not exist in the experiment.
     """
     if devices:
         indexes = parse_indexes(devices)
@@ -26,8 +27,8 @@ def device_indexes(experiment: Experiment, devices: str | None, name: str | None
 
 
 def parse_indexes(text: str) -> list[int]:
-    """Return the indexes in a text, for instance [0, 1, 2, 3, 7] for `0-3,7`. Raises ExperimentError for other
-    texts.
+    """Return the indexes in a text, for instance [0, 1, 2, 3, 7] for `0-3,7`. Raises ExperimentError if the text has
+    another form.
     """
     indexes: set[int] = set()
     for part in text.split(","):

@@ -1,8 +1,8 @@
-"""The optimisers of local training. They change the tensors of a model by its gradients.
+"""The optimisers of local training. An optimiser changes the tensors of a model by their gradients.
 
-Each optimiser gives the same bits as torch's class with this name. An optimiser has a state, such as velocities, so
-each training makes a new one. The module uses torch's functional forms, because the classes load torch's compiler,
-which takes 1.5 s of CPU time per process.
+Each optimiser computes the same bits as the class of the same name in torch. An optimiser has a state, such as
+velocities, so each training constructs a new one. This module calls torch's optimiser functions instead of torch's
+classes. The classes would load torch's compiler, which takes 1.5 s of CPU time per process.
 """
 
 import math
@@ -32,10 +32,12 @@ STEPS = "steps"
 
 
 class Optimiser(Protocol):
-    """Define an optimiser, which changes the tensors of one training."""
+    """Define the interface of an optimiser. An optimiser changes the tensors of one training."""
 
     def move(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Change each tensor in place, by its gradient, outside autograd. The gradients are overwritten."""
+        """Change each tensor in place, by its gradient. Call this with autograd switched off. The gradients may be
+        overwritten.
+        """
 
     def state(self) -> State:
         """Return a copy of the state with which a later training can begin."""
@@ -44,9 +46,11 @@ class Optimiser(Protocol):
 def optimiser_of(
     training: TrainingSettings, global_round: int, leaves: Sequence[torch.Tensor], state: State
 ) -> Optimiser:
-    """Return the optimiser that an experiment's `training.optimiser` names, for these tensors in a global round.
+    """Return the optimiser that `training.optimiser` names, for these tensors and with the learning rate of this global
+    round.
 
-    It begins with `state`, from an earlier training. If `state` is empty, it begins from zero.
+    The optimiser begins with `state`, which comes from an earlier training. If `state` is empty, the optimiser begins
+    from zero.
     """
     settings, rate = training.optimiser, learning_rate(training, global_round)
     if isinstance(settings, SgdSettings):
@@ -55,7 +59,7 @@ def optimiser_of(
 
 
 def learning_rate(training: TrainingSettings, global_round: int) -> float:
-    """Return the learning rate of a global round, counted from 0, according to the schedule."""
+    """Return the learning rate that the schedule gives for a global round. Global rounds are counted from 0."""
     schedule, rate = training.optimiser.schedule, training.optimiser.learning_rate
     later = global_round - schedule.warm_up_rounds
     if later < 0:
@@ -67,8 +71,8 @@ def learning_rate(training: TrainingSettings, global_round: int) -> float:
 
 
 def clip(gradients: Sequence[torch.Tensor], most: float) -> None:
-    """Scale gradients in place, so that the L2 norm of all together is at most `most`, like
-    torch.nn.utils.clip_grad_norm_.
+    """Clip gradients in place: scale them so that the L2 norm of all gradients together is at most `most`.
+    torch.nn.utils.clip_grad_norm_ does the same.
     """
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in gradients]))
     share = (most / (norm + 1e-6)).clamp(max=1.0)
@@ -100,18 +104,18 @@ class Sgd:
     """Compute the steps of torch.optim.SGD with the same bits, but less overhead. Momentum starts at zero."""
 
     def __init__(self, settings: SgdSettings, rate: float) -> None:
-        """Set the settings, and the learning rate of the round."""
+        """Use these settings, and this learning rate of the round."""
         self._learning_rate = rate
         self._weight_decay = settings.weight_decay
         self._momentum = settings.momentum
         self._is_nesterov = settings.nesterov
 
     def velocity_of(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """Return the velocity of a tensor; None without momentum."""
+        """Return an initial velocity for a tensor, which is zero. Without momentum, return None."""
         return torch.zeros_like(leaf, requires_grad=False) if self._momentum else None
 
     def move(self, leaf: torch.Tensor, velocity: torch.Tensor | None, gradient: torch.Tensor) -> None:
-        """Change a tensor in place, by its gradient. The gradient is overwritten."""
+        """Change a tensor in place, by its gradient. The gradient may be overwritten."""
         if self._weight_decay:
             gradient.add_(leaf, alpha=self._weight_decay)
         if velocity is not None:
@@ -121,7 +125,7 @@ class Sgd:
 
 
 class _ByTorch:
-    """Apply one of the optimisers of torch that have moments."""
+    """Apply one of torch's optimisers with moments, such as Adam."""
 
     def __init__(
         self, settings: LocalOptimiserSettings, rate: float, leaves: Sequence[torch.Tensor], state: State

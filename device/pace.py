@@ -1,4 +1,6 @@
-"""The measured time in which this machine trains a device's model, for the key `compute.per_example`."""
+"""Measure how long this machine takes to train a device's model per example. The result is for the key
+`compute.per_example`.
+"""
 
 import time
 from collections.abc import Callable
@@ -17,22 +19,22 @@ from fedstrata.tasks import make_task
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Hold the seconds per example in each measured round of training."""
+    """Hold a measurement of training: the seconds per example in each measured round."""
 
     seconds: tuple[float, ...]
     examples: int  # that a round goes through
 
     @property
     def per_example_ns(self) -> int:
-        """Nanoseconds per example.
-
-        It is the median over the rounds, because other work of the machine hardly changes a median.
+        """Nanoseconds per example: the median over the measured rounds. Other work of the machine hardly changes a
+        median.
         """
         return round(median(self.seconds) * 1e9)
 
 
 def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
-    """Return the training job of a device in its first LPS round, which starts from the initial weights.
+    """Return the training job of a device in its first LPS round, which starts from the initial weights. Torch is
+    limited to one thread, as in a device process.
 
     Raises:
         FedstrataError: there is no such device, or its data or model is not available.
@@ -56,9 +58,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
 
 
 def measured_pace(job: TrainingJob, rounds: int, clock: Callable[[], float] = time.perf_counter) -> Pace:
-    """Train `rounds` LPS rounds one after another, and return their pace. One more round, which comes first, is not
-    measured.
-    """
+    """Train one LPS round to warm up, then `rounds` measured LPS rounds. Return the pace of the measured rounds."""
     seconds = []
     for number in range(rounds + 1):
         began = clock()

@@ -1,7 +1,8 @@
-"""The state that a device keeps from round to round: named arrays that never leave it, in files with checksums.
+"""The state that a device keeps from round to round: named arrays in files with checksums. The arrays never leave the
+device.
 
-Each LPS round has one file: a JSON header with run, device, round and the arrays' names, types and shapes, then the
-bytes.
+Each LPS round has one file. A JSON header gives the run, the device, the round, and the name, type and shape of each
+array. The bytes of the arrays follow.
 """
 
 import json
@@ -27,7 +28,7 @@ class PersonalStore:
     """Keep one device's states by LPS round, each in a file that is either complete or absent."""
 
     def __init__(self, folder: Path, run_id: str, device_id: str) -> None:
-        """Use this folder for the device. It is made when the first state is saved."""
+        """Use this folder for the device's files. The folder is created when the first state is saved."""
         self._folder = folder
         self._owner = {"run_id": run_id, "device_id": device_id}
         self._log = EventLog("personal", device=device_id)
@@ -35,8 +36,8 @@ class PersonalStore:
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest complete state that is not newer than a round, and its round. Return None without such
-        a state.
+        """Return the newest complete state of round `lps_round` or of an earlier round: the number of its round, and
+        its arrays. If there is no such state, return None.
 
         If a file is damaged, or belongs to another run or device, the log names the file, and the file is ignored.
         """
@@ -47,13 +48,14 @@ class PersonalStore:
         return None
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Save a device's state after a round, and delete states of later rounds, which will be repeated.
+        """Save the state with which the device starts an LPS round. Delete the states of later rounds, because these
+        rounds will be repeated.
 
-        Without `durable` the file survives if the process dies, but may be lost if the machine crashes.
+        If `durable` is False, the file survives the end of the process, but may be lost if the machine crashes.
 
         Raises:
             PluginError: an array has a type that cannot be saved.
-            StateError: the disk is full or refuses to write. Old files are unchanged.
+            StateError: the disk is full or refuses to write. The states of earlier rounds are unchanged.
         """
         data = self._packed(lps_round, arrays)
         for later in self._rounds():
@@ -63,7 +65,9 @@ class PersonalStore:
         self._whole.add(lps_round)
 
     def prune(self, before_round: int) -> None:
-        """Remove the states older than a round, except the newest complete state among these."""
+        """Delete the states of rounds before `before_round`. Keep the newest complete state among them, and damaged
+        files that are newer than this state.
+        """
         older = [known for known in self._rounds() if known < before_round]
         while older and not self._is_whole(older[0]):
             del older[0]  # it stays: what is damaged is left to be looked at
@@ -71,12 +75,14 @@ class PersonalStore:
             self._path(known).unlink(missing_ok=True)
 
     def mark_born(self) -> None:
-        """Note that this device has had a state in this run. If there is no state later, it was lost."""
+        """Write a marker: this device keeps state in this run. If the GPS knows a device that has no marker, the
+        device's state was lost.
+        """
         if not self.was_born():
             write_sealed(self._marker, json.dumps(self._owner).encode())
 
     def was_born(self) -> bool:
-        """Return whether this device has had a state in this run. For a damaged marker, return True."""
+        """Return whether the marker of this run and device exists. If the marker is damaged, return True."""
         if not self._marker.exists():
             return False
         try:
@@ -124,8 +130,8 @@ class PersonalStore:
         return arrays
 
     def _unpacked(self, path: Path, lps_round: int, data: memoryview) -> Arrays:
-        """Return copies of the arrays. Raises StateError, which names the file, unless it has this device's state of
-        this round.
+        """Return copies of the arrays in the content of a file. Raises StateError, which names the file, if the content
+        is not this device's state of this round.
         """
         start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
         header, described = _header(path, bytes(data[LENGTH_BYTES:start]))
@@ -154,30 +160,32 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
 
 
 class KeptInMemory:
-    """Keep one device's states by LPS round in memory, for a device without a folder. They are lost when the process
-    ends.
+    """Keep one device's states by LPS round in memory, for a device without a folder. The states are lost when the
+    process ends.
     """
 
     def __init__(self) -> None:
         self._states: dict[int, Arrays] = {}
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
-        """Return the newest state that is not newer than a round, and its round. Return None without such a state."""
+        """Return the newest state of round `lps_round` or of an earlier round: the number of its round, and its arrays.
+        If there is no such state, return None.
+        """
         known = max((number for number in self._states if number <= lps_round), default=None)
         return None if known is None else (known, self._states[known])
 
     def save(self, lps_round: int, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
-        """Keep a device's state after a round, and delete later states."""
+        """Keep the state with which the device starts an LPS round, and delete the states of later rounds."""
         self._states = {number: state for number, state in self._states.items() if number <= lps_round}
         self._states[lps_round] = dict(arrays)
 
     def prune(self, before_round: int) -> None:
-        """Delete the states older than a round, except the newest state among these."""
+        """Delete the states of rounds before `before_round`, except the newest of them."""
         newest = max((number for number in self._states if number < before_round), default=before_round)
         self._states = {number: state for number, state in self._states.items() if number >= newest}
 
     def mark_born(self) -> None:
-        """Do nothing, because a new process has no access to the states of this process."""
+        """Do nothing, because a marker in memory would be lost together with the states."""
 
     def was_born(self) -> bool:
         """Return False, because no state of this device survives its process."""

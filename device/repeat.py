@@ -1,5 +1,5 @@
-"""A test of an experiment before its run: its models and task, its smallest batch, and two training steps of a device,
-done twice.
+"""Test an experiment before its run: its models, its task, its smallest batch, and whether a training that is done
+twice gives the same result.
 """
 
 from dataclasses import replace
@@ -40,8 +40,8 @@ def try_experiment(experiment: Experiment) -> None:
 
 
 def train_twice(experiment: Experiment) -> None:
-    """Train two local steps of the first device twice, each time with a new copy of the model. In between, train steps
-    of another round.
+    """Train two local steps of the first device twice, each time with a new copy of the model. In between, train two
+    steps of another round, which must not change the result.
 
     Raises:
         PluginError: the results differ. The message names the tensors.

@@ -1,4 +1,4 @@
-"""One LPS round of a device, in stages: an answer if there is a question, local work, the update."""
+"""One LPS round of a device, in stages: an answer if the method asks a question, local work, and the update."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ OPTIMISER = "optimiser "  # before the stream and the name of each array of an o
 
 
 class Kept:
-    """Hold the state that a device keeps: at the start of an LPS round, and for the next round."""
+    """Read the state that a device has kept for an LPS round, and save the state for the next round."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class Kept:
 
     @property
     def personal(self) -> Arrays:
-        """Return the personal state of the method."""
+        """The arrays that the method has kept on this device."""
         return {
             name: array for name, array in self.arrays.items() if name != OWN_LAYERS and not name.startswith(OPTIMISER)
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the optimiser's state for each series of trainings; empty if the device's model has changed since the
-        state was kept.
+        """Return the kept state of the optimiser for each stream of trainings. If the device's model has changed since
+        the state was kept, return an empty mapping.
         """
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
@@ -65,8 +65,11 @@ class Kept:
         return found
 
     def own_layers(self) -> Flat | None:
-        """Return the values of the tensors that never leave this device: the values after the last round or, without
-        one, the initial values. Return None if all tensors leave the device.
+        """Return the values of the tensors that never leave this device: the values at the end of the last round. If
+        all tensors leave the device, return None.
+
+        In the first round, the values are the initial ones. If the device's model has changed, they are initial values
+        too, but the device's own tables keep their values.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
@@ -84,14 +87,14 @@ class Kept:
         return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
-        """Return the layout of the tensors that stay on this device. If layers can be withdrawn during the run, return
-        the layout of the whole model.
+        """Return the layout of the tensors that are kept: those that stay on this device. If a method can withdraw
+        tensors during the run, all tensors are kept.
         """
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own
 
     async def keep(self, outcome: Outcome, optimisers: Mapping[int, Mapping[str, np.ndarray]]) -> None:
-        """Save the state for the next round, before anything of this round is sent."""
+        """Save the state for the next round. Call this before anything of this round is sent."""
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
             raise PluginError(
@@ -116,7 +119,7 @@ class Kept:
 
 
 class RoundJob:
-    """Do the work of a device for a received model."""
+    """Do a device's work of one LPS round, which begins with a received model."""
 
     def __init__(
         self,
@@ -156,7 +159,9 @@ class RoundJob:
         self._answering_ns = 0  # on the real clock, how long it took
 
     def _by_cluster(self) -> list[Flat]:
-        """Return the received weights of each cluster, or only of the device's own cluster."""
+        """Return the received weights of each cluster. If the device has received only one model, return only this
+        model.
+        """
         received, streams = self.received, self._kept.streams
         if not received.clusters:
             return [received.flat]
@@ -164,19 +169,25 @@ class RoundJob:
         return [taken(received.flat, streams.of_cluster(cluster, there)) for cluster in there]
 
     def _base(self) -> Flat:
-        """Return the weights from which the update is subtracted."""
+        """Return the received weights, which are subtracted from the trained weights to get the update."""
         return self._travelling[self.work.own_place]
 
     # --- stages -------------------------------------------------------------------------------
 
     async def begin(self) -> answers_pb2.Answer | Update:
-        """Return the first message to send: an answer or, if there is no question, the update."""
+        """Begin the round, and return the first message to send. It is an answer or, if the method asks no question in
+        this round, the update.
+        """
         if self._asks(Moment.RECEIVED):
             return await self._answer()
         return await self._train()
 
     async def go_on(self, cluster: int) -> Update:
-        """Continue the round after the answer, in this cluster, and return the update."""
+        """Continue the round in this cluster, after the device has answered. Return the update.
+
+        Raises:
+            PayloadError: there is no such cluster.
+        """
         is_one = len(self._travelling) == 1
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
         self._began_ns = self._host.clock.now_ns() - self._answering_ns
@@ -245,8 +256,8 @@ class RoundJob:
         )
 
     async def _trained_from(self) -> bytes:
-        """Return the digest of all values from which this round's training starts; an empty digest if updates are not
-        masked.
+        """Return the digest of all received values from which this round's training starts. If updates are not masked,
+        return an empty digest.
         """
         if self._host.proofs is None:
             return b""
@@ -254,7 +265,7 @@ class RoundJob:
         return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
-        """Return the update that is sent. If updates are private, its norm is limited and noise is added."""
+        """Return the update that is sent. If updates are private, its norm is clipped and noise is added."""
         budget, work = self._host.update_budget, self.work
         if budget is None:
             return update
@@ -271,8 +282,8 @@ class RoundJob:
     # --- the end ------------------------------------------------------------------------------
 
     async def measured(self) -> pb.Evaluation:
-        """Return the device's measurement of the final model and, if the device keeps a model of its own, of that
-        model.
+        """Measure the model that this device uses at the end of the run. If this is the device's own model, also
+        measure the received final model. Return both measurements in one message.
         """
         used, received = await self._host.method.measure(self.work)
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
@@ -284,8 +295,11 @@ class RoundJob:
 
 
 def told(method: Method, received: ReceivedModel) -> Arrays:
-    """Return the arrays that the GPS sends to all devices together with a model. Raises PayloadError for arrays that
-    the method has not declared.
+    """Return the arrays that the GPS sends to all devices together with a model. If the GPS sends no arrays, return an
+    empty mapping.
+
+    Raises:
+        PayloadError: the arrays are not those that the method has declared.
     """
     if received.told is None:
         return {}

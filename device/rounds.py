@@ -1,4 +1,6 @@
-"""The LPS rounds of a device. If its LPS is silent and the GPS names another LPS, the device continues there."""
+"""The LPS rounds of a device. If its LPS is silent and the GPS names another LPS, the device continues with that
+LPS.
+"""
 
 import asyncio
 import hashlib
@@ -43,8 +45,8 @@ class Served:
     backoff: Backoff
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of an exchange with the LPS. Raises ParentAwayError if the LPS is silent and the GPS names
-        another LPS.
+        """Wait for the result of an exchange with the LPS, and return the result. Raises ParentAwayError if the LPS is
+        silent and the GPS names another LPS.
         """
         hearing = asyncio.ensure_future(exchange)
         try:
@@ -59,7 +61,9 @@ class Served:
             hearing.cancel()
 
     async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
-        """Return the assignment from the GPS; None if the LPS answers first. The GPS may be absent at this time."""
+        """Ask the GPS for the assignment while the LPS is silent, and return the assignment. The GPS may be away. If
+        the LPS answers first, return None.
+        """
         asking = asyncio.ensure_future(self.ask())
         try:
             await asyncio.wait({hearing, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +83,7 @@ class DeviceRounds:
         made: dict[str, Any],
         log: EventLog,
     ) -> None:
-        """Set `made`, which keeps results that the device's method computes once."""
+        """Prepare the rounds of one device. `made` keeps the results that the device's method computes only once."""
         self._host = host
         self._index = device_index
         self._device_id = host.experiment.device_ids()[device_index]
@@ -144,17 +148,19 @@ class DeviceRounds:
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
-        """Return the newest model of a cluster that any device of this process has received. Return None if this device
-        has not received a model of the cluster.
+        """Return the newest model of a cluster that any device of this process has received. If this device itself has
+        never received a model of the cluster, return None.
 
-        Because of this condition, messages do not depend on which device of the process called first.
+        Without this exception, a device's messages would depend on which device of the process called first.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 
     async def _exchange(
         self, client: RoundClient, goes_up: Update | answers_pb2.Answer | None, *, is_announced: bool
     ) -> Offered:
-        """Send the next message, if this device has a message to send, and wait for the reply."""
+        """If this device has a message for the LPS, send the message. Wait for the LPS's reply, and return the
+        reply.
+        """
         if isinstance(goes_up, Update):
             if self._masks is not None:
                 goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
@@ -164,14 +170,16 @@ class DeviceRounds:
         return await client.fetch(*self._sent_of)
 
     def _note(self, goes_up: Update | answers_pb2.Answer | None) -> None:
-        """Keep a message that was sent, because the LPS may ask for it again."""
+        """Keep the message that is sent next, because the LPS may ask for this message again."""
         if isinstance(goes_up, Update):
             self._sent = goes_up
         elif goes_up is not None and self._job is not None:
             self._answered = self._job.received.round, goes_up
 
     def _sent_for(self, lps_round: int) -> Update | answers_pb2.Answer:
-        """Return this device's message in a round. Raises PayloadError if it has sent none."""
+        """Return the message that this device has sent in a round. Raises PayloadError if this device has sent no
+        message in that round.
+        """
         self._log.info("sent_again", round=lps_round)
         if self._sent is not None and self._sent.round == lps_round:
             return self._sent
@@ -193,11 +201,15 @@ class DeviceRounds:
 
     @property
     def _sent_of(self) -> tuple[int, bytes]:
-        """Return the round and the digest of the model from which the last update was computed."""
+        """The round and the digest of the model from which the last update was computed. Before the first update, -1
+        and an empty digest.
+        """
         return (self._sent.round, self._sent.base_digest) if self._sent else (-1, b"")
 
     async def _send_held(self, lps: Any, client: RoundClient, held: ReceivedModel) -> None:
-        """Send the last received model to an LPS that has adopted the cluster, or that has lost its state."""
+        """Send the last received model of the cluster to an LPS that has adopted the cluster, or that has lost its
+        state.
+        """
         codec = PayloadCodec(client.layout, "float32")
         chunks = partial(codec.chunks, lambda start, stop: held.flat[start:stop])
         digest = await self._host.bench.compute(lambda: _sha256(chunks()))
@@ -263,8 +275,11 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """Return the form that a model from an LPS must have: one model, or the streams of all clusters or of the clusters
-    in the header.
+    """Return the form that a model from an LPS must have. It is one model, the streams of all clusters, or the streams
+    of the clusters in the header.
+
+    Raises:
+        PayloadError: the header names clusters that do not exist.
     """
     streams, clusters = host.streams.without(header.withdrawn), min(header.clusters, host.experiment.device_count)
     if not clusters:

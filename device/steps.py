@@ -13,7 +13,9 @@ from fedstrata.methods import Measurement, Trained
 
 
 class LocalSteps:
-    """Implement `fedstrata.methods.Steps`. A step with the gradient at the present weights has the bits of `train`."""
+    """Implement `fedstrata.methods.Steps`. If each step uses the gradient at the present weights, the result has the
+    same bits as after `train`.
+    """
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
@@ -34,11 +36,13 @@ class LocalSteps:
 
     @property
     def weights(self) -> torch.Tensor:
-        """The weights after the steps so far, copied, shape (trainable.size,)."""
+        """A copy of the weights after the steps so far, shape (trainable.size,)."""
         return torch.cat([leaf.reshape(-1) for leaf in self._leaves])
 
     def batches(self, stream: int | None = None) -> Iterator[Batch]:
-        """Yield the batch of each step."""
+        """Yield the batches of the training, one per local step. Another number `stream` gives another random order of
+        the examples.
+        """
         return batches(self._job if stream is None else replace(self._job, stream=stream))
 
     def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -52,12 +56,12 @@ class LocalSteps:
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, leaves)])
 
     def move(self, gradient: torch.Tensor) -> None:
-        """Move the weights by a step of the experiment's optimiser."""
+        """Change the weights by one step of the experiment's optimiser, with this gradient."""
         self._descent.step(self._split(gradient))
         self.moves += 1
 
     def trained(self) -> Trained:
-        """Return the result of the steps so far."""
+        """Return the result of the steps so far. Raises PluginError if there was no step."""
         job = self._job
         if not self.moves:
             raise PluginError("a training of no step has no result: call `move` before `trained`")
@@ -70,7 +74,7 @@ class LocalSteps:
         return trained_of(result, job)
 
     def state(self) -> State:
-        """Return the optimiser's state, if the experiment keeps it."""
+        """Return the optimiser's state. If the experiment does not keep this state, return an empty mapping."""
         return self._descent.state() if self._job.training.optimiser.state == "kept" else {}
 
     def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
 """Local training: the work of a device between the received model and its update.
 
-The result depends only on the job, to the bit. The random order of batches depends on seed, device and round.
-Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same,
-because the rounding of a matrix product may depend on the alignment.
+Every bit of the result depends only on the job. The random order of batches depends on seed, device and round.
+Arithmetic runs on one thread (`limit_threads`). Torch allocates every tensor, so that its alignment is always the same.
+This matters because the rounding of a matrix product may depend on the alignment.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -34,7 +34,7 @@ SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does no
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingJob:
-    """Describe one device's local training in one LPS round. LPS rounds and global rounds begin at 0."""
+    """Describe one device's local training in one LPS round. LPS rounds and global rounds are counted from 0."""
 
     model: Model
     start: Flat  # the weights to begin from, shape (model.layout.size,)
@@ -83,14 +83,16 @@ class TrainingJob:
 
     @property
     def steps(self) -> int:
-        """The number of local steps: from the settings or, with `epochs`, as many as these whole epochs need."""
+        """The number of local steps. If `epochs` is set, the steps fill this many whole epochs. Otherwise the settings
+        give the number of steps.
+        """
         if self.epochs is None:
             return self.training.steps(len(self.examples))
         return self.epochs * -(-len(self.examples) // self.training.batch_size)
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all steps, with repetitions."""
+        """The number of examples in all steps. An example is counted each time that it is used."""
         return examples_of_steps(self.steps, len(self.examples), self.training.batch_size)
 
 
@@ -106,32 +108,32 @@ class LocalResult:
 
 
 class Trainer(Protocol):
-    """Define a trainer of one process's devices. It may train devices together only if this changes no bit of a
-    result.
+    """Define the interface of a trainer for the devices of one process. A trainer may train devices together only if
+    this changes no bit of a result.
     """
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """Return the results of the jobs, in their order."""
+        """Train the jobs, and return their results in the order of the jobs."""
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """Return the evaluation of each job's model on its examples, in the jobs' order."""
+        """Measure each job's model on its examples. Return the measurements in the order of the jobs."""
 
 
 class OneByOne:
     """Train any model, one device after another."""
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """Return the results of the jobs, in their order."""
+        """Train the jobs, and return their results in the order of the jobs."""
         return [train(job) for job in jobs]
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """Return the evaluation of each job's model on its examples, in the jobs' order."""
+        """Measure each job's model on its examples. Return the measurements in the order of the jobs."""
         return [evaluate(job.model, job.weights, job.examples, job.task) for job in jobs]
 
 
 def train(job: TrainingJob) -> LocalResult:
-    """Minimise the task's loss batch by batch by the optimiser, with the terms that the method adds. Return the
-    result.
+    """Train as the job describes, and return the result. The optimiser minimises the task's loss batch by batch. If the
+    method has a correction, it changes the gradients first.
     """
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)
@@ -156,8 +158,8 @@ def train(job: TrainingJob) -> LocalResult:
 
 
 def outputs_in_training(job: TrainingJob) -> Outputs:
-    """Return the function that computes outputs in a local step. Random numbers, as for dropout, depend only on the
-    seed, the device, the LPS round, and the number of the training in this round.
+    """Return the function that computes outputs in a local step. Random numbers, such as those for dropout, depend only
+    on the seed, the device, the LPS round, and the training's number (`stream`).
     """
     address = [job.seed, job.device_index, job.lps_round, DROPOUT, *([job.stream] if job.stream else [])]
     return job.model.outputs_in_training(np.random.default_rng(address))
@@ -173,7 +175,9 @@ def mean_loss(job: TrainingJob, outputs: Outputs, weights: Tensors, batch: Batch
 
 
 def _of_lone_example(job: TrainingJob) -> str:
-    """Return the text of the error about a batch with a single example, on which batch normalisation cannot train."""
+    """Return the beginning of the error message for a batch with a single example. Batch normalisation cannot train on
+    such a batch.
+    """
     number, size = len(job.examples), job.training.batch_size
     if number == 1:
         return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give it more: "
@@ -184,7 +188,9 @@ def _of_lone_example(job: TrainingJob) -> str:
 
 
 class Descent:
-    """Change the trained tensors of one device by its gradients. If the job has a correction, it is applied first."""
+    """Change the trained tensors of one device by their gradients. If the job has a correction, the gradients are
+    corrected first.
+    """
 
     def __init__(self, job: TrainingJob, leaves: Sequence[torch.Tensor]) -> None:
         self._optimiser = optimiser_of(job.training, job.global_round, leaves, job.optimiser_state)
@@ -214,7 +220,7 @@ class Descent:
 
 
 def limit_threads() -> None:
-    """Set one thread and deterministic algorithms for all of torch. Call this before any arithmetic of the process."""
+    """Limit torch to one thread and to deterministic algorithms. Call this before any arithmetic of the process."""
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
@@ -225,7 +231,7 @@ def limit_threads() -> None:
 
 
 def epoch_orders(job: TrainingJob) -> Iterator[Indices]:
-    """Yield the orders in which a device uses its examples, one per epoch, without end."""
+    """Yield the order in which a device uses its examples, for one epoch after another, without end."""
     address = [job.seed, job.device_index, job.lps_round]
     rng = np.random.default_rng([*address, job.stream] if job.stream else address)
     while True:
@@ -240,8 +246,8 @@ def batch_orders(job: TrainingJob) -> Iterator[Indices]:
 
 
 def batches(job: TrainingJob) -> Iterator[Batch]:
-    """Yield inputs, further inputs by name, and targets of each step. Examples are gathered for several batches at
-    once.
+    """Yield the batch of each step: inputs, further inputs by name, and targets. Examples are gathered for several
+    batches at once.
     """
     orders, done = batch_orders(job), 0
     address = [job.seed, job.device_index, job.lps_round, job.stream]

@@ -1,4 +1,6 @@
-"""A test of a model and a task on a few examples, before a device is ready. If it fails, the error has one line."""
+"""Test a model and a task on a few examples, before a device is ready. If a test fails, the error message has one
+line.
+"""
 
 import random
 
@@ -18,10 +20,10 @@ EXAMPLES = 3
 
 
 def try_all(experiment: Experiment, architectures: Architectures, dataset: Dataset, task: Task) -> None:
-    """Try each model of the experiment with the task.
+    """Test each model of the experiment with the task.
 
     Raises:
-        FedstrataError: as `try_out` and `try_task` do.
+        FedstrataError: a test fails, see `try_out` and `try_task`.
     """
     asked = (experiment.model, *(entry.model for entry in experiment.architectures))
     for settings, architecture in zip(asked, architectures.all, strict=True):
@@ -30,11 +32,12 @@ def try_all(experiment: Experiment, architectures: Architectures, dataset: Datas
 
 
 def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, task: Task) -> None:
-    """Refuse a model if its outputs have a wrong shape, or differ for equal weights and inputs.
+    """Test a model. The user's own model is refused if its outputs have a wrong shape, or differ for equal weights and
+    inputs. A built-in model is refused if it does not accept the data's inputs.
 
     Raises:
-        PluginError: the model is refused, or fails. ExperimentError: a built-in model does not accept the data's
-            inputs.
+        PluginError: the user's own model is refused, or fails.
+        ExperimentError: a built-in model is refused.
     """
     if ":" not in settings.name:
         _check_inputs(settings, dataset.train)
@@ -68,11 +71,11 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
 
 @torch.no_grad()
 def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
-    """Refuse a task with a loss or sums that cannot be computed for the data.
+    """Test a task. It is refused if its loss or its sums cannot be computed for the data.
 
     Raises:
-        PluginError: the user's own task fails, or returns other values than losses and sums. DataError: targets or a
-            column are missing.
+        PluginError: the user's own task fails, or returns other values than losses and sums.
+        DataError: targets or a column are missing.
     """
     examples = dataset.train.take(np.arange(min(EXAMPLES, len(dataset.train))))
     name, n = task.options.name, len(examples)
@@ -100,7 +103,9 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
 
 
 def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
-    """Refuse data with inputs of a kind that a built-in model does not accept."""
+    """Raise ExperimentError if the data have inputs that no built-in model accepts: further inputs, or whole
+    numbers.
+    """
     found = [f"a further input {name}" for name in examples.more]
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:
@@ -117,13 +122,15 @@ def _outputs(model: Model, weights: Tensors, examples: Examples, *, measures: bo
 
 
 def _global_generators() -> object:
-    """Return the states of the global random generators of Python, NumPy and torch."""
+    """Return the states of the global random generators of Python and NumPy."""
     state = np.random.get_state(legacy=False)["state"]
     return random.getstate(), state["key"].tobytes(), state["pos"]
 
 
 def _advice(found: object, wanted: tuple[int, ...]) -> str:
-    """Return advice if outputs lack only the last axis, of length 1; an empty text for any other outputs."""
+    """Return advice for outputs that lack only the last axis, of length 1. For any other outputs, return an empty
+    text.
+    """
     lacks_axis = isinstance(found, torch.Tensor) and wanted[1:] == (1,) and found.shape == wanted[:1]
     return "; add .unsqueeze(1) to the outputs" if lacks_axis else ""
 

@@ -1,4 +1,4 @@
-"""The work of a device for its method: data, models, training and measurement."""
+"""What a device offers to its FL method: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -65,13 +65,13 @@ class DeviceProcess:
 
     @property
     def model(self) -> Model:
-        """The model of the section `model`. Some devices may have other models."""
+        """The model of the experiment's section `model`. Some devices may have other models."""
         return self.architectures.main.model
 
     @property
     def streams(self) -> Streams:
-        """The streams of the run, which are the same for all devices, and the tensors of the experiment's model that
-        stay on devices.
+        """The streams of the experiment's model: which tensors travel, and which stay on devices. The tensors that
+        travel are the same for all devices.
         """
         return self.architectures.main.streams
 
@@ -82,7 +82,7 @@ class DeviceProcess:
 
     @cached_property
     def update_budget(self) -> UpdateBudget | None:
-        """The amount of noise that updates get; None without noise."""
+        """The amount of noise that is added to updates. None if updates get no noise."""
         return budget_of(self.experiment)
 
     @property
@@ -92,7 +92,7 @@ class DeviceProcess:
         return keeps_own or self.experiment.training.optimiser.state == "kept"
 
     def masks_of(self, device_id: str) -> "Masks | None":
-        """Return a device's masks with a new key; None without secure aggregation."""
+        """Return the masks of a device, with a new key. Without secure aggregation, return None."""
         if self.proofs is None:
             return None
         from device.masking.masks import Masks
@@ -108,8 +108,10 @@ class DeviceProcess:
 
 
 def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Noise:
-    """Return the source of a device's noise. Raises ExperimentError if the experiment has no noise, or if the noise
-    needs a `--state` folder.
+    """Return the source of a device's noise.
+
+    Raises:
+        ExperimentError: the experiment has no noise, or the noise needs a `--state` folder and there is none.
     """
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
@@ -126,8 +128,10 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
 async def answered(
     method: Method, question: Question, work: "DeviceWork", heard: Mapping[int, Any]
 ) -> answers_pb2.Answer:
-    """Return a device's answer to a question. Raises PluginError if own code fails, or returns an answer that the
-    question does not allow.
+    """Ask the method for a device's answer to a question, and return the answer.
+
+    Raises:
+        PluginError: the user's own method fails, or returns an answer that the question does not allow.
     """
     with own_code_of(method, f"answer {question.name}"):
         arrays = await method.answer(question, work, heard)
@@ -136,7 +140,9 @@ async def answered(
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Hold the data of a device at the beginning of an LPS round. The defaults describe a device before training."""
+    """Hold what a device has received and kept at the beginning of an LPS round. The defaults describe a device before
+    training.
+    """
 
     lps_round: int = -1
     global_round: int = 0
@@ -162,10 +168,10 @@ class DeviceWork:
         made: dict[str, Any] | None = None,
         begins: Beginning | None = None,
     ) -> None:
-        """Set `group` and `made`. Devices with the same `group` train at about the same time. `made` keeps results of
-        `once`.
+        """Prepare the work of one device.
 
-        `begins` has the data at the start of an LPS round; None before training.
+        Devices with the same `group` train at about the same time, so they may be trained together. `made` keeps the
+        results of `once`. `begins` has the data at the beginning of an LPS round. Before training, `begins` is None.
         """
         begins = begins or Beginning()
         self._host = host
@@ -193,23 +199,25 @@ class DeviceWork:
         self._steps: list[LocalSteps] = []  # trainings with steps that the method takes
 
     def go_on(self, cluster: int) -> None:
-        """Continue in this cluster, which the plan of the round gives."""
+        """Continue the round in this cluster. The plan of the round has chosen the cluster for this device."""
         self.cluster = cluster
 
     def note_training(self, weights: Flat, update: Flat) -> None:
-        """Keep the trained weights and the update, with which the device can answer a question after training."""
+        """Keep the trained weights and the update. The device needs them to answer a question after training."""
         self.trained, self.update = weights, update
 
     @property
     def start(self) -> Flat:
-        """The received model of the device's cluster; before training, the initial weights."""
+        """The received model of the device's cluster. Before training, the initial weights."""
         if not self.received:
             return self._host.method.initial(self.model, 0)
         return self.received[self.own_place]
 
     @property
     def tables(self) -> Arrays:
-        """The received tables of the device's cluster, and the device's own tables; none before training."""
+        """The received tables of the device's cluster, and the device's own tables. Before training, there are no
+        tables.
+        """
         return self._tables[self.own_place] if self._tables else {}
 
     @property
@@ -219,12 +227,14 @@ class DeviceWork:
 
     @property
     def trained_examples(self) -> int:
-        """The number of examples in all training so far."""
+        """The number of examples in all trainings so far."""
         return self._counted + sum(steps.examples for steps in self._steps)
 
     @property
     def optimisers(self) -> dict[int, Arrays]:
-        """The optimiser's state after each series of trainings, by the number of the series, for the next round."""
+        """The optimiser's state after each stream of trainings, by the number of the stream. The next round begins with
+        this state.
+        """
         taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
         return {**self._optimisers, **self._after, **taken}
 
@@ -240,8 +250,8 @@ class DeviceWork:
         targets: NDArray[np.float32] | None = None,
         only: Sequence[str] | None = None,
     ) -> Trained:
-        """Train from some weights on the device's examples, or on other examples, as `fedstrata.methods.Work`
-        describes.
+        """Train from the weights `start` on the device's examples, or on the examples `on`. `fedstrata.methods.Work`
+        describes the other arguments.
         """
         job = self._job(
             start,
@@ -260,13 +270,13 @@ class DeviceWork:
         return trained_of(result, job)
 
     def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
-        """Return a training in which the method takes each local step, as `fedstrata.methods.Work` describes."""
+        """Return a training in which the method takes each local step itself, as `fedstrata.methods.Work` describes."""
         steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
         self._steps.append(steps)
         return steps
 
     def _job(self, start: Flat, *, stream: int, **rest: Any) -> TrainingJob:
-        """Return the job of a training in this round. `rest` has the fields of the job that the caller sets."""
+        """Return the job of a training in this round. `rest` gives the other fields of the job."""
         training = self._host.experiment.training
         is_measured = self.lps_round >= 0 and training.is_measured(self.global_round)
         return TrainingJob(
@@ -285,8 +295,8 @@ class DeviceWork:
         )
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: Examples | None = None) -> Measurement:
-        """Return the measurement of weights on the examples `on`. Without `on`, use the held-out examples or, with
-        `on_own`, the device's training examples.
+        """Measure weights on the examples `on`, and return the measurement. Without `on`, use the held-out examples or,
+        with `on_own`, the device's training examples.
         """
         examples = (self.examples if on_own else self.held_out) if on is None else on
         job = EvaluationJob(model=self.model, weights=weights, examples=examples, task=self._host.task)
@@ -302,22 +312,30 @@ class DeviceWork:
 
     @property
     def public(self) -> PublicData:
-        """The public examples, which no device owns. Raises ExperimentError without them."""
+        """The public examples, which no device owns. Raises ExperimentError if the experiment has no public
+        examples.
+        """
         return self._host.public
 
     async def outputs(self, weights: Flat, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs, before the softmax, of the model with these weights, shape (n, num_classes)."""
+        """Return the model's outputs for these inputs, with these weights. They are values before the softmax, shape
+        (n, num_classes).
+        """
         return await self._host.bench.compute(lambda: outputs(self.model, weights, inputs))
 
     async def compute(self, arithmetic: Callable[[], Made], *, trained_examples: int = 0) -> Made:
-        """Return the result of a computation. Devices compute one after another, as `fedstrata.methods.Work` says."""
+        """Run a computation, and return its result. The devices of a process compute one after another, as
+        `fedstrata.methods.Work` says.
+        """
         if trained_examples < 0:
             raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
         self._counted += trained_examples
         return await self._host.bench.compute(arithmetic)
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return the result of a computation, which is done when it is first requested."""
+        """Return the result of a computation. The first call with this name computes the result. Later calls return the
+        same result.
+        """
         if name not in self._made:
             self._made[name] = asyncio.ensure_future(self._host.bench.compute(make))
         made: Made = await self._made[name]
@@ -325,7 +343,9 @@ class DeviceWork:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return a vector with all tensors: the received tensors and the device's own tensors."""
+    """Return one vector with all tensors: the tensors that travel, and the device's own tensors. If `own` is None, all
+    tensors travel.
+    """
     if own is None:
         return travelling
     whole = np.empty(streams.whole.size, np.float32)
@@ -335,7 +355,7 @@ def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
 
 
 def put_into(whole: Flat, places: Sequence[slice], values: Flat) -> None:
-    """Write values into ranges of a vector, one after another."""
+    """Write consecutive values into several ranges (`places`) of a vector, one range after another."""
     start = 0
     for place in places:
         whole[place] = values[start : start + place.stop - place.start]

@@ -1,1 +1,1 @@
-"""A fleet of boards that stays: it lends its boards to runs, and gets them back."""
+"""A fleet of boards that stays between runs. A run borrows boards from the fleet, and gives them back."""

@@ -1,4 +1,4 @@
-"""`python -m fleet`: the service that hands runs out to the boards of a fleet."""
+"""`python -m fleet`: the service that offers runs to the boards of a fleet."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ log = EventLog("fleet")
 
 
 class _NoClusters:
-    """A fleet serves no cluster, and none of its calls names one."""
+    """Refuse every claim to a cluster, because a fleet has no clusters."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         return False

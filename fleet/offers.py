@@ -1,4 +1,6 @@
-"""The boards of a fleet, and the runs that are offered to them. Both are files, and a restarted service goes on."""
+"""The boards of a fleet, and the runs that are offered to them. Both are stored in files, so a restarted service
+continues with them.
+"""
 
 import hashlib
 import re
@@ -26,12 +28,14 @@ Message = TypeVar("Message", bound=Any)
 class Fleet:
     """Hold boards by name, and offers in the order in which they came.
 
-    A board takes the first offers for which it has room. All boards see the same order, so two runs never wait for
-    each other.
+    A board takes the first offers for which it has room. All boards see the offers in the same order. So two runs never
+    wait for each other's boards.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
-        """Go on from the files in a folder. `now` returns seconds. Raises StateError if a file is damaged."""
+        """Read boards and offers from the files in a folder. `now` returns the time in seconds. Raises StateError if a
+        file is damaged.
+        """
         self._boards, self._offers, self._now = folder / "boards", folder / "offers", now
         for place in (self._boards, self._offers):
             place.mkdir(mode=0o700, exist_ok=True)
@@ -46,9 +50,10 @@ class Fleet:
         self._replies: dict[str, pb.FetchOffersResponse] = {}  # by board, until an offer changes
 
     def report(self, request: pb.FetchOffersRequest) -> bool:
-        """Note what a board has, and how its runs go. Return whether this is news.
+        """Note what a board reports about itself and its runs. Return whether something has changed.
 
-        A board that does not know its newest offers speaks of earlier ones, so its runs are not noted.
+        If the board does not know its newest offers, its report is about earlier offers. So the states of its runs are
+        not noted.
         """
         board = request.board
         told = pb.Board(
@@ -79,7 +84,7 @@ class Fleet:
 
     @contextmanager
     def visit(self, board: str) -> Iterator[None]:
-        """Run a block while a board has a call open."""
+        """Run a block, and count the board's call as open during the block."""
         self._calls[board] += 1
         try:
             yield
@@ -92,7 +97,9 @@ class Fleet:
         return self._calls[board] > 0 or (called_at is not None and self._now() - called_at < BETWEEN_CALLS_S)
 
     def offers_of(self, board: str) -> pb.FetchOffersResponse:
-        """Return the first offers to one board, with the board's certificates: as many offers as fit into a reply."""
+        """Return the reply with the offers to one board, and the board's certificate for each offer. If not all offers
+        fit into a reply, return the first offers.
+        """
         if board not in self._replies:
             self._replies[board] = _with_version(self._reply_to(board))
         return self._replies[board]
@@ -126,10 +133,12 @@ class Fleet:
         return _with_version(reply)
 
     def offer(self, request: pb.OfferRunRequest) -> None:
-        """Offer a run to boards. An offer with the same id is replaced, and keeps its place in the order.
+        """Offer a run to boards. If there is an offer with the same id, replace it. The new offer keeps the old offer's
+        place in the order.
 
         Raises:
-            ExperimentError: the offer has no usable id, or names no boards, unknown ones, or one twice.
+            ExperimentError: the id of the offer is not valid. Or the offer names no board, an unknown board, or a board
+                twice.
         """
         names = [loan.board for loan in request.loans]
         unknown = sorted(set(names) - set(self.boards))
@@ -149,7 +158,7 @@ class Fleet:
         self._forget(request.offer_id)
 
     def withdraw(self, offer_id: str) -> bool:
-        """Take a run back from its boards. Return whether it was offered."""
+        """Withdraw the offer of a run from its boards. Return whether there was such an offer."""
         path = self._files.pop(offer_id, None)
         if path is None:
             return False
@@ -159,7 +168,9 @@ class Fleet:
         return True
 
     def _forget(self, offer_id: str) -> None:
-        """Forget replies with an offer that has changed, and how its run went: the same run may be offered again."""
+        """Delete the replies that contain an offer, and the states of its run. The offer has changed, and the same run
+        may be offered again.
+        """
         self._replies.clear()
         for runs in self._runs.values():
             runs.pop(offer_id, None)
@@ -171,6 +182,8 @@ def _read(path: Path, kind: type[Message]) -> Message:
 
 
 def _with_version(reply: Message) -> Message:
-    """Return a reply with the digest of its content, by which a caller says what it knows."""
+    """Set the version of a reply to the digest of its content, and return the reply. In its next call, the caller sends
+    the version that it knows.
+    """
     reply.version = hashlib.sha256(reply.SerializeToString(deterministic=True)).digest()
     return reply

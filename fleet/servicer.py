@@ -1,4 +1,4 @@
-"""The replies of the service of a fleet to boards and to operators."""
+"""The gRPC service of a fleet for boards and operators."""
 
 from typing import Any
 
@@ -20,7 +20,8 @@ class FleetServicer(FleetServiceServicer):
         self._changes = Changes()
 
     async def FetchOffers(self, request: pb.FetchOffersRequest, context: Any) -> pb.FetchOffersResponse:
-        """Note what a board says, and return its offers once they are others than it knows.
+        """Note what a board reports. Wait until the board's offers differ from the offers that it knows, and return
+        them.
 
         Raises:
             PayloadError: the board's key cannot be certified.
@@ -38,7 +39,7 @@ class FleetServicer(FleetServiceServicer):
             return self._fleet.offers_of(name)
 
     async def FetchFleet(self, request: pb.FetchFleetRequest, context: Any) -> pb.FetchFleetResponse:
-        """Return all boards and offers once they are others than the operator knows."""
+        """Wait until boards or offers differ from those that the operator knows. Return all boards and offers."""
         await self._changes.wait_until(lambda: self._fleet.everything().version != request.known_version, HOLD_S)
         return self._fleet.everything()
 
@@ -50,7 +51,7 @@ class FleetServicer(FleetServiceServicer):
         return pb.OfferRunResponse()
 
     async def WithdrawRun(self, request: pb.WithdrawRunRequest, context: Any) -> pb.WithdrawRunResponse:
-        """Take a run back from its boards."""
+        """Withdraw the offer of a run from its boards."""
         was_offered = self._fleet.withdraw(request.offer_id)
         if was_offered:
             self._log.info("withdrawn", offer=request.offer_id)

@@ -1,9 +1,9 @@
-"""The masks of a device. Each two devices of a round have a mask in common: one adds it to its update, and the other
+"""The masks of a device. Every two devices of a round share a mask: one adds the mask to its update, and the other
 subtracts it.
 
-X25519 gives two devices a common secret. HKDF-SHA256 derives a key from it for one round and one roster. ChaCha20 with
-this key gives one number modulo 2⁶⁴ per weight. Updates are integers on the grid of exact sums, so masks cancel exactly
-(docs/decisions/secure-aggregation.md).
+X25519 gives two devices a common secret. HKDF-SHA256 derives a key from this secret for one round and one roster.
+ChaCha20 with this key gives one number modulo 2⁶⁴ per weight. Updates are integers on the grid of exact sums. So all
+masks cancel exactly when the updates are added (docs/decisions/secure-aggregation.md).
 """
 
 from collections.abc import Iterator
@@ -35,10 +35,10 @@ NONCE = bytes(16)  # and the counter before it: a key is used for one round alon
 
 
 class Masks:
-    """Hold the masks of one device, with a new key for each global round in which it takes part."""
+    """Mask the updates of one device. The device has a new key for each global round in which it takes part."""
 
     def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
-        """Draw the device's key from the system's entropy."""
+        """Draw the device's first key from the system's entropy."""
         settings = experiment.secure_aggregation
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
@@ -73,10 +73,10 @@ class Masks:
         self._secrets[secret.public_key().public_bytes_raw()] = secret
 
     def take(self, roster: pb.Roster) -> None:
-        """Use masks for the devices of this roster from now on.
+        """Mask updates for the devices of this roster from now on.
 
         Raises:
-            PayloadError: the roster cannot hide this device.
+            PayloadError: the roster is not allowed, because it cannot hide this device's update.
             RosterError: a key in the roster does not belong to its device, or has no valid certificate. This device
                 waits for another roster.
         """
@@ -113,14 +113,15 @@ class Masks:
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
 
     def masked(self, update: Update) -> Update:
-        """Return a masked update: its values times its number of examples, as the integers of an exact sum, plus the
-        masks. If a value is too large or is not finite, the result has only the reason, and no values.
+        """Return a masked update. The values are multiplied by the number of examples, converted to the integers of an
+        exact sum, and added to the masks. If a value is too large or is not finite, the result has no values, only the
+        reason.
 
         Raises:
-            PayloadError: the same masks have hidden another update. The difference of the masked updates would reveal
-                both.
-            RosterError: in this round, the update was masked for another list of devices, although `deadlines.lps`
-                excludes no device. The sums over the two lists would reveal the update.
+            PayloadError: the same masks have already hidden another update. The difference of the two masked updates
+                would contain no masks.
+            RosterError: the update of this round was already masked for other devices, although `deadlines.lps`
+                excludes no device. The sums over the two lists of devices would reveal the update.
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -158,7 +159,9 @@ class Masks:
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """Return the common key of this device and another, for one round and roster."""
+        """Return the key that this device shares with another device. The key is for the present roster and for what
+        `about` describes, such as the round.
+        """
         shared = self._shared.get(public_key)
         if shared is None:
             secret = self._secrets[self._public_key]
@@ -167,7 +170,9 @@ class Masks:
 
 
 def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
-    """Yield `length` numbers modulo 2⁶⁴, computed from a key, in pieces. Each piece comes with its first index."""
+    """Yield `length` random numbers modulo 2⁶⁴ in pieces. They depend only on the key. Each piece comes with the index
+    of its first number. The next piece overwrites the memory of this piece.
+    """
     cipher = Cipher(ChaCha20(key, NONCE), mode=None).encryptor()
     zeros, drawn = bytes(8 * PIECE), bytearray(8 * PIECE)
     for at in range(0, length, PIECE):
@@ -177,7 +182,7 @@ def stream(key: bytes, length: int) -> Iterator[tuple[int, Words]]:
 
 
 def as_received(update: Update) -> Flat:
-    """Return an update's values as its parent would receive them without masks, after the encoding of the link."""
+    """Return an update's values as the parent would receive them without masks: encoded for the link, then decoded."""
     codec, at = update.codec, 0
     flat = np.empty(codec.layout.size, np.float32)
     for chunk in codec.chunks(update.read):

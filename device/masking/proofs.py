@@ -26,7 +26,9 @@ class Proofs:
     """Sign the keys of this process's devices, and check the keys of other devices."""
 
     def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
-        """Set the run and the TLS files. Raises CertificateError if the certificate's key cannot sign."""
+        """Sign keys for this run with the certificate of the TLS files. Raises CertificateError if the certificate's
+        key cannot sign.
+        """
         self._run_id = run_id
         self._own = _Own.of(tls) if tls is not None else None
         self._looked_at = tls
@@ -34,7 +36,7 @@ class Proofs:
         self.check = KeyCheck(run_id, tls).check
 
     def _newest(self) -> "_Own | None":
-        """Return the current certificate of this process; None without certificates."""
+        """Return the newest certificate of this process that can sign. Without certificates, return None."""
         if self._own is None or (newest := self._own.tls.newest()) is self._looked_at:
             return self._own
         self._looked_at = newest
@@ -65,7 +67,9 @@ class _Own:
 
     @classmethod
     def of(cls, tls: TlsFiles) -> "_Own":
-        """Return the certificate in these files and its key. Raises CertificateError if the key cannot sign."""
+        """Return the certificate in these files, and its private key. Raises CertificateError if the key cannot
+        sign.
+        """
         try:
             certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
             return cls(tls, _signer(tls), certificate)

@@ -1,1 +1,1 @@
-"""Training of many devices at once, for dense networks: matrix products over all devices."""
+"""Training of many devices at once, if their models are dense networks. One matrix product computes for all devices."""

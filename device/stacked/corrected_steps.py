@@ -1,7 +1,8 @@
 """Training steps of a stack of dense networks in which a method corrects the gradients before the optimiser uses them.
 
-These steps read and write the weights three more times than plain steps. So the gradients of a few devices are
-computed, corrected and used before those of the next devices, and stay in the processor's cache.
+These steps read and write the weights three more times than plain steps. So they work on a few devices at a time. The
+gradients of these devices are computed, corrected and used before those of the next devices. So they stay in the
+processor's cache.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ class Correction:
     """Correct the gradients of a stack, tensor by tensor, and change the weights by the result."""
 
     def __init__(self, stack: DenseStack, correct: Correct, jobs: Sequence[TrainingJob]) -> None:
-        """Set the stack's jobs. They have the same `correct`, the same plain SGD, and the same number of vectors in
-        `beside`.
+        """Prepare the correction for the jobs of a stack. All jobs must have the same `correct`, the same plain SGD,
+        and the same number of vectors in `beside`.
         """
         self.stack = stack
         self.correct = correct
@@ -42,7 +43,7 @@ class Correction:
         self._keeps_zeros = keeps_zeros(correct, len(vectors))
 
     def take(self, part: "_Part") -> None:
-        """Correct the gradient of a part, and change its weights by the result."""
+        """Correct the gradient of one part, and change the weights of the part by the result."""
         corrected = self.correct(part.gradient, part.weights, *part.beside)
         if not self._keeps_zeros:  # what only fills a leaf up is zero, and stays so
             rows, columns = self._sides[part.number]
@@ -53,7 +54,7 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Hold one tensor of the model for some of the stack's devices. `weights` and `gradient` may have one device more
+    """Hold one tensor of the model for some of the stack's devices. `weights` and `gradient` may have one more device
     than `moved`, so that their size suits the processor's vector units.
     """
 
@@ -67,7 +68,7 @@ class _Part:
 
 
 class CorrectedSteps(DenseSteps):
-    """Make steps with corrected gradients."""
+    """Do training steps in which each gradient is corrected before it changes the weights."""
 
     def __init__(self, correction: Correction, active: int, rows: int) -> None:
         super().__init__(correction.stack, active, rows)
@@ -85,7 +86,9 @@ class CorrectedSteps(DenseSteps):
 
 
 def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
-    """Divide the devices of a stack into parts for one tensor. The gradients of a part fit into the cache."""
+    """Divide the devices of a stack into parts for one tensor. The gradients of one part fit into the processor's
+    cache.
+    """
     leaf, velocity = correction.stack.leaves[number], correction.velocities[number]
     even = 1 if leaf[0].numel() % ELEMENTS == 0 else 2
     most = max(even, GRADIENT_BYTES // leaf[0].nbytes // even * even)
@@ -108,8 +111,8 @@ def _parts(correction: Correction, number: int, active: int) -> list[_Part]:
 
 
 def _leaves_of(model: Model, vectors: Sequence[Flat]) -> list[torch.Tensor]:
-    """Return one vector per device as tensors in the form of a stack. If all vectors are equal, they are stored once,
-    so that they stay in the cache.
+    """Return one vector per device as tensors in the form of a stack. If all vectors are equal, the weight matrices are
+    stored only once, so that they stay in the cache.
     """
     first = vectors[0].view(np.uint32)
     if len(vectors) == 1 or not all(np.array_equal(each.view(np.uint32), first) for each in vectors[1:]):

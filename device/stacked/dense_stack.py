@@ -1,8 +1,9 @@
 """The weights of many devices' dense networks, and their outputs, computed by batched matrix products.
 
-The bits of a device do not depend on the other devices in its stack: every product has the same shapes, strides and
-alignment as with a single device. Widths are rounded up to 64 bytes, and a batch always has the same number of rows.
-Additional columns are zero, and additional rows have the weight zero (docs/decisions/stacked-training.md).
+The bits of a device's result do not depend on the other devices in its stack. The reason is that every product has the
+same shapes, strides and alignment as with a single device. Widths are rounded up to 64 bytes, and a batch always has
+the same number of rows. Additional columns are zero, and additional rows have the weight zero
+(docs/decisions/stacked-training.md).
 """
 
 import math
@@ -19,7 +20,7 @@ LANES = 16  # float32 elements in 64 bytes, what the vector units and the matrix
 
 
 class DenseStack:
-    """Hold the weights of D devices' dense networks, each layer with shape (D, out, in) and rounded widths."""
+    """Hold the weights of D devices' dense networks. Each layer has the shape (D, out, in), with rounded widths."""
 
     def __init__(self, model: Model, starts: Sequence[Flat]) -> None:
         self._layout = model.layout
@@ -48,7 +49,9 @@ class DenseStack:
 
 
 class Forward:
-    """Hold the outputs of a stack's first `active` devices for batches of `rows` rows, in separate memory."""
+    """Compute the outputs of a stack's first `active` devices, for batches of `rows` rows. The outputs have their own
+    memory, which each call overwrites.
+    """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
         self._weights = [weight[:active].transpose(1, 2) for weight in stack.weights]
@@ -59,7 +62,7 @@ class Forward:
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the outputs of the last layer, shape (active, rows, out), for inputs of shape (active, rows, in).
-        Additional columns, which belong to no class, have −∞.
+        Additional columns, which belong to no class, contain −∞.
         """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]

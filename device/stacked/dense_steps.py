@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
 The memory for results is allocated once. Apart from the matrix products, the speed with few devices depends on the
-number of calls. With many devices it depends on the amount of written memory.
+number of calls. With many devices, the speed depends on the amount of memory that is written.
 """
 
 from abc import ABC, abstractmethod
@@ -14,15 +14,16 @@ from fedstrata.experiment import SgdSettings
 
 
 class StackedSgd:
-    """Apply torch.optim.SGD to a stack's tensors, except for the order of additions. Momentum starts at zero.
+    """Compute the steps of torch.optim.SGD for a stack's tensors. Only the order of additions differs. Momentum starts
+    at zero.
 
-    A gradient g is added to a target t: t ← beta·t + alpha·g. Targets are velocities, which then change the weights,
-    or, without momentum and weight decay, the weights themselves. Weight decay is not done by a beta just below 1:
-    float32 has steps of 6e-8 there, so a small decay would be lost.
+    A gradient g is added to a target t: t ← beta·t + alpha·g. Without momentum and weight decay, the targets are the
+    weights themselves. Otherwise the targets are velocities, which then change the weights. A beta just below 1 could
+    also do the weight decay. But float32 has steps of 6e-8 there, so a small decay would be lost.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
-        """Set the optimiser's settings, and the learning rate of the round."""
+        """Use these settings for the tensors `leaves`, with this learning rate of the round."""
         self._rate = rate
         self._weight_decay = settings.weight_decay
         self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0
@@ -34,7 +35,7 @@ class StackedSgd:
             self.beta, self.alpha = 1.0, -self._rate
 
     def follow(self, leaf: torch.Tensor, velocity: torch.Tensor) -> None:
-        """Change a tensor by its velocity, in place. Before this call, the velocity does not contain weight decay."""
+        """Change a tensor in place by its velocity. Weight decay is added to the velocity first."""
         if self._weight_decay:
             velocity.add_(leaf, alpha=self._weight_decay)
         leaf.add_(velocity, alpha=-self._rate)
@@ -42,7 +43,7 @@ class StackedSgd:
 
 class DenseSteps(ABC):
     """Do training steps of the first `active` devices of a stack, with batches of `rows` rows. Subclasses define how
-    gradients are used.
+    gradients are computed and used.
     """
 
     def __init__(self, stack: DenseStack, active: int, rows: int) -> None:
@@ -56,7 +57,7 @@ class DenseSteps(ABC):
         """Change the weights by the gradient of the mean cross-entropy of a batch.
 
         `inputs` has the shape (active, rows, in). `labels` and `shares` (each row's share in the mean) have the shape
-        (active, rows, 1). The logarithm of the label's probability goes to `logs`, with the same shape.
+        (active, rows, 1). The logarithm of the label's probability is written to `logs`, which has the same shape.
         """
         slope = torch.log_softmax(self._forward.logits(inputs), 2, out=self._slope)
         torch.gather(slope, 2, labels, out=logs)
@@ -76,8 +77,8 @@ class DenseSteps(ABC):
 
     @abstractmethod
     def _descend(self, layer: int, slope: torch.Tensor, below: torch.Tensor) -> None:
-        """Update a layer's weights and biases. `slope` is the gradient of the loss in the layer's outputs. `below` is
-        the layer's input.
+        """Update a layer's weights and biases. `slope` is the gradient of the loss with respect to the layer's outputs.
+        `below` is the layer's input.
         """
 
 

@@ -1,8 +1,8 @@
 """The examples of many devices in one array, shape (devices, rows, …). Each device's random generator orders its own
 examples.
 
-All devices have the same number of rows. If a device has fewer examples left, its rows repeat an example, and a mask
-multiplies their effect by 0, so their content changes no bit.
+All devices have the same number of rows. If a device has fewer examples left, its other rows repeat examples. These
+rows have the weight 0, so their content changes no bit of the result.
 """
 
 import math
@@ -21,7 +21,7 @@ SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length 
 
 
 class Inputs:
-    """Hold the inputs of one step, shape (devices, rows, width), with columns of zeros up to the width."""
+    """Hold the inputs of one step, shape (devices, rows, width). Each example is filled up with zeros to the width."""
 
     def __init__(self, examples: Sequence[Examples], rows: int, width: int) -> None:
         """Make room for `rows` examples per device, each filled up with zeros to `width` numbers."""
@@ -36,8 +36,8 @@ class Inputs:
         self._targets = list(self._gathered.numpy())
 
     def fill(self, orders: Sequence[Indices]) -> torch.Tensor:
-        """Return the examples with these indexes, `rows` per device, for the first devices. The next call overwrites
-        the result.
+        """Return the inputs of the examples with these indexes, `rows` indexes for each of the first devices. The next
+        call overwrites the result.
         """
         for source, target, order in zip(self._sources, self._targets, orders, strict=False):
             source.take(order, axis=0, out=target, mode="clip")
@@ -60,8 +60,8 @@ class Slab:
 
 
 class Batches:
-    """Yield the batches of a stack's devices, step by step. `jobs` are sorted so that the job with the most steps is
-    first.
+    """Return the batches of a stack's devices, several steps at a time. `jobs` must be sorted so that the job with the
+    most steps is first.
     """
 
     def __init__(self, jobs: Sequence[TrainingJob], rows: int, width: int) -> None:
@@ -89,7 +89,9 @@ class Batches:
 
 
 class _Orders:
-    """Give one device's batches as rows of indexes, epoch after epoch, until all its steps are done."""
+    """Divide one device's examples into batches, epoch after epoch, until all its steps are done. A batch is a row of
+    indexes.
+    """
 
     def __init__(self, job: TrainingJob, rows: int) -> None:
         self._epochs = epoch_orders(job)
@@ -98,7 +100,7 @@ class _Orders:
         self._ready: tuple[Indices, Indices] = np.empty((0, rows), np.int64), np.empty(0, np.int64)
 
     def take(self, steps: int) -> tuple[Indices, Indices]:
-        """Return the next batches, shape (at most `steps`, rows), and the number of valid rows per batch."""
+        """Return the next batches, shape (at most `steps`, rows), and the number of valid rows of each batch."""
         steps = min(steps, self._left)
         self._left -= steps
         while len(self._ready[0]) < steps:
@@ -109,7 +111,9 @@ class _Orders:
         return orders[:steps], counts[:steps]
 
     def _in_rows(self, order: Indices) -> tuple[Indices, Indices]:
-        """Return the batches of one epoch. Its last batch is completed with examples of weight 0."""
+        """Return the batches of one epoch, and the number of valid rows of each batch. The last batch is completed with
+        examples of weight 0.
+        """
         batches = -(-len(order) // self._rows)
         filled = np.append(order, order[: batches * self._rows - len(order)]).reshape(batches, self._rows)
         counts = np.full(batches, self._rows)

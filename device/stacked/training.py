@@ -32,15 +32,15 @@ class Stacked:
     """Train jobs with equal dense networks together, and other jobs one by one."""
 
     def __init__(self, most_devices: int | None = None) -> None:
-        """Set `most_devices`, the size of the largest stack; by default, as many devices as fit into a core's cache.
-        The number changes no bit.
+        """Put at most `most_devices` devices into a stack. By default, a stack has as many devices as fit into a core's
+        cache. The number changes no bit of the results.
         """
         self._most_devices = most_devices
         self._alone = OneByOne()
         self._reasons_said: set[str] = set()
 
     def train(self, jobs: Sequence[TrainingJob]) -> list[LocalResult]:
-        """Return the results of training, in the order of the jobs."""
+        """Train the jobs, and return their results in the order of the jobs."""
         results: dict[int, LocalResult] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
@@ -60,7 +60,7 @@ class Stacked:
         return [results[place] for place in range(len(jobs))]
 
     def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-        """Return the evaluation of each job's model on its examples, in the jobs' order."""
+        """Measure each job's model on its examples. Return the measurements in the order of the jobs."""
         results: dict[int, Evaluation] = {}
         alike: dict[object, list[int]] = defaultdict(list)
         for place, job in enumerate(jobs):
@@ -80,7 +80,9 @@ class Stacked:
 
 
 def _why_alone(job: TrainingJob) -> str | None:
-    """Return why a device must train without other devices; None if this module can train it together with others."""
+    """If a device must train alone, return the reason. If this module can train it together with other devices, return
+    None.
+    """
     reason = _why_not_stacked(job, [job.examples, job.held_out])
     if reason is not None:
         return reason
@@ -92,7 +94,9 @@ def _why_alone(job: TrainingJob) -> str | None:
 
 
 def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Examples | None]) -> str | None:
-    """Return why this module cannot compute a job; None for a dense network with the loss of `Classification`."""
+    """If this module cannot compute a job, return the reason. For a dense network, the task `Classification` and inputs
+    that are in memory, return None.
+    """
     if not job.model.dense:
         return "the model is not a plain dense network"
     if type(job.task) is not Classification:
@@ -159,7 +163,9 @@ def descend(stack: DenseStack, jobs: Sequence[TrainingJob]) -> list[float]:
 
 
 def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Callable[[int], DenseSteps]:
-    """Return a function that makes the steps for the first devices of a stack, given their number."""
+    """Return a function that makes the training steps for the first devices of a stack. Its argument is the number of
+    these devices.
+    """
     first = jobs[0]
     if first.correct is not None:
         correction = Correction(stack, first.correct, jobs)
@@ -171,13 +177,15 @@ def _steps_of(stack: DenseStack, jobs: Sequence[TrainingJob], rows: int) -> Call
 
 @torch.inference_mode()
 def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
-    """Return the results of `evaluate` for each of these jobs of one model, computed together."""
+    """Return the results of `evaluate` for each of these jobs, computed together. All jobs have the same model."""
     stack = DenseStack(jobs[0].model, [job.weights for job in jobs])
     return [measured for measured in _measured(stack, [job.examples for job in jobs]) if measured is not None]
 
 
 def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
-    """Return the sums over each device's examples, `EVALUATION_ROWS` at a time; None for a device without examples."""
+    """Return the measurement of each device on its examples, computed `EVALUATION_ROWS` examples at a time. For a
+    device without `Examples` in `held_out`, return None.
+    """
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
@@ -204,8 +212,8 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
 
 
 def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the sum of the losses (steps, devices, rows) of each device. The sum goes step by step, so that other
-    devices change no bit.
+    """Return each device's sum of losses. `losses` has the shape (steps, devices, rows). The steps are added one after
+    another, so that other devices change no bit.
 
     NumPy's sum over steps would add in another order for one device than for two devices.
     """

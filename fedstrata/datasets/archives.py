@@ -1,4 +1,4 @@
-"""Extract named files from an archive. Each file is written under another name, then renamed. Paths in the archive
+"""Extract named files from an archive. Each file is written under a temporary name, then renamed. Paths in the archive
 cannot lead outside the folder.
 """
 
@@ -21,7 +21,7 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
     Args:
         archive: the file; its name ends in `.tar.gz` or `.zip`.
         folder: an existing folder.
-        members: for the name of each new file, its name in the archive.
+        members: the name of each new file, with its name in the archive.
 
     Raises:
         DataError: the archive is damaged, or has no such file.

@@ -1,8 +1,9 @@
-"""CIFAR-10 and CIFAR-100: 50,000 and 10,000 colour images of 32 × 32 in ten or a hundred classes.
+"""CIFAR-10 and CIFAR-100: 50,000 training and 10,000 test images in colour, of 32 × 32 pixels, in ten or a hundred
+classes.
 
 Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009,
-https://www.cs.toronto.edu/~kriz/cifar.html. The module reads the binary version: records of a label, or for CIFAR-100
-of a coarse and a fine label, and 3,072 bytes, first all red, then green, then blue, row by row.
+https://www.cs.toronto.edu/~kriz/cifar.html. The module reads the binary version. A record is a label (in CIFAR-100 a
+coarse and a fine label), then 3,072 bytes. The bytes are first all red, then green, then blue, row by row.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ CIFAR_100 = Version(
 
 
 def published(version: Version) -> Published:
-    """Return the files of CIFAR-10 or CIFAR-100, which come in one archive."""
+    """Return the description of CIFAR-10 or CIFAR-100. All files of a version come in one archive."""
 
     def fetch(folder: Path, names: Sequence[str]) -> None:
         members = {name: f"{version.subfolder}/{name}" for name in names}

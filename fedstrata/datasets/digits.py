@@ -1,7 +1,6 @@
-"""Handwritten digits, 1,797 images of 8 × 8 that ship with scikit-learn.
+"""Handwritten digits: 1,797 images of 8 × 8 pixels that ship with scikit-learn.
 
-Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning
-Repository, 1998.
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998.
 """
 
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ HELD_OUT_EVERY = 5  # the fifth, tenth, … image of each digit is a test image:
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the digits, scaled to [0, 1]. Images are divided into training and tests by their position among the
+    """Return the digits, scaled to [0, 1]. An image is for training or for tests depending on its position among the
     images of the same digit.
     """
     table = np.loadtxt(_file(), dtype=np.uint8, delimiter=",")  # 64 pixels from 0 to 16 and the label

@@ -1,4 +1,4 @@
-"""Download a published file. It is written under another name, checked by hash, then renamed."""
+"""Download published files. A file is written under a temporary name, checked by its hash, then renamed."""
 
 import http.client
 import os
@@ -20,8 +20,8 @@ MAX_BYTES = 1 << 30  # no published file of ours comes near
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
-    """Download `url` to `target`. The target never has only a part of the content. Several processes may do this at the
-    same time.
+    """Download `url` to `target`. The target never contains only a part of the content. Several processes may download
+    to the same target at the same time.
 
     Args:
         url: an http or https address.
@@ -41,12 +41,12 @@ def download_members(url: str, folder: Path, members: Mapping[str, str], *, arch
 
     Args:
         url: an http or https address that ends in the archive's name.
-        folder: where the files go; it is made if missing.
-        members: for the name of each new file, its name in the archive.
+        folder: the folder for the files; it is made if missing.
+        members: the name of each new file, with its name in the archive.
         archive_sha256: SHA-256 of the archive as the address sends it.
 
     Raises:
-        DataError: as `download`, or the archive is damaged or lacks one of the files.
+        DataError: as in `download`, or the archive is damaged or lacks one of the files.
     """
     with _with_both_names(url, folder), _fetched(url, folder / url.rpartition("/")[2]) as aside:
         _check(idx.file_sha256(aside), archive_sha256)

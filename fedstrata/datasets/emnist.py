@@ -1,4 +1,5 @@
-"""EMNIST, balanced: 112,800 and 18,800 grey images of 28 × 28 of handwritten digits and letters in 47 classes.
+"""EMNIST, balanced: 112,800 training and 18,800 test images in grey, of 28 × 28 pixels. They show handwritten digits
+and letters in 47 classes.
 
 Source: G. Cohen, S. Afshar, J. Tapson and A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017,
 https://www.nist.gov/itl/products-and-services/emnist-dataset. Capital and small letters that look alike are one class.
@@ -33,7 +34,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return the four files of EMNIST's balanced version, which come in one archive."""
+    """Return the description of EMNIST's balanced version. Its four files come in one archive."""
     return Published(name="emnist", title="EMNIST", files=FILES, fetch=_fetch, subfolder="gzip")
 
 

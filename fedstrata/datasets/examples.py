@@ -1,4 +1,4 @@
-"""Examples in memory or in a mapped file, checked when they are made."""
+"""The examples of a data set, in memory or in a mapped file. They are checked when the object is constructed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ class Examples:
     their files.
 
     Args:
-        inputs: Inputs of shape (n, *input_shape): float32, int64 (tokens, for example), or uint8. Bytes are pixels.
-            They are kept as bytes, and `take` scales 255 to 1.0.
+        inputs: Inputs of shape (n, *input_shape): float32, int64 (tokens, for example), or uint8. Values of uint8 are
+            pixels. They are stored as bytes, and `take` scales 255 to 1.0.
         labels: Labels from 0 up, int64 of shape (n,): the targets of a classification.
         targets: Targets in place of labels, float32 or int64 of shape (n, ...).
         more: Further inputs by name, float32 or int64 of shape (n, ...). A model gets them by keyword.
@@ -55,9 +55,10 @@ class Examples:
     def of_items(cls, source: Any, *, columns: Mapping[str, NDArray[np.int64]] | None = None) -> "Examples":
         """Return the examples of a map-style data set of PyTorch. Each item is a pair of input and target.
 
-        Inputs are read when they are needed. In training the transforms of the data set draw from the global generators
-        of torch, NumPy and Python, which are set by seed, device, round, epoch and example. Targets come from the
-        attribute `targets` of the data set, or are read once.
+        Inputs are read when they are needed. In training, the transforms of the data set may draw from the global
+        generators of torch, NumPy and Python. For each item, these generators are set by seed, device, round, epoch and
+        example. Targets come from the attribute `targets` of the data set. Without this attribute, each item is read
+        once for its target.
         """
         rows = Rows(source)
         targets = rows.targets()
@@ -94,12 +95,12 @@ class Examples:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of one target: () for labels, and without targets."""
+        """Shape of one target. It is () for labels, and for examples without targets."""
         return () if self.targets is None else self.targets.shape[1:]
 
     @property
     def scale(self) -> int | None:
-        """The number by which `stored` is divided to get `inputs`; None if `inputs` is the same as `stored`."""
+        """The number by which `stored` is divided to get `inputs`. None if `inputs` is the same as `stored`."""
         return PIXEL_SCALE if self.stored.dtype == np.uint8 else None
 
     @property
@@ -120,7 +121,7 @@ class Examples:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Labels, int64 of shape (n,). Raises DataError if the targets are no labels."""
+        """Labels, int64 of shape (n,). Raises DataError if the targets are not labels."""
         if self.targets is None or not self.has_labels:
             found = "no targets" if self.targets is None else f"targets of {self.targets.dtype}, {self.target_shape}"
             raise DataError(
@@ -148,8 +149,8 @@ class Examples:
         return self._with_rows(stored, indices)
 
     def drawn(self, indices: Indices, address: Sequence[int], epochs: Indices) -> "Examples":
-        """Return examples like `take`, for training. The random transforms of a map-style data set depend on address,
-        epoch and example.
+        """Return the examples at these indices for training, like `take`. The random transforms of a map-style data set
+        depend on address, epoch and example.
         """
         if not isinstance(self.stored, Rows):
             return self.take(indices)
@@ -184,7 +185,7 @@ class DatasetInfo:
     input_shape: tuple[int, ...]
     """Shape of one example."""
     num_classes: int = 0
-    """Number of labels, or of values of a whole-number target; 0 if targets are no whole numbers."""
+    """Number of labels, or of values of a whole-number target. 0 if targets are not whole numbers."""
     target_shape: tuple[int, ...] = ()
     """Shape of one target: () for labels."""
 
@@ -196,18 +197,19 @@ class DatasetInfo:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Hold a data set. The function `load(settings)` of own code returns such an object. Every process must get the
-    same data.
+    """Hold a data set. A user's own function in `data.name` returns such an object. Every process must get the same
+    data.
     """
 
     train: Examples
     """Examples to train on."""
     test: Examples
-    """Examples to measure on. There may be none, if the partition has a `test_share`."""
+    """Examples to measure on. If the partition has a `test_share`, there may be none."""
     num_classes: int = 0
-    """Number of labels; labels are 0 to num_classes − 1. 0 if targets are no whole numbers."""
+    """Number of labels; labels are 0 to num_classes − 1. 0 if targets are not whole numbers."""
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By column, the names of its values 0, 1, …; a column that is not here is called by its numbers."""
+    """Names of the values 0, 1, … of each column. If a column is missing here, its values are named by their
+    numbers."""
     input_names: Sequence[str] = ()
     """Names of the columns or arrays that are the input, if they have names."""
     target_names: Sequence[str] = ()
@@ -298,7 +300,7 @@ def _check_kind(name: str, array: Any, kinds: tuple[type[np.generic], ...]) -> N
 
 
 def _check_finite(name: str, array: Array) -> None:
-    """Refuse NaN and Inf. Arrays in a file are checked later, when their rows are taken.
+    """Raise DataError if an array contains NaN or Inf. Arrays in a file are checked later, when their rows are taken.
 
     The minimum and the maximum of an array are NaN if it contains NaN. Computing them needs no mask as large as the
     array.

@@ -1,7 +1,7 @@
-"""Fashion-MNIST: 60,000 and 10,000 grey images of 28 × 28 in ten kinds of clothing.
+"""Fashion-MNIST: 60,000 training and 10,000 test images in grey, of 28 × 28 pixels, of ten kinds of clothing.
 
-Source: H. Xiao, K. Rasul and R. Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-Learning Algorithms, 2017, https://github.com/zalandoresearch/fashion-mnist.
+Source: H. Xiao, K. Rasul and R. Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning
+Algorithms, 2017, https://github.com/zalandoresearch/fashion-mnist.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,9 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return the four files of Fashion-MNIST. Debian and Ubuntu also have a package with these files."""
+    """Return the description of Fashion-MNIST, which has four files. Debian and Ubuntu also have a package with these
+    files.
+    """
     return Published(
         name="fashion-mnist",
         title="Fashion-MNIST",

@@ -2,8 +2,8 @@
 
 Source: Q. Li, Y. Diao, Q. Chen and B. He, *Federated Learning on Non-IID Data Silos: An Experimental Study*, 2021, with
 the function in `utils.py` of github.com/Xtra-Computing/NIID-Bench (`dataset == 'generated'`). The label says on which
-side of the plane x₁ = 0 a point lies. An owner has a thousand points in two opposite octants, so features differ
-between owners and labels do not. The 1,000 test points are uniform over the cube.
+side of the plane x₁ = 0 a point lies. Each of four owners has a thousand points in two opposite octants. So features
+differ between owners, and label shares do not. The 1,000 test points are uniform over the cube.
 """
 
 import numpy as np
@@ -19,7 +19,9 @@ POINTS, TEST_POINTS = 0x6663756265, 0x6663756266  # addresses of the two draws, 
 
 
 def load(settings: DataSettings) -> Dataset:
-    """Return the points. The column `owner` has the pair of octants, for a partition that is `natural`."""
+    """Return the points. The column `owner` says which owner, and so which pair of octants, a point belongs to. A
+    `natural` partition can use this column.
+    """
     owners = np.repeat(np.arange(OWNERS), PER_OWNER)
     points = np.random.default_rng(POINTS).random((OWNERS * PER_OWNER, 3), np.float32)
     points[owners > 1, 1] *= -1

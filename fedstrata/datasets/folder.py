@@ -1,8 +1,9 @@
 """A folder with the user's own tables: one for training and one for tests, or one table per device.
 
-A table is a file or a folder of files (module `tables`). `train` and `test` are the tables of a data set; `test` may be
-missing. Without `train`, each table in the folder, or in its sub-folder `devices`, belongs to one device. The table is
-a file `name.csv`, or a sub-folder `name` with its own `train` and `test`. The column `device` then has these names.
+A table is a file or a folder of files (module `tables`). The tables `train` and `test` have the examples of all
+devices. `test` may be missing. If `train` is missing, each table in the folder, or in its sub-folder `devices`, belongs
+to one device. Such a table is a file, for example `name.csv`, or a sub-folder `name` with its own `train` and `test`.
+The column `device` then has these names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,9 @@ DEVICE = "device"
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Hold a table, its path, and the device to which it belongs. The name is empty if all devices share the table."""
+    """Hold a table, its path, and the name of the device to which it belongs. The name is empty if all devices share
+    the table.
+    """
 
     path: Path
     table: Table
@@ -36,9 +39,9 @@ class Part:
 def load(settings: DataSettings) -> Dataset:
     """Return the data set of a folder.
 
-    If the inputs are a single array, it has the shape (n, *input_shape), with floats, whole numbers, or uint8 pixels,
-    which are scaled from 0…255 to [0, 1]. Several input columns become one float32 array with the shape
-    `data.input_shape`.
+    If the input is a single array, it has the shape (n, *input_shape). It contains floats, whole numbers, or uint8
+    pixels. Pixels are scaled from 0…255 to [0, 1]. Several input columns become one float32 array, in which each row
+    has the shape `data.input_shape`.
 
     Raises:
         DataError: a table or column is missing, or has values that do not fit its role.
@@ -93,7 +96,7 @@ def _part(path: Path, device: str = "") -> Part:
 
 
 class _Roles:
-    """Hold the role of each array of the tables."""
+    """Hold the role of each array of the tables: input, further input, target or column."""
 
     def __init__(self, settings: DataSettings, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -136,7 +139,7 @@ class _Roles:
         return found
 
     def examples(self, parts: Sequence[Part], columns: Mapping[str, Array]) -> Examples:
-        """Return the examples of these tables, one after the other."""
+        """Return the examples of these tables, one table after another."""
         more = {name: _joined([_whole_or_float(part, name) for part in parts]) for name in self._settings.more}
         numbered = {
             name: np.concatenate([
@@ -173,8 +176,8 @@ class _Roles:
         return whole[0] if is_array else np.stack(whole, axis=1)
 
     def _side_by_side(self, part: Part, names: Sequence[str], shape: tuple[int, ...]) -> Array:
-        """Return columns as one float32 array of shape (n, *shape) if their number fits the shape. Otherwise join them
-        along axis 1.
+        """Join columns into one float32 array. If their number fits the shape, return an array of shape (n, *shape).
+        Otherwise return the columns joined along axis 1.
         """
         stacked = np.stack([_floats(part, name) for name in names], axis=1)
         fits = stacked.ndim == 2 and stacked.shape[1] == np.prod(shape, dtype=np.int64)
@@ -182,7 +185,7 @@ class _Roles:
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
-    """Return the arrays one after the other. A single array is returned as it is, and may stay in its file."""
+    """Join arrays along their first axis. A single array is returned unchanged, so it may stay in its file."""
     if len({array.shape[1:] for array in arrays}) > 1:
         raise DataError(f"devices have arrays of several shapes, {arrays[0].shape[1:]} and others; make them alike")
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
@@ -202,7 +205,7 @@ def _of_column(part: Part, name: str) -> Array:
 
 
 def _numbers(part: Part, name: str) -> Array:
-    """Return a column of numbers. Raises DataError, which names the line, for text, NaN and Inf."""
+    """Return a column of numbers. If the column has text, NaN or Inf, raise DataError, which names the line."""
     array = part.table[name]
     if array.dtype.kind in "US":
         line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))

@@ -42,7 +42,8 @@ PUBLISHED: Mapping[str, Callable[[], Published]] = {
 
 
 def dataset_info(settings: DataSettings) -> DatasetInfo:
-    """Return the shape and the number of classes without the data, which the servers do not have.
+    """Return the shape and the number of classes of a data set. The data are not needed, because servers do not have
+    them.
 
     Raises:
         ExperimentError: the settings lack the shape or the number, or images of this shape cannot have these
@@ -67,11 +68,12 @@ def _plain_info(settings: DataSettings) -> DatasetInfo:
 def load_dataset(settings: DataSettings, seed: int) -> Dataset:
     """Return the data set. It has the shape and the classes of `dataset_info`.
 
-    `seed` is the experiment's. It counts only for `synthetic` without a seed of its own.
+    `seed` is the experiment's seed. Only the data set `synthetic` uses it, and only if `synthetic` has no seed of its
+    own.
 
     Raises:
         DataError: the data is missing, damaged, or of another shape than declared.
-        PluginError: own code in `module:function` is missing, fails or gives something else.
+        PluginError: own code in `module:function` is missing, fails or does not return a Dataset.
     """
     if settings.name == "synthetic":
         dataset = synthetic.load(settings.synthetic or SyntheticSettings(), seed)
@@ -87,7 +89,9 @@ def load_dataset(settings: DataSettings, seed: int) -> Dataset:
 
 
 def _advice(dataset: Dataset, declared: DatasetInfo) -> str:
-    """Return which key to correct if the shapes of inputs differ, and from which columns the inputs were made."""
+    """If the inputs do not have the declared shape, return advice: which key to correct, and from which columns the
+    inputs were made. Otherwise return an empty text.
+    """
     if dataset.info.input_shape == declared.input_shape:
         return ""
     names, more = dataset.input_names, " …" if len(dataset.input_names) > MOST_SAID else ""

@@ -28,7 +28,7 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
     """Return the files of a data set by name. Missing files are downloaded if the settings allow it.
 
     Raises:
-        DataError: a file is missing, and may not or cannot be downloaded.
+        DataError: a file is missing and may not be downloaded, or its download fails.
     """
     places = _places(published, settings.folder)
     for place in places:
@@ -41,7 +41,9 @@ def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
 
 
 def find_folder(published: Published) -> Path | None:
-    """Return the first folder, of those in which a run looks, that holds all files; None if no folder does."""
+    """Return the first folder that contains all files, of the folders in which a run looks. If no folder contains all
+    files, return None.
+    """
     return next((place for place in _places(published, None) if _all_in(published, place)), None)
 
 
@@ -50,7 +52,8 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
     Args:
         published: the data set.
-        folder: the folder; None takes the first usual folder that holds all files, else the user's folder.
+        folder: the folder. With None, it is the first usual folder that contains all files. If there is no such folder,
+            it is the user's folder.
 
     Raises:
         DataError: a file differs from the published file, or cannot be downloaded.
@@ -64,8 +67,8 @@ def fetch_all(published: Published, folder: Path | None = None) -> Path:
 
 
 def user_folder(name: str) -> Path:
-    """Return the folder to which a data set is downloaded: in $FEDSTRATA_DATA or, if this is not set, in the user's XDG
-    data folder.
+    """Return the folder to which a data set is downloaded. It is in $FEDSTRATA_DATA or, if this is not set, in the
+    user's XDG data folder.
     """
     chosen = os.environ.get("FEDSTRATA_DATA")
     if chosen:
@@ -75,12 +78,12 @@ def user_folder(name: str) -> Path:
 
 
 def _places(published: Published, folder: Path | None) -> list[Path]:
-    """Return the folders that may have the files. Missing files are downloaded to the first of them."""
+    """Return the folders that may have the files. Missing files are downloaded to the first of these folders."""
     return [*([folder] if folder else []), user_folder(published.name), *published.usual_places]
 
 
 def _all_in(published: Published, place: Path) -> dict[str, Path]:
-    """Return all files by name, from a folder or its subfolder; an empty mapping if one is missing."""
+    """Return all files by name, from a folder or its subfolder. If a file is missing, return an empty mapping."""
     for folder in (place, place / published.subfolder):
         files = _files_in(folder, published.files)
         if len(files) == len(published.files):
@@ -108,7 +111,7 @@ def _check_content(published: Published, files: Mapping[str, Path]) -> None:
 
 
 def _advice(published: Published) -> str:
-    """Return how to get the files, or, in a pod, how to name their folder."""
+    """Return a text that says how to get the files. In a pod, the text says how to name their folder."""
     if os.environ.get("FEDSTRATA_POD_NAME"):
         return f"of the chart's values, data.type hostPath or claim has to name the folder that holds {published.name}/"
     package = f"{_package(published)}, " if published.package else ""

@@ -1,4 +1,4 @@
-"""Inputs of a map-style data set of PyTorch. They are read when they are needed, possibly with random changes."""
+"""The inputs of a map-style data set of PyTorch. They are read when they are needed, possibly with random changes."""
 
 import random
 import sys
@@ -18,8 +18,8 @@ MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws 
 
 
 class Rows:
-    """Hold the inputs of a map-style data set, with the interface of an array. Items of the data set are pairs of input
-    and target.
+    """Hold the inputs of a map-style data set, with the interface of an array. Each item of the data set is a pair of
+    input and target.
 
     The transforms of the data set may draw random numbers from torch, NumPy and Python. For each item the three
     generators are set by an address (a list of numbers), and restored afterwards. So an item is the same in every
@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Return 0, because no values are in memory to be checked. Each value is checked when it is read."""
+        """Return 0: no values are in memory that could be checked. Each value is checked when it is read."""
         return 0
 
     def __len__(self) -> int:
@@ -61,8 +61,8 @@ class Rows:
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
     def targets(self) -> Array:
-        """Return the target of each item: the attribute `targets` of the data set, or else the second part of each
-        item.
+        """Return the target of each item. It comes from the attribute `targets` of the data set or, without this
+        attribute, from the second part of the item.
         """
         if (known := getattr(self._source, "targets", None)) is not None:
             return np.asarray(known)
@@ -85,7 +85,9 @@ class Rows:
 
 @contextmanager
 def _drawing(address: Sequence[int]) -> Iterator[None]:
-    """Set the generators of torch, NumPy and Python by an address, and restore them afterwards."""
+    """Run a block with the generators of torch, NumPy and Python set by an address. Restore the generators
+    afterwards.
+    """
     seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)
     python, numbers = random.getstate(), np.random.get_state()  # transforms draw from it
     torch = sys.modules.get("torch")  # a data set that draws from it has loaded it

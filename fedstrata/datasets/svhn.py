@@ -1,8 +1,9 @@
-"""SVHN, cropped digits: 73,257 and 26,032 colour images of 32 × 32 of house numbers in ten classes.
+"""SVHN, cropped digits: 73,257 training and 26,032 test images in colour, of 32 × 32 pixels. They show digits of house
+numbers in ten classes.
 
 Source: Y. Netzer, T. Wang, A. Coates, A. Bissacco, B. Wu and A. Y. Ng, Reading Digits in Natural Images with
-Unsupervised Feature Learning, 2011, http://ufldl.stanford.edu/housenumbers. MATLAB files of two arrays: X, of shape
-(row, column, colour, image), and y, in which 10 means the digit 0.
+Unsupervised Feature Learning, 2011, http://ufldl.stanford.edu/housenumbers. The files are in MATLAB's format. Each has
+two arrays: X, of shape (row, column, colour, image), and y, in which 10 means the digit 0.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def load(settings: DataSettings) -> Dataset:
 
 
 def published() -> Published:
-    """Return the two files of SVHN."""
+    """Return the description of SVHN, which has two files."""
     return Published(name="svhn", title="SVHN", files=list(FILES), fetch=_fetch, content_sha256=FILES)
 
 
@@ -64,7 +65,7 @@ def _read(path: Path) -> Examples:
 
 
 def _arrays(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Return the arrays X and y. Their headers are checked before they are read, and nothing in the file is
+    """Return the arrays X and y. Their headers are checked before the arrays are read. Nothing in the file is
     executed.
     """
     try:

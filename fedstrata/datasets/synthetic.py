@@ -1,4 +1,4 @@
-"""Synthetic(α, β): 60 numbers in ten classes. Each device has another random distribution of inputs and another true
+"""Synthetic(α, β): 60 numbers in ten classes. Each device has its own random distribution of inputs, and its own true
 model.
 
 Source: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, *Federated Optimization in Heterogeneous
@@ -9,8 +9,8 @@ github.com/litian96/FedProx. N(m, s) has the standard deviation s. Device k draw
     W_k ~ N(u_k, 1) of shape (60, 10),   b_k ~ N(u_k, 1) of 10 numbers,
     n_k inputs x with x_j ~ N(v_kj, j^−0.6) for j from 1,   and the label of x is argmax(x W_k + b_k).
 
-If devices are alike, v_k is 0, and all devices have one W and one b, drawn with u = 0. A device trains on the first
-⌊0.9 n_k⌋ examples, and is tested on the others.
+If the setting `alike` is true, v_k is 0, and all devices have the same W and b, drawn with u = 0. A device trains on
+the first ⌊0.9 n_k⌋ examples, and is tested on the others.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def load(law: SyntheticSettings, seed: int) -> Dataset:
-    """Return the examples of all devices, drawn with the law's seed or, without one, with `seed`. The column `device`
-    has the owner, for a partition that is `natural`.
+    """Return the examples of all devices. They are drawn with the seed of `law` or, if this is not set, with `seed`.
+    The column `device` has the owner of each example. A `natural` partition can use this column.
     """
     seed = seed if law.seed is None else law.seed
     drawn = [_examples(law, seed, device) for device in range(law.num_devices)]
@@ -52,7 +52,7 @@ def _examples(law: SyntheticSettings, seed: int, device: int) -> Drawn:
 
 
 def _together(parts: list[Drawn]) -> Examples:
-    """Return the examples of all devices, in the order of devices."""
+    """Return the examples of all devices, one device after another."""
     owners = np.repeat(np.arange(len(parts)), [len(labels) for _, labels in parts])
     inputs, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
     return Examples(inputs=inputs.astype(np.float32), labels=labels, columns={DEVICE: owners})

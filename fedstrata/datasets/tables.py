@@ -1,7 +1,7 @@
 """Tables: named arrays with equal numbers of rows, from a file or a folder of files.
 
 - `name.npz`, read by NumPy;
-- `name/` with `.npy` files, which NumPy maps. Their rows are read when they are needed;
+- `name/` with `.npy` files, which NumPy maps into memory. Their rows are read when they are needed;
 - `name.csv` with a header, read by Python's own reader: one array per column;
 - `name.parquet`, and `name/` that Hugging Face's `save_to_disk` wrote, read by pyarrow;
 - `name/` with a folder of images for each class, read by Pillow.
@@ -29,8 +29,8 @@ DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZ
 
 
 def find_table(folder: Path, name: str) -> Path | None:
-    """Return the file or folder of a table; None if the table is missing. Raises DataError if several files or folders
-    have its name.
+    """Return the file or folder of a table. If the table is missing, return None. Raises DataError if several files or
+    folders have its name.
     """
     found = [path for path in (*(folder / f"{name}{ending}" for ending in READERS), folder / name) if path.exists()]
     if len(found) > 1:
@@ -42,7 +42,8 @@ def read_table(path: Path) -> Table:
     """Return the arrays of a file or folder by name.
 
     Raises:
-        DataError: the table is missing, damaged, empty or has rows of several lengths, or a package is missing.
+        DataError: the table is missing, damaged or empty, its arrays have different numbers of rows, or a package is
+            missing.
     """
     try:
         table = READERS.get(path.suffix, _folder)(path)
@@ -67,7 +68,9 @@ def _npz(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
-    """Return the columns of a CSV file: numbers as float64, text unchanged. The first line has the names."""
+    """Return the columns of a CSV file, with numbers as float64 and text unchanged. The first line of the file has the
+    names.
+    """
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
@@ -97,8 +100,8 @@ def _parquet(path: Path) -> Table:
 
 
 def _saved(path: Path) -> Table:
-    """Return the columns of a data set that Hugging Face's `datasets` has saved: Arrow streams, which a JSON file
-    lists.
+    """Return the columns of a data set that Hugging Face's `datasets` has saved. Its files are Arrow streams. A JSON
+    file has their names.
     """
     arrow = _package("pyarrow", "pyarrow")
     try:

@@ -1,4 +1,4 @@
-"""Images turned by quarters, counter-clockwise."""
+"""Rotate images by multiples of 90 degrees, counter-clockwise."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,12 +10,12 @@ from fedstrata.errors import ExperimentError
 
 
 def turned(examples: Examples, quarter_turns: int) -> Examples:
-    """Return the examples with their last two axes (height and width) turned."""
+    """Return the examples with rotated images. The last two axes are height and width."""
     return examples.with_inputs(np.ascontiguousarray(np.rot90(examples.stored, quarter_turns, axes=(-2, -1))))
 
 
 def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None:
-    """Raise ExperimentError if examples of this shape cannot be turned by these degrees. `key` is the name of the
+    """Raise ExperimentError if examples of this shape cannot be rotated by these degrees. `key` is the name of the
     setting.
     """
     if len(input_shape) not in {2, 3}:
@@ -32,8 +32,8 @@ def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None
 
 
 def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo:
-    """Return shape and classes of a data set in these orientations. Raises ExperimentError if its examples cannot be
-    turned.
+    """Return the shape and the number of classes of a data set after `in_orientations`. Raises ExperimentError if its
+    examples cannot be rotated.
     """
     for degrees in orientations:
         check_rotation(degrees, info.input_shape, "data.orientations")
@@ -41,10 +41,10 @@ def oriented_info(info: DatasetInfo, orientations: Sequence[int]) -> DatasetInfo
 
 
 def in_orientations(dataset: Dataset, orientations: Sequence[int]) -> Dataset:
-    """Divide the images of each label evenly among the orientations. Different orientations have different labels.
+    """Divide the images of each label evenly among the orientations, and rotate them. Return the new data set.
 
-    If there are C classes, label y in the n-th orientation, counted from 0, becomes n·C + y. No image is used twice.
-    Returns the new data set.
+    Each image is used in one orientation only. Different orientations have different labels. If there are C classes,
+    label y in the n-th orientation, counted from 0, becomes n·C + y.
     """
     classes = dataset.num_classes
     train, test = (_oriented(part, classes, orientations) for part in (dataset.train, dataset.test))

@@ -1,4 +1,4 @@
-"""Models. Their layout and initial weights need no torch; their arithmetic does."""
+"""Models. The layout and the initial weights of a built-in model need no torch. Its arithmetic needs torch."""
 
 from fedstrata.models.building import build_model
 from fedstrata.models.model import Layer, Model, Normalisation

@@ -32,13 +32,13 @@ BUILT_IN = {
 def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
     """Return the model for data of this shape and these classes. All clusters share the layers in `settings.shared`.
 
-    `module:Class` names the user's own torch module, made with `settings.options`. `module:function` is called with
-    (settings, info) and returns a Model, from layers (`Model.of_layers`), from a torch module (`from_module`), or made
-    directly.
+    `module:Class` names the user's own torch module, which is constructed with `settings.options`. `module:function`
+    names a function of (settings, info) that returns a Model. It can make the Model from layers (`Model.of_layers`),
+    from a torch module (`from_module`), or directly.
 
     Raises:
-        ExperimentError: the model does not fit the data, or has no layer that the settings name.
-        PluginError: own code is missing, fails or returns something else.
+        ExperimentError: the model does not fit the data, or lacks a layer that the settings name.
+        PluginError: own code is missing, fails or does not return a Model.
     """
     built_in = BUILT_IN.get(settings.name)
     model = built_in(settings, info) if built_in else _of_kinds(_build_own(settings, info), settings)
@@ -50,7 +50,11 @@ def build_model(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _of_kinds(model: Model, settings: ModelSettings) -> Model:
-    """Return the user's own model with the frozen tensors and the weights of the settings."""
+    """Return the user's own model with the frozen tensors and the weights that the settings name.
+
+    Raises:
+        ExperimentError: the settings name some, but the model is not a torch module.
+    """
     weights = None
     if settings.weights is not None:
         weights = WeightsFile(path=settings.weights, sha256=settings.weights_sha256)
@@ -79,6 +83,8 @@ def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _is_module(own: object) -> bool:
-    """Return whether own code is a class of torch modules. If it is, torch has been imported already."""
+    """Return whether own code is a subclass of torch.nn.Module. This does not import torch, because a module with such
+    a class has already imported it.
+    """
     torch: Any = sys.modules.get("torch")
     return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

@@ -1,7 +1,8 @@
 """The convolutional network of Ali & Arafa: two 5×5 convolutions with pooling, then dense layers.
 
 If the shorter side of the images is below 32, each convolution pads them by 2 and so keeps their size. Larger images
-are not padded, as in LeNet. After both convolutions, 32×32 gives 5×5, 28×28 gives 7×7, and 8×8 gives 2×2.
+are not padded, as in LeNet. Both convolutions with their pooling reduce 32×32 pixels to 5×5, 28×28 to 7×7, and 8×8 to
+2×2.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ HIDDEN = (120, 84)
 
 
 def cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a model with two 5×5 convolutions to 6 and 16 channels, each followed by ReLU and 2×2 max pooling, and
-    dense layers of 120 and 84. All clusters share the convolutions.
+    """Return a model with two 5×5 convolutions to 6 and 16 channels, and dense layers of 120 and 84 units. ReLU and 2×2
+    max pooling follow each convolution. All clusters share the convolutions.
     """
     image = image_shape(info, "cnn", smallest=SMALLEST)
     convolutions, size, features_of = two_convolutions(image, channels=(6, 16), kernel=5)

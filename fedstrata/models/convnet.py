@@ -1,9 +1,9 @@
-"""Any number of 3×3 convolutions, each with 2×2 pooling, then dense layers.
+"""A convolutional network with any number of 3×3 convolutions, each with 2×2 pooling, then dense layers.
 
-With its default channels, 32 and four times 64, it is the network of five convolutions and a dense layer of
-"Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning": 130,826 weights on
-CIFAR-10, which is the 511 KB that the paper gives. With channels such as [16, 32] or [16, 16, 32] it is one of the
-small networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
+The default channels are 32, 64, 64, 64 and 64. With them, it is the network of "Personalization in Distributed tinyML
+Applications via Adaptive Clustered Federated Learning", with five convolutions and a dense layer. On CIFAR-10 it has
+130,826 weights, which is the 511 KB that the paper gives. Channels such as [16, 32] or [16, 16, 32] give the small
+networks of "Resource-Constrained Federated Learning with Heterogeneous Labels and Models".
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ KERNEL = 3
 
 
 def convnet(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a model with 3×3 convolutions to `channels`, each followed by its activation and, for at least 2×2 pixels,
-    by 2×2 max pooling. All clusters share the convolutions.
+    """Return a model with 3×3 convolutions to `channels`. An activation follows each convolution. If there are at least
+    2×2 pixels, 2×2 max pooling follows too. All clusters share the convolutions.
 
     `settings.activation` is ReLU, or a softmax over the channels of a pixel.
     """

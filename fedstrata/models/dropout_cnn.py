@@ -1,7 +1,7 @@
-"""The convolutional network of FedTSDP: two 3×3 convolutions and two dense layers, with dropout between.
+"""The convolutional network of FedTSDP: two 3×3 convolutions and two dense layers, with dropout between them.
 
 Source: H. Zhu, Y. Fan and Z. Xie, Federated Two Stage Decoupling With Adaptive Personalization Layers, 2023. The paper
-gives 32 and 64 channels, 512 units, and dropout of 0.25 and 0.5. It gives neither pooling nor padding. Here 2×2 max
+gives 32 and 64 channels, 512 units, and dropout of 0.25 and 0.5. It does not mention pooling or padding. Here 2×2 max
 pooling follows each convolution. If the shorter side of the images is below 32, each convolution pads them by 1.
 """
 
@@ -25,8 +25,9 @@ OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a model with two 3×3 convolutions to 32 and 64 channels, and a dense layer of 512. Training drops a
-    quarter of the convolutions' outputs and half of the dense layer's. All clusters share the convolutions.
+    """Return a model with two 3×3 convolutions to 32 and 64 channels, and a dense layer of 512 units. Training drops a
+    quarter of the convolutions' outputs, and half of the outputs of this dense layer. All clusters share the
+    convolutions.
     """
     image = image_shape(info, "dropout_cnn", smallest=SMALLEST)
     convolutions, size, features_of = two_convolutions(image, channels=(32, 64), kernel=3)
@@ -54,8 +55,8 @@ def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def dropped(features: "torch.Tensor", rate: float, rng: "np.random.Generator") -> "torch.Tensor":
-    """Return the features, each set to 0 with probability `rate` and otherwise divided by 1 − rate, so that the mean
-    does not change.
+    """Return the features after dropout. Each feature is set to 0 with probability `rate`, and otherwise divided by 1 −
+    rate, so that the mean does not change.
     """
     import numpy as np
     import torch

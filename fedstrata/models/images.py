@@ -1,4 +1,4 @@
-"""The parts of convolutional models: images that are large enough, and two convolutions with pooling."""
+"""Parts that several convolutional models use: a check of the images' shape, and two convolutions with pooling."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -18,9 +18,11 @@ SMALLEST = 4  # shorter side that leaves a pixel after two poolings
 def two_convolutions(
     image: tuple[int, int, int], channels: tuple[int, int], kernel: int
 ) -> "tuple[list[Layer], int, Callable[[Mapping[str, torch.Tensor], torch.Tensor], torch.Tensor]]":
-    """Return the layers of two convolutions, the number of features of an image, and the function to these features.
+    """Return the layers of two convolutions, the number of features of an image, and the function that computes these
+    features.
 
-    ReLU and 2×2 max pooling follow each convolution. Images with a shorter side below 32 are padded at each.
+    ReLU and 2×2 max pooling follow each convolution. If the shorter side of the images is below 32, each convolution
+    pads them.
     """
     padding = 0 if min(image[1:]) >= UNPADDED_FROM else kernel // 2
     layers = [
@@ -44,10 +46,10 @@ def two_convolutions(
 
 
 def image_shape(info: DatasetInfo, model: str, *, smallest: int) -> tuple[int, int, int]:
-    """Return (channels, height, width) of the data set's examples. Images without channels are grey.
+    """Return (channels, height, width) of the data set's examples. Images without an axis for channels are grey.
 
     Raises:
-        ExperimentError: the examples are no images, or their shorter side is below `smallest` pixels.
+        ExperimentError: the examples are not images, or their shorter side is below `smallest` pixels.
     """
     match info.input_shape:
         case (height, width) if min(height, width) >= smallest:

@@ -26,8 +26,9 @@ CONVOLUTIONS = ("conv1", "conv2")
 
 
 def lenet5(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a model with two 5×5 convolutions to 6 and 16 channels, each followed by tanh and 2×2 average pooling, and
-    dense layers of 120 and 84. Images must have at least 12×12 pixels. All clusters share the convolutions.
+    """Return a model with two 5×5 convolutions to 6 and 16 channels, and dense layers of 120 and 84 units. Tanh and 2×2
+    average pooling follow each convolution. Images must have at least 12×12 pixels. All clusters share the
+    convolutions.
     """
     channels, *sides = image_shape(info, "lenet5", smallest=SMALLEST)
     padding = 0 if min(sides) >= UNPADDED_FROM else KERNEL // 2

@@ -16,8 +16,8 @@ HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
 
 
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a model with dense layers `fc1`, `fc2`, … with ReLU, by default one hidden layer of 32. All clusters share
-    `fc1`.
+    """Return a model with dense layers `fc1`, `fc2`, … and ReLU between them. By default there is one hidden layer of
+    32 units. All clusters share `fc1`, unless it is the last layer.
     """
     hidden = HIDDEN if settings.hidden is None else settings.hidden
     widths = (math.prod(info.input_shape), *hidden, info.outputs)
@@ -36,7 +36,9 @@ def dense_layers(widths: Sequence[int]) -> list[Layer]:
 
 
 def dense(weights: "Mapping[str, torch.Tensor]", names: Sequence[str], features: "torch.Tensor") -> "torch.Tensor":
-    """Return features (n, d) after the named layers. ReLU follows each layer except the last."""
+    """Apply the named layers to features of shape (n, d), and return the result. ReLU follows each layer except the
+    last.
+    """
     from torch.nn.functional import linear, relu
 
     for name in names[:-1]:

@@ -57,7 +57,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Normalisation:
-    """Describe a normalisation: each channel has a weight that starts at 1 and a bias that starts at 0."""
+    """Describe a normalisation layer. Each channel has a weight that starts at 1, and a bias that starts at 0."""
 
     name: str
     """Name of the layer."""
@@ -76,7 +76,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Describe a model as data and pure functions. Only `outputs` needs torch, which servers do not call."""
+    """Describe a model as data and pure functions. Only `outputs` needs torch. Servers do not call `outputs`."""
 
     layout: Layout
     """Names and shapes of the tensors."""
@@ -86,21 +86,22 @@ class Model:
     """Function of a seed that returns the initial weights, shape (layout.size,)."""
     outputs: "Outputs"
     """Function of weights by name and inputs of shape (n, *input_shape). It returns outputs of shape (n, num_classes).
-    Data with further inputs give them by keyword. Only devices call it."""
+    If the data have further inputs, the function gets them by keyword. Only devices call the function."""
     dense: tuple[int, ...] = ()
-    """Widths from input to classes if the model is dense layers with ReLU between them and nothing else. Such models
-    train many at once. Empty for other models."""
+    """Widths from input to classes, for a model of only dense layers with ReLU between them. Many devices can train
+    such a model together. Empty for other models."""
     statistics: tuple[str, ...] = ()
-    """Tensors without a gradient, such as the running means of batch normalisation: the last of the layout. A local
-    step may change them in place."""
+    """Tensors without a gradient, such as the running means of batch normalisation. They are the last tensors of the
+    layout. A local step may change them in place."""
     normalisations: tuple[str, ...] = ()
-    """Tensors of normalisation layers, their statistics included."""
+    """Tensors of normalisation layers, including their statistics."""
     at_home: tuple[str, ...] = ()
     """Tensors that stay on their device with every method."""
     frozen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
-    """Shapes of the parameters that neither train nor travel, by name."""
+    """Shapes of the parameters that are neither trained nor sent, by name."""
     dropping: "DroppingOutputs | None" = None
-    """Like `outputs`, with a generator to draw from, for models that draw in training (dropout)."""
+    """Function like `outputs`, but with a random generator as an additional argument. It is for models that draw random
+    numbers in training (dropout)."""
 
     def __post_init__(self) -> None:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
@@ -164,8 +165,8 @@ class Model:
         return Wrapped(self.outputs, weights).eval()
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function that computes outputs in a local step: `outputs`, or `dropping` with the next random
-        numbers of `rng`.
+        """Return the function that computes outputs in a local step. If the model has `dropping`, return `dropping`
+        with random numbers from `rng`. Otherwise return `outputs`.
         """
         dropping = self.dropping
         if dropping is None:
@@ -175,7 +176,7 @@ class Model:
 
 def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
     """Return uniform random weights, tensor by tensor. The random numbers of each tensor depend on the seed and on the
-    tensor's place.
+    tensor's place in `tensors`.
     """
     sizes = [math.prod(tensor.shape) for tensor in tensors]
     flat = np.empty(sum(sizes), np.float32)
@@ -190,8 +191,8 @@ def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
 
 
 def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
-    """Return the tensors of the named layers, in the layout's order. The name `block` also means `block.0`, `block.1`
-    and so on.
+    """Return the names of the tensors in these layers, in the layout's order. The layer name `block` also means
+    `block.0`, `block.1` and so on.
 
     Raises:
         ExperimentError: the model has no such layer.
@@ -207,5 +208,7 @@ def tensors_of(layout: Layout, layers: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_of_layer(name: str, pattern: str) -> bool:
-    """Return whether the name is, or is inside, a layer that matches a pattern such as `block` or `block.*.norm`."""
+    """Return whether a layer matches the pattern, such as `block` or `block.*.norm`. `name` is the name of the layer,
+    or of something inside the layer.
+    """
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

@@ -1,8 +1,9 @@
 """ResNet-18 for small images, with group normalisation.
 
-K. He, X. Zhang, S. Ren and J. Sun, Deep Residual Learning for Image Recognition, 2016, with a first convolution of 3×3
-and no pooling after it, as is usual for 32×32 pixels. Y. Wu and K. He, Group Normalization, 2018, in place of batch
-normalisation: running statistics are not weights, and differ between devices with different data.
+Source: K. He, X. Zhang, S. Ren and J. Sun, Deep Residual Learning for Image Recognition, 2016. The first convolution is
+3×3, without pooling after it, as is usual for 32×32 pixels. Group normalisation (Y. Wu and K. He, Group Normalization,
+2018) replaces batch normalisation. The reason is that running statistics are not weights, and differ between devices
+with different data.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,9 @@ SHARED = ("conv1", "norm1", "layer1", "layer2", "layer3", "layer4")
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Hold two 3×3 convolutions and a shortcut, which is a 1×1 convolution if the shape changes."""
+    """Describe a block of two 3×3 convolutions and a shortcut. If the shape changes, the shortcut is a 1×1
+    convolution.
+    """
 
     name: str
     channels_in: int
@@ -96,9 +99,8 @@ def _convolution(name: str, norm: str, into: int, out: int, kernel: int) -> list
 
 
 def _normalised(weights: "Weights", name: str, norm: str, maps: "torch.Tensor", stride: int = 1) -> "torch.Tensor":
-    """Return the outputs of a convolution and its group normalisation. The convolution keeps the size of images; with
-    stride 2 it halves the size.
-
+    """Apply a convolution and its group normalisation to images, and return the result. With stride 1 the convolution
+    keeps the size of the images. With stride 2 it halves their size.
     """
     from torch.nn.functional import conv2d, group_norm
 

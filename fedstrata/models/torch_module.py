@@ -1,7 +1,8 @@
 """A model made from the user's own torch module. All three tiers then need torch.
 
 A module has four kinds of tensors. Parameters that train, and statistics (float32 buffers such as those of batch
-normalisation), are tensors of the model. Frozen parameters and all other buffers are not, and are never sent.
+normalisation), are tensors of the model. Frozen parameters and all other buffers are not tensors of the model, and are
+never sent.
 """
 
 import inspect
@@ -29,18 +30,19 @@ _turn = threading.RLock()  # torch has one generator for all threads, and a modu
 
 
 def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str] | None) -> "ModuleModel":
-    """Return the model of a torch module. GPS and LPS build it too, so they also need torch.
+    """Return the model of a torch module. GPS and LPS construct the module too, so they also need torch.
 
-    A local step runs the module in training mode, and a measurement in eval mode. Its draws from torch's generator,
-    such as masks of dropout, are a function of seed, device, round and step. The tensors of the model are the
-    parameters that train and the statistics: buffers of float32, which have no gradient. Parameters with
-    `requires_grad=False`, buffers with `persistent=False` and counters do not travel. Every device makes them with
-    `module_factory()` under the experiment's seed, and they begin each training with these values.
+    A local step runs the module in training mode, and a measurement runs it in eval mode. The module may draw from
+    torch's generator, for example masks of dropout. These draws depend only on seed, device, round and step.
+
+    The tensors of the model are the parameters that train, and the statistics. Statistics are buffers of float32, which
+    have no gradient. Parameters with `requires_grad=False`, buffers with `persistent=False` and counters are not sent.
+    Every device makes them with `module_factory()` under the experiment's seed. Each training begins with these values.
 
     Args:
         module_factory: Function that makes the module. It may draw from torch's global generator only.
-        shared: Names of the layers that all clusters share by default, such as `["conv1"]`; None for all layers but
-            the last.
+        shared: Names of the layers that all clusters share by default, such as `["conv1"]`. With None, they share all
+            layers except the last.
     """
     model = _model_of(module_factory, Kinds())
     if shared is None:
@@ -51,39 +53,43 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
 
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
-    """Say which tensors of a module are frozen, besides parameters with `requires_grad=False`."""
+    """Say which tensors of a module are frozen, in addition to parameters with `requires_grad=False`."""
 
     freeze: tuple[str, ...] = ()
     keeps_statistics: bool = False  # all statistics keep their initial values
     weights: WeightsFile | None = None  # values of the frozen tensors, and of others to begin with
 
     def is_frozen(self, name: str) -> bool:
-        """Return whether a pattern names the tensor or its layer."""
+        """Return whether a pattern in `freeze` names the tensor or its layer."""
         return any(is_of_layer(name, pattern) for pattern in self.freeze)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleModel(Model):
-    """Hold a model that computes a torch module's forward function."""
+    """Describe a model that is made from a torch module. Its outputs are those of the module's forward function."""
 
     module_factory: "Callable[[], torch.nn.Module]"
     kinds: Kinds
     forward: "_Forward"
 
     def of_run(self, seed: int) -> Self:
-        """Return the same model for a run with this seed, which draws the untrained parts of the module."""
+        """Return the same model for a run with this seed. The untrained parts of the module are drawn with this
+        seed.
+        """
         forward, drawn = _Forward(self.module_factory, self.kinds, seed), self.initial
         own = replace(self, forward=forward, outputs=forward.measured)
         return replace(own, initial=lambda other: forward.initial(self.layout) if other == seed else drawn(other))
 
     def module(self, weights: "Mapping[str, torch.Tensor]") -> "torch.nn.Module":
-        """Return the module of a run in eval mode: the model's tensors have these weights, and all others their first
-        values.
+        """Return the run's module in eval mode. The model's tensors have these weights. All other tensors have their
+        initial values.
         """
         return self.forward.loaded(weights)
 
     def outputs_in_training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function for the steps of one training. It updates the statistics among the weights."""
+        """Return the function that computes outputs in the steps of one training. This function updates the statistics,
+        which are among the weights.
+        """
         return self.forward.training(rng)
 
     def of_kinds(self, kinds: Kinds) -> "ModuleModel":
@@ -142,10 +148,10 @@ class _Parts:
 
 
 class _Forward:
-    """Compute a module's forward function with weights from outside. The result depends only on the arguments, in any
-    thread.
+    """Compute a module's forward function with weights that the caller gives. The result depends only on the arguments,
+    in any thread.
 
-    The module is made when it is first used, which never happens on a server.
+    The module is constructed when it is first used. A server uses it only for initial weights.
     """
 
     def __init__(self, module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int) -> None:
@@ -162,7 +168,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """Return, for each buffer, the submodule that holds the buffer, and the buffer's name in this submodule."""
+        """The place of each buffer: the buffers of the submodule that holds it, and its name in this submodule."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")
@@ -170,7 +176,7 @@ class _Forward:
         return found
 
     def initial(self, layout: Layout) -> Flat:
-        """Return the weights that the module has when it is made."""
+        """Return the weights that the module has when it is constructed."""
         with _turn:
             return _flattened(self._module, self._kinds, layout)
 
@@ -192,9 +198,9 @@ class _Forward:
         return self._computed(weights, inputs, more, self._kept(), seed=0, is_training=False)
 
     def training(self, rng: np.random.Generator) -> "Outputs":
-        """Return the function for the steps of one training, with the next random numbers of `rng`.
+        """Return the function that computes outputs in the steps of one training, with random numbers from `rng`.
 
-        Buffers that are not statistics begin with their first values, so earlier trainings do not change them.
+        Buffers that are not statistics begin with their initial values, so earlier trainings do not change them.
         """
         kept = self._kept()
 
@@ -240,8 +246,10 @@ class _Forward:
 
     @contextmanager
     def _with_buffers(self, weights: "Mapping[str, torch.Tensor]", kept: "dict[str, torch.Tensor]") -> "Iterator[None]":
-        """Run a block in which the module has buffers with the values of `kept` or, if a name is not there, of
-        `weights`. After the block, write changed buffers back, and restore the module's own buffers.
+        """Run a block in which the module has other buffers. Their values come from `kept` or, if `kept` has no such
+        name, from `weights`.
+
+        After the block, write changed buffers back to `kept` or `weights`, and restore the module's own buffers.
         """
         import torch
 
@@ -272,7 +280,9 @@ class _Forward:
 
 
 def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[str, torch.Tensor]") -> str:
-    """Return a text with the inputs that forward gets, for the error that forward expects other arguments."""
+    """If forward expects other arguments, return a text for the error that says which inputs forward gets. Otherwise
+    return an empty text.
+    """
     try:
         inspect.signature(module.forward).bind(inputs, **more)
     except TypeError:
@@ -283,7 +293,7 @@ def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[st
 
 @contextmanager
 def _drawing(seed: int) -> "Iterator[None]":
-    """Draw from torch's generator by this seed, and restore the generator afterwards."""
+    """Run a block with torch's generator set by this seed. Restore the generator afterwards."""
     import torch
 
     # 2 µs, where torch.random.fork_rng and torch.manual_seed, which look for GPUs, take 100
@@ -297,13 +307,13 @@ def _drawing(seed: int) -> "Iterator[None]":
 
 
 def _seeded(module_factory: "Callable[[], torch.nn.Module]", seed: int) -> "torch.nn.Module":
-    """Return a new module, drawn from this seed."""
+    """Construct a module with torch's generator set by this seed, and return the module."""
     with _turn, _drawing(seed):
         return module_factory()
 
 
 def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Module":
-    """Return a module only for its names and shapes; if possible, its tensors need no memory."""
+    """Return a module that is used only for its names and shapes. If possible, its tensors need no memory."""
     import torch
 
     try:
@@ -316,7 +326,9 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
 def _made(
     module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
 ) -> "torch.nn.Module":
-    """Return a new module, with the named tensors, or all tensors, from the file of weights."""
+    """Construct a module, and return it. The named tensors come from the file of weights, if there is such a file.
+    Without names, all tensors of the file are used.
+    """
     import torch
 
     module = _seeded(module_factory, seed)
@@ -329,7 +341,9 @@ def _made(
 
 
 def _initial(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, layout: Layout) -> Flat:
-    """Return the first weights of the model. The module is not made if the file of weights has all of them."""
+    """Return the initial weights of the model. If the file of weights has all of them, the module is not
+    constructed.
+    """
     if kinds.weights is not None and kinds.weights.has(layout.names):
         flat = np.empty(layout.size, np.float32)
         views = layout.views(flat)

@@ -28,17 +28,19 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsFile:
-    """Hold the path of a safetensors file, and the SHA-256 of its bytes."""
+    """Describe a safetensors file with weights, by its path and the SHA-256 of its bytes."""
 
     path: Path
     sha256: str
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], needed: Collection[str]) -> None:
-        """Refuse a file that has another SHA-256 than the experiment says, or other tensors than the module.
+        """Check that the file has the SHA-256 that the experiment gives, and that its tensors are tensors of the
+        module.
+
+        `shapes` has the shapes of the module's tensors. The file must have the tensors in `needed`.
 
         Raises:
-            ExperimentError: the file is refused. `shapes` has the module's shapes. The file must have the tensors in
-                `needed`.
+            ExperimentError: the file fails a check, or cannot be read.
         """
         found = sha256_of(self.path)
         if found != self.sha256:
@@ -72,8 +74,8 @@ class WeightsFile:
                 yield name, np.memmap(self.path, dtype, mode="c", offset=start, shape=(size,)).reshape(shape)
 
     def _entries(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-        """Return dtype, shape and position of each tensor. Raises ExperimentError if the file is not a safetensors
-        file.
+        """Return dtype, shape and position of each tensor in the file. Raises ExperimentError if the file is damaged,
+        or is not a safetensors file.
         """
         size = self.path.stat().st_size
         with self.path.open("rb") as file:
@@ -101,7 +103,9 @@ class WeightsFile:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, read once per process. Raises ExperimentError if it cannot be read."""
+    """Return the SHA-256 of a file. An unchanged file is read only once per process. Raises ExperimentError if the file
+    cannot be read.
+    """
     try:
         found = path.stat()
         return _digest(path, found.st_size, found.st_mtime_ns)

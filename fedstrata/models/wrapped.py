@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 
 class Wrapped(nn.Module):
-    """Compute a model's outputs. The parameters of the torch module are the model's weights, with the names of the
-    model's tensors.
+    """Compute a model's outputs as a torch module. The parameters of the torch module are the model's weights, with the
+    names of the model's tensors.
     """
 
     def __init__(self, outputs: Callable[..., Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -23,5 +23,5 @@ class Wrapped(nn.Module):
             place.register_parameter(leaf, nn.Parameter(values))
 
     def forward(self, inputs: Tensor, **more: Tensor) -> Tensor:
-        """Return the outputs."""
+        """Return the model's outputs for these inputs."""
         return self._outputs(dict(self.named_parameters()), inputs, **more)

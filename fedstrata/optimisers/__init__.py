@@ -1,1 +1,1 @@
-"""The optimiser of a server, which moves the model by a round's mean update."""
+"""The optimiser of a server, which changes the model by the mean update of a round."""

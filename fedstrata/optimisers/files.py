@@ -1,5 +1,5 @@
-"""The state of a server's optimiser on disk: one file per round next to the model's file, or no file if there is no
-state.
+"""The state of a server's optimiser on disk. Each round has one file, next to the model's file. An optimiser without a
+state has no files.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +16,8 @@ class OptimiserFiles:
     """Keep an optimiser's state in files: `optimiser-000012.safetensors` is the state at the start of round 12."""
 
     def __init__(self, optimiser: ServerOptimiser, folder: Path, metadata: Callable[[int], Mapping[str, str]]) -> None:
-        """Keep the files in `folder`. `metadata` returns the metadata for the file of a round, by the round's
-        number.
+        """Keep the files in `folder`. `metadata` is a function of a round's number, and returns the metadata for the
+        file of this round.
         """
         self._optimiser = optimiser
         self._folder = folder
@@ -30,10 +30,11 @@ class OptimiserFiles:
         return bool(self._optimiser.state_names)
 
     def begin(self, number: int, layout: Layout) -> None:
-        """Make the state of the first round, or open the state of a later round. `layout` is the layout of the model.
+        """Open the state at the start of a round, and check its file. For round 0, write the initial state first.
+        `layout` is the layout of the model.
 
         Raises:
-            StateError: the file is missing or damaged.
+            StateError: the file is missing or damaged, or has other metadata than expected.
         """
         if not self.has_state:
             return
@@ -47,7 +48,7 @@ class OptimiserFiles:
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
-        """Write the state at the start of a round, computed from `moves`, and open it."""
+        """Compute the state at the start of a round from `moves`, and write its file."""
         if not self.has_state:
             return
         outputs = range(1, len(self._optimiser.state_names) + 1)
@@ -61,7 +62,7 @@ class OptimiserFiles:
             self._path(number).unlink(missing_ok=True)
 
     def moved(self, moves: Iterator[Move]) -> Iterator[Flat]:
-        """Return the model of the next round, in pieces."""
+        """Return the model of the next round, computed from `moves` in pieces."""
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:

@@ -1,9 +1,10 @@
 """The way in which a server applies a round's mean update: it adds the update, or uses an optimiser.
 
 FedAvgM: Tzu-Ming Harry Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. All
-rules are elementwise. So a model is processed in pieces of any size with the same bits, and never exists completely in
-float64.
+Classification", 2019. FedAdam: Sashank Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+
+All rules are elementwise. So a model can be processed in pieces of any size with the same bits. The whole model is
+never in memory as float64.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,9 @@ State = tuple[Flat, ...]  # vectors of the model's size that are kept beside it,
 
 
 class ServerOptimiser(Protocol):
-    """Define the rule of a tier's server. The object has no state."""
+    """Define the interface of a server's rule, which computes the next model. The object itself has no state. Callers
+    keep the state, and pass it to each call.
+    """
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -33,8 +36,8 @@ class ServerOptimiser(Protocol):
         """Return the state before the first round, for a piece of `size` elements."""
 
     def step(self, model: Flat, update: Flat, state: State = ()) -> tuple[Flat, State]:
-        """Return a piece of the next model and the next state, float32, computed from the present model, the mean
-        update and the present state.
+        """Return a piece of the next model, and the next state of this piece, as float32. They are computed from the
+        present model, the mean update and the present state.
 
         Raises:
             StateError: the state does not have one vector of the piece's shape per name in `state_names`.
@@ -111,7 +114,7 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
     """Yield the pieces of the next model (`output` 0) or of one vector of the next state (1 and 2), in the order of
     `moves`.
 
-    A piece without an update stays unchanged. Each output needs another pass over the pieces, so that no whole vector
+    A piece without an update stays unchanged. Each output needs its own pass over the pieces, so that no whole vector
     is in memory.
     """
     for model, update, state in moves:
@@ -123,7 +126,9 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
 
 
 def state_layout(optimiser: ServerOptimiser, layout: Layout) -> Layout:
-    """Return the layout of an optimiser's state, which is one or several vectors of this layout in a row."""
+    """Return the layout of an optimiser's state. The state has one vector per name in `state_names`, one after another.
+    Each vector has the model's layout.
+    """
     return Layout(
         tuple(
             TensorSpec(name=f"{name}/{tensor.name}", shape=tensor.shape)
@@ -142,7 +147,7 @@ def initial_pieces(optimiser: ServerOptimiser, size: int) -> Iterator[Flat]:
 
 def state_at(optimiser: ServerOptimiser, kept: AnyModel | None, size: int, start: int, stop: int) -> State:
     """Return the elements from `start` to `stop` (exclusive) of each vector of a state, for a model vector of `size`
-    elements.
+    elements. If `kept` is None, return an empty state.
     """
     if kept is None:
         return ()

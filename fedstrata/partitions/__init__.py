@@ -1,5 +1,5 @@
-"""The examples that each device owns (`owned`), by kind of partition (`tasks`, `groups`, `draws`, `found`), and
-`set_aside`.
+"""Partitions: which examples each device owns (`owned`). Each kind of partition has a module: `tasks`, `groups`,
+`draws` and `found`. `set_aside` sets examples for tests and public examples apart.
 """
 
 from fedstrata.partitions.owned import DeviceData, PublicData, check_partition, device_data, example_counts, public_data

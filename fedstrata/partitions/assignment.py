@@ -9,7 +9,9 @@ from fedstrata.partitions.stock import Indices, no_indices
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Hold indices into the training and the test data, one array per device, and the changes to the examples."""
+    """Hold which examples each device owns: indices into the training and the test data, one array per device. Also
+    hold the changes to the devices' examples.
+    """
 
     train: Sequence[Indices]
     test: Sequence[Indices]

@@ -18,10 +18,10 @@ from fedstrata.partitions.stock import (
 
 
 def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return examples for each device. Its label shares are drawn from Dirichlet(concentration).
+    """Return examples for each device. The label shares of each device are drawn from Dirichlet(concentration).
 
-    After T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
-    Visual Classification, 2019, with a uniform prior over labels. Devices draw in index order, without replacement. If
+    Source: T.-M. H. Hsu, H. Qi and M. Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification, 2019. The prior over labels is uniform. Devices draw in index order, without replacement. If
     no example of a label is left, its share is given to the device's remaining labels, in proportion.
     """
     check_total(partition, len(dataset.train))
@@ -36,7 +36,9 @@ def by_dirichlet(partition: DirichletPartition, dataset: Dataset, seed: int) -> 
 
 
 def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return uniformly drawn training examples, each for one device only. The test examples are divided evenly."""
+    """Return training examples that are drawn uniformly, each for one device only. The test examples are divided
+    evenly.
+    """
     check_total(partition, len(dataset.train))
     total = partition.devices * partition.examples_per_device
     drawn = np.random.default_rng([seed, TRAIN_ORDER]).permutation(len(dataset.train))[:total]

@@ -14,7 +14,9 @@ MOST_NAMED = 5
 
 
 def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return, for each device, the training and test examples with its value of the column."""
+    """Return the training and test examples of each device. They are the examples with the device's value in the column
+    `partition.by`.
+    """
     train, test = dataset.train.column(partition.by), dataset.test.column(partition.by)
     values = list(dataset.values(partition.by))
     places = _places(partition, [values[place] for place in np.union1d(train, test)])
@@ -29,8 +31,8 @@ def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assig
 
 
 def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
-    """Return the value of the column for each device. Raises DataError if the data and the experiment disagree about
-    the values.
+    """Return the value of each device in the column. Raises DataError if the data and the experiment disagree about the
+    values.
     """
     some = ", ".join(found[:MOST_NAMED]) + (" …" if len(found) > MOST_NAMED else "")
     if partition.names is None:
@@ -46,9 +48,7 @@ def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
 
 
 def as_given(partition: GivenPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return, for each device, the training examples that are listed for it, and test examples with the same label
-    shares.
-    """
+    """Return the training examples that are listed for each device, and test examples with the same label shares."""
     total = len(dataset.train)
     train = _listed(partition, total) if partition.file is None else _owned(partition, partition.file, total)
     return Assignment(train=train, test=tests_like(train, labels_or_one_kind(dataset), seed))

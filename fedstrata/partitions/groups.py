@@ -59,8 +59,8 @@ def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: 
 
 
 def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
-    """Return the labels from which the group's devices draw. Raises ExperimentError if labels are missing or
-    too few.
+    """Return the labels from which the group's devices draw. Raises ExperimentError if the data set lacks one of them,
+    or if they are too few.
     """
     labels = np.arange(num_classes) if group.labels is None else np.array(group.labels)
     if labels.max() >= num_classes:

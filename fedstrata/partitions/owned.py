@@ -1,8 +1,8 @@
-"""The examples that each device owns. They depend only on the experiment, the labels of the data set and the device's
-index.
+"""The examples that each device owns. They depend only on the experiment, the labels or columns of the data set, and
+the device's index.
 
-All splits compute with indices and labels. The split is made once for all devices and kept as long as the data set.
-Only the inputs of the requested device are copied. No training example goes to two devices.
+All splits compute with indices and labels. The split is made once for all devices, and is kept as long as the data set
+is in memory. Only the inputs of the requested device are copied. No training example goes to two devices.
 """
 
 from dataclasses import dataclass
@@ -75,8 +75,10 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
 
 
 def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:
-    """Return all examples of the board's folder. Raises DataError if the folder has no tests, or if it has tests and
-    `test_share` is also set.
+    """Return all examples of the board's folder.
+
+    Raises:
+        DataError: the folder has no tests and `test_share` is not set. Or it has tests and `test_share` is also set.
     """
     everything = np.arange(len(dataset.train))
     if (partition.test_share is None) != bool(len(dataset.test)):
@@ -91,7 +93,7 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
     """Return the public examples, which no device owns. They are the same for every device.
 
     Raises:
-        ExperimentError: the experiment has none.
+        ExperimentError: the experiment has no public examples.
         DataError: devices leave fewer examples than the public set needs.
     """
     partition = experiment.partition
@@ -112,8 +114,11 @@ def example_counts(experiment: Experiment, dataset: Dataset) -> list[int]:
 
 
 def check_partition(experiment: Experiment, dataset: Dataset) -> None:
-    """Raise the errors of `device_data` before devices start, and DataError for a device with more examples than
-    `bounds` allow.
+    """Check the partition before devices start.
+
+    Raises:
+        FedstrataError: the errors of `device_data`.
+        DataError: a device has more training examples than `bounds` allow.
     """
     if isinstance(experiment.partition, LocalPartition):
         return
@@ -126,8 +131,8 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
-    """Return the assignment, computed once per data set, partition and seed. It is deleted together with the
-    data set.
+    """Return the assignment. It is computed once per data set, partition and seed, and deleted together with the data
+    set.
     """
     known = _assignments.setdefault(dataset, {})
     key = (experiment.partition, experiment.seed)

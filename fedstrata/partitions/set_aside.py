@@ -24,13 +24,14 @@ from fedstrata.partitions.stock import (
 
 
 def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Dataset, seed: int) -> Assignment:
-    """Return the split with public examples, and with tests from the devices' own data, if the partition asks for
-    these.
+    """Set examples apart from a split, if the partition asks for this: public examples, and tests from the devices' own
+    data. Return the new split.
 
-    Public examples are chosen from the examples that no device takes, so devices own the same examples as without them.
+    Public examples are chosen from the examples that no device takes. So devices own the same examples as without
+    public examples.
 
     Raises:
-        ExperimentError: the data set has no such label.
+        ExperimentError: the data set has no such label, or tests are public although a shift changes examples.
         DataError: too few examples are left for the public set, or a device has too few examples for tests.
     """
     share = partition.test_share
@@ -54,7 +55,7 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
 
 def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, seed: int) -> Assignment:
     """Return the split in which a device's tests are the public examples with its labels. Other test examples are not
-    used.
+    used. Raises ExperimentError if a shift changes examples.
     """
     if any(shift.changes for shift in split.shifts or ()):
         raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
@@ -75,8 +76,8 @@ def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> 
 def own_tests(
     partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
 ) -> tuple[Indices, Indices]:
-    """Return a device's examples for training, and its tests: a share of all its examples, rounded to a whole
-    number.
+    """Divide a device's examples into training and test examples, and return both. `test_share` of all its examples are
+    for tests, rounded to a whole number.
     """
     share = partition.test_share or 0.0
     held_out = round(share * len(indices))

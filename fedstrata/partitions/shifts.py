@@ -1,4 +1,4 @@
-"""The changes of a group to its devices' examples: turned images (covariate shift) or renamed labels (concept
+"""The changes of a group to its devices' examples: rotated images (covariate shift) or renamed labels (concept
 shift).
 """
 
@@ -16,8 +16,10 @@ from fedstrata.partitions.stock import LABEL_PERMUTATION
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shift:
-    """Hold the number of quarter turns counter-clockwise and, if labels change, the new name of each label, shape
-    (num_classes,).
+    """Describe how a group changes its devices' examples.
+
+    `quarter_turns` is the number of rotations by 90 degrees, counter-clockwise. If labels change, `new_labels` has the
+    new name of each label, shape (num_classes,).
     """
 
     quarter_turns: int = 0
@@ -29,7 +31,7 @@ class Shift:
         return bool(self.quarter_turns) or self.new_labels is not None
 
     def apply(self, examples: Examples) -> Examples:
-        """Return the examples with turned images and renamed labels."""
+        """Return the examples with rotated images and renamed labels."""
         if self.quarter_turns:
             examples = turned(examples, self.quarter_turns)
         if self.new_labels is not None:
@@ -41,14 +43,15 @@ def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift
     """Return the shift of a group.
 
     Args:
-        group: its settings.
+        group: the settings of the group.
         info: shape and classes of the data set.
         seed: the run's seed, from which a numbered permutation is drawn. So groups with the same number share a
             permutation.
         where: the group's place in the experiment file, for the error.
 
     Raises:
-        ExperimentError: the data are not images that can be turned, or have other labels than the permutation.
+        ExperimentError: the data are not images that can be rotated, or the permutation does not have the data set's
+            number of labels.
     """
     if group.rotation:
         check_rotation(group.rotation, info.input_shape, f"{where}.rotation")

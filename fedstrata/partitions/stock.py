@@ -18,7 +18,9 @@ SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT,
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kinds:
-    """Hold, for each example, its label or its value of another column, as a number from 0 to `count` − 1."""
+    """Hold the kind of each example: its label, or its value of another column. Kinds are numbers from 0 to `count` −
+    1.
+    """
 
     train: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -84,8 +86,8 @@ def level(total: int, available: Counts) -> Counts:
 
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
-    """Return how many examples of each label are drawn. `total` examples are drawn from the examples `left`, and
-    `shares` has the probability of each label.
+    """Draw how many examples of each label a device gets, `total` in all, and return these counts. `shares` has the
+    probability of each label. `left` has the number of examples that are left.
     """
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:
@@ -100,9 +102,9 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
 def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
     """Return the same number of test examples for each device, with the label shares of its training examples.
 
-    Devices get different examples until all examples of a label are used. Then these are used again, so that every
-    device is tested on its own labels. No device gets an example twice. A device gets fewer examples if there are too
-    few with its labels.
+    Devices get different examples until all examples of a label are used. Then the examples of this label are used
+    again, so that every device is tested on its own labels. No device gets an example twice. If there are too few
+    examples with a device's labels, the device gets fewer examples.
     """
     stock = Stock(kinds.test, kinds.count, [seed, TEST_ORDER])
     share = max(1, len(kinds.test) // len(train))
@@ -114,8 +116,8 @@ def tests_like(train: list[Indices], kinds: Kinds, seed: int) -> list[Indices]:
 
 
 def apportioned(total: int, weights: Counts) -> Counts:
-    """Return counts with the sum `total` in proportion to `weights`, by largest remainders; zeros if all
-    weights are 0.
+    """Return counts with the sum `total` in proportion to `weights`, by largest remainders. If all weights are 0,
+    return zeros.
     """
     if not weights.sum():
         return np.zeros_like(weights)

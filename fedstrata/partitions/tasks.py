@@ -37,7 +37,7 @@ def by_task(partition: TaskPartition, dataset: Dataset, seed: int) -> Assignment
 
 
 def _labels_of(partition: TaskPartition, num_classes: int) -> NDArray[np.int64]:
-    """Return the index of the task of each label; −1 for a label without a task."""
+    """Return the index of the task of each label. A label without a task has −1."""
     owner = np.full(num_classes, -1, dtype=np.int64)
     for index, task in enumerate(partition.tasks):
         owner[list(task.labels)] = index

@@ -1,8 +1,8 @@
 """A task is a subclass of `Task` in one file, with a loss, sums and metrics.
 
 A device compares a model's outputs with targets. It sends the sum of the losses of its examples, and the other sums of
-the task. LPSs and the GPS add these sums without knowing the task. `summarise` computes metrics from sums, of one
-device or of all devices. Only `loss`, `mean_loss` and `measure` need torch.
+the task. LPSs and the GPS add these sums without knowing the task. `summarise` computes metrics from the sums of one
+device, or of all devices. Only `loss`, `mean_loss` and `measure` need torch.
 """
 
 import math
@@ -31,7 +31,9 @@ LARGEST_METRIC = 1e300  # a larger value is written as none: sums and means of m
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Describe a number that a task reports. Raises PluginError for a name that a column of the record cannot have."""
+    """Describe a number that a task reports. Raises PluginError if the name or the unit is not allowed, or the title is
+    too long.
+    """
 
     name: str
     """Name in the record: small letters, digits and underscores."""
@@ -81,7 +83,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Name a sum over examples, and limit how much one example can add to it."""
+    """Describe a sum over examples: its name, and how much one example can add to it."""
 
     name: str
     """Name of the sum."""
@@ -101,12 +103,12 @@ class Sum:
 
 
 class Task:
-    """Define a task. A subclass overrides the functions that differ. The only state of a task is its options."""
+    """Define a task. A subclass overrides the methods that differ. A task has no state except its options."""
 
     Options: ClassVar[type[TaskSettings]] = TaskSettings
     """The task's options, a subclass of `TaskSettings`. pydantic checks them."""
     metrics: tuple[Metric, ...] = ()
-    """Metrics; the first is the headline, by which devices and runs are compared."""
+    """Metrics of the task. The first is the headline, by which devices and runs are compared."""
     sums: tuple[Sum, ...] = ()
     """Sums over examples, in addition to the sum of losses."""
     labelled: ClassVar[bool] = False
@@ -121,15 +123,15 @@ class Task:
         return self.metrics[0]
 
     def check(self, info: DatasetInfo) -> None:
-        """Raise ExperimentError for data that do not fit the task."""
+        """Raise ExperimentError if the data do not fit the task."""
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
-        """Raise ExperimentError if the task is impossible with these data."""
+        """Return the shape of the model's outputs for one example."""
         raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
-        """Return the targets of examples, shape (n, …): by default, the targets of the data. Raises DataError without
-        targets.
+        """Return the targets of examples, shape (n, …). By default, these are the targets of the data. Raises DataError
+        if the data have no targets.
         """
         if examples.targets is None:
             raise DataError(
@@ -142,7 +144,7 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the loss of a batch, which training minimises; by default, the mean of `loss`."""
+        """Return the loss of a batch, which training minimises. By default, this is the mean of `loss`."""
         return self.loss(outputs, targets).mean()
 
     def measure(self, outputs: "Tensor", targets: "Tensor", examples: Examples) -> Sequence[float]:
@@ -155,9 +157,8 @@ class Task:
 
 
 def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, float | None]:
-    """Return all metrics of a task by name, in their order; None for a metric without a value.
-
-    Raises PluginError if the user's own task fails.
+    """Return all metrics of a task by name, in the task's order. A metric without a value is None. Raises PluginError
+    if the user's own task fails.
     """
     if not num_examples:
         return {metric.name: None for metric in task.metrics}

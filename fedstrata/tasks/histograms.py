@@ -1,4 +1,4 @@
-"""The area under the ROC curve, computed from a histogram of scores. Histograms of devices can be added."""
+"""The area under the ROC curve, computed from a histogram of scores. The histograms of several devices can be added."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ def histogram_sums(bins: int) -> tuple[Sum, ...]:
 
 
 def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
-    """Return how many scores in [0, 1] are in each bin, first for negatives, then for positives. All tensors have the
-    same shape.
+    """Return how many scores in [0, 1] are in each bin, first for negatives, then for positives. `scores` and
+    `is_positive` have the same shape.
     """
     import torch
 
@@ -30,10 +30,11 @@ def counted(scores: "Tensor", is_positive: "Tensor", bins: int) -> list[float]:
 
 
 def ranking(counts: Sequence[float]) -> float | None:
-    """Return the share of pairs in which the positive example has the higher score; None if there are no pairs.
+    """Return the area under the ROC curve. Of all pairs of a positive and a negative example, it is the share in which
+    the positive example has the higher score. If there are no pairs, return None.
 
-    A pair in the same bin is counted as half a pair. The result differs from the exact share by at most half the share
-    of such pairs.
+    A pair in the same bin is counted as half a pair. So the result differs from the exact share by at most half the
+    share of such pairs.
     """
     negatives, positives = np.asarray(counts, np.float64).reshape(2, -1)
     pairs = negatives.sum() * positives.sum()

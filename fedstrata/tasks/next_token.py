@@ -59,7 +59,7 @@ class NextToken(Task):
 
 
 def _token_losses(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Return the cross-entropy of each token, in the shape of targets; 0 for ignored positions."""
+    """Return the cross-entropy of each token, in the shape of `targets`. Ignored positions have 0."""
     from torch.nn.functional import cross_entropy
 
     return cross_entropy(outputs.movedim(-1, 1), targets, reduction="none", ignore_index=IGNORED)

@@ -1,4 +1,6 @@
-"""Reconstruction: the targets are the inputs. Its models find examples that are unlike the other examples."""
+"""Reconstruction: the targets are the inputs. The trained models can find examples that are unlike the other
+examples.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +22,8 @@ DECADES = (-8.0, 8.0)  # of errors that the histogram tells apart, as powers of 
 class Reconstruction(Task):
     """Learn to reproduce the inputs, by the mean squared error. No targets are needed.
 
-    If a column of the data marks anomalies, the error of an example is its score, and the area under the ROC curve says
-    how well the score finds anomalies. The histogram has 16 bins of the score per power of ten.
+    A column of the data may mark anomalies. Then the error of an example is its score. The area under the ROC curve
+    says how well the scores find anomalies. The histogram of the scores has 16 bins per power of ten.
     """
 
     class Options(TaskSettings):

@@ -43,7 +43,7 @@ class Regression(Task):
         return info.target_shape or (1,)
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
-        """Return the loss of each example, which is the mean over its numbers, shape (n,)."""
+        """Return the loss of each example, shape (n,). It is the mean over the numbers of the example."""
         from torch.nn import functional
 
         given, reduction = outputs.reshape(targets.shape), "none"

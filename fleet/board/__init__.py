@@ -1,1 +1,1 @@
-"""The agent of a board: it stays, and starts a device process for each run that the fleet offers."""
+"""The agent of a board. It stays between runs, and starts a device process for each run that the fleet offers."""

@@ -34,7 +34,7 @@ def options_of_process() -> Arguments:
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
-    """Serve runs until a stop signal. Return None then."""
+    """Run the agent of a board until a stop signal. Then return None."""
     if not options.runs.isdecimal() or not int(options.runs):
         raise ExperimentError(f"--runs takes a number of runs from 1 on, not {options.runs!r}")
     tls = load_tls(options.tls, revoked=options.revoked, server_domain=options.server_domain)

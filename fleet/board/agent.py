@@ -1,4 +1,4 @@
-"""The agent's work: ask the fleet for offers, and take as many as the board has room for."""
+"""The work of a board's agent: it asks the fleet for offers, and takes as many as the board has room for."""
 
 import asyncio
 import shutil
@@ -21,9 +21,10 @@ FOLDERS_KEPT = 8  # of runs that were given back: an interrupted run may come ag
 
 
 class BoardAgent:
-    """Hold the runs of a board in the order of their offers. The first that are not over run, up to the board's limit.
+    """Hold the runs of a board in the order of their offers. Of the runs that are not over, the first ones run, up to
+    the board's limit.
 
-    The newest offers are in a file, so a restarted agent goes on with its runs while the fleet is away.
+    The newest offers are in a file. So a restarted agent continues its runs even if the fleet is away.
     """
 
     def __init__(self, board: pb.Board, owned: Owned, folder: Path, stub: Any, log: EventLog) -> None:
@@ -36,7 +37,7 @@ class BoardAgent:
         self._changed = asyncio.Event()
 
     async def go_on(self) -> None:
-        """Take the offers that the board had when its agent ended."""
+        """Continue with the offers that the board had when its agent ended. They are read from a file."""
         if not (self._folder / "offers").exists():
             return
         try:
@@ -47,7 +48,9 @@ class BoardAgent:
         await self._take(known.offers)
 
     async def serve(self) -> int:
-        """Ask for offers without end. Raises FedstrataError if the fleet refuses the board."""
+        """Ask the fleet for offers again and again, and take them. Raises FedstrataError if the fleet refuses the
+        board.
+        """
         version = b""
         while True:
             self._changed.clear()
@@ -70,7 +73,9 @@ class BoardAgent:
                 version = reply.version
 
     async def _take(self, offers: Iterable[pb.Offer]) -> None:
-        """End the runs that are no longer offered, or offered with other content. Start what there is room for."""
+        """End the runs that are no longer offered, or that are offered with other content. Start as many runs as there
+        is room for.
+        """
         offered = {offer.offer_id: offer for offer in offers if OFFER_ID.fullmatch(offer.offer_id)}
         for offer_id, run in list(self._runs.items()):
             if offered.get(offer_id) != run.offer:
@@ -96,12 +101,12 @@ class BoardAgent:
             run.start(self._owned, self._note_end)
 
     def _note_end(self) -> None:
-        """Give the room of an ended run to the next run, and tell the fleet."""
+        """Start the next run if there is room now, and report the state of the runs to the fleet."""
         self._fill()
         self._changed.set()
 
     def _clear(self) -> None:
-        """Remove the oldest folders of runs that were given back."""
+        """Delete the folders of runs that were given back. Keep the newest `FOLDERS_KEPT` of these folders."""
         with suppress(FileNotFoundError):
             given_back = [path for path in (self._folder / "runs").iterdir() if path.name not in self._runs]
             given_back.sort(key=lambda path: path.stat().st_mtime)
@@ -109,5 +114,5 @@ class BoardAgent:
                 shutil.rmtree(path, ignore_errors=True)
 
     async def stop(self) -> None:
-        """End all device processes. They go on when the agent is started again."""
+        """End all device processes. They continue when the agent is started again."""
         await asyncio.gather(*(run.stop() for run in self._runs.values()))

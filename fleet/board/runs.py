@@ -34,7 +34,7 @@ LOOK_AT_CLOCK_S = 60.0  # a board's clock may be set after the start
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """Hold what a board brings into every run: its key in PEM, its data, and the own code that it allows."""
+    """Hold what a board contributes to every run: its key in PEM, its data, and the own code that it allows."""
 
     key: bytes = field(repr=False)
     data: Path | None
@@ -105,7 +105,7 @@ class HostedRun:
         self._end = self._read_end()
 
     def _read_end(self) -> tuple[str, str] | None:
-        """Return the state and the reason with which this offer has ended; None if it has not."""
+        """Return the state and the reason with which this offer has ended. If this offer has not ended, return None."""
         with suppress(StateError):
             digest, state, reason = read_sealed(self._folder / END).decode().split("\n", 2)
             if digest == self._digest:
@@ -118,12 +118,14 @@ class HostedRun:
         return self._end is not None
 
     def told(self) -> pb.BoardRun:
-        """Return how the run goes."""
+        """Return the state of the run for the fleet. If there is trouble, the reason is included."""
         state, reason = self._end or ("running" if self._job else "waiting", self._trouble)
         return pb.BoardRun(offer_id=self.offer.offer_id, state=state, reason=reason)
 
     def start(self, owned: Owned, changed: Callable[[], None]) -> None:
-        """Start the device process, unless it is running or over. Call `changed` when it has ended."""
+        """Start the device process, unless it is running or over. Call `changed` when the run has ended, and when it is
+        tried again for a new reason.
+        """
         if self._job is None and self._end is None:
             self._job = asyncio.create_task(self._run(owned, changed))
 
@@ -156,7 +158,12 @@ class HostedRun:
         changed()
 
     async def _train(self, owned: Owned) -> None:
-        """Run the device process until it exits, is stopped, or has a certificate that has expired."""
+        """Run the device process until it exits or is stopped.
+
+        Raises:
+            CertificateError: the offer's certificate has expired.
+            FedstrataError: something in the offer is not allowed.
+        """
         spec = self._prepared(owned)
         if self._is_stopping:
             return
@@ -172,7 +179,9 @@ class HostedRun:
             raise self._expired
 
     async def _end_at_expiry(self, process: OwnedProcess) -> None:
-        """End the device process once its certificate has expired by the board's clock, which may be set meanwhile."""
+        """Wait until the certificate has expired by the board's clock, then end the device process. The clock may be
+        set during the wait, so it is read again and again.
+        """
         left = self._valid_for()
         while left > timedelta():
             await asyncio.sleep(min(left.total_seconds(), LOOK_AT_CLOCK_S))
@@ -183,14 +192,18 @@ class HostedRun:
         process.kill()
 
     def _valid_for(self) -> timedelta:
-        """Return how long the offer's certificate is still valid. Raises CertificateError if it cannot be read."""
+        """Return how long the offer's certificate is still valid. Raises CertificateError if the certificate cannot be
+        read.
+        """
         try:
             return Issued.parse(self.offer.certificate, "the offer").until - datetime.now(UTC)
         except ValueError:
             raise CertificateError("the offer has a damaged certificate; offer the run again") from None
 
     def _expiry(self, left: timedelta) -> CertificateError:
-        """Return the error of a certificate that has expired; `left` is negative or 0."""
+        """Return the error for a certificate that has expired. `left` is how long it is still valid: a negative time,
+        or 0.
+        """
         now = datetime.now(UTC)
         return CertificateError(
             f"the run's certificate for this board has expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
@@ -198,8 +211,8 @@ class HostedRun:
         )
 
     def _may_pass(self, error: Exception) -> bool:
-        """Return whether the same offer may work later: the disk has room again, or the clock, which is behind, is
-        set.
+        """Return whether the same offer may work later in spite of this error. The disk may have room again, or a clock
+        that is behind may be set.
         """
         if isinstance(error, CertificateError):
             with suppress(CertificateError, ValueError):
@@ -209,7 +222,7 @@ class HostedRun:
         return isinstance(error, OSError | OutputError | StateError)
 
     def _prepared(self, owned: Owned) -> ProcessSpec:
-        """Write the files of the device process, and return how it is started.
+        """Write the files of the device process, and return how to start the process.
 
         Raises:
             FedstrataError: something in the offer is not allowed.
@@ -239,7 +252,7 @@ class HostedRun:
         self._log.warning("restarted", cause=restart.cause, count=restart.count)
 
     async def stop(self) -> None:
-        """End the device process, and return when it has ended. Its state stays."""
+        """End the device process, and return when it has ended. Its state stays in its folder."""
         self._is_stopping = True
         if self._process is not None:
             self._process.terminate()
@@ -250,8 +263,8 @@ class HostedRun:
             await self._job
 
     async def withdraw(self) -> None:
-        """End the device process, and forget that this offer had ended: the same run may be offered again. From now on
-        the state of the run is as new as the time of its folder.
+        """End the device process, and forget that this offer had ended, because the same run may be offered again. Set
+        the time of the run's folder to now, because the oldest folders are deleted first.
         """
         await self.stop()
         (self._folder / END).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ LETTERS = {"absent": "a", "enrolled": "e", "answered": "w", "assigned": "g", "re
 
 
 class LivePage:
-    """Publish a run's state to a feed while the feed has readers."""
+    """Publish a run's state to the feed of the live page, while the feed has readers."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

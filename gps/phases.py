@@ -124,7 +124,7 @@ class Phases:
             self._run.stop(str(error))
 
     async def _group(self) -> None:
-        """Make the first plan and activate it at once. So no LPS learns of the plan before its clusters exist."""
+        """Make the first plan and activate it at once. So no LPS learns of the plan before the clusters exist."""
         run = self._run
         devices = run.enrolment.candidates()
         candidates = described(run.experiment, devices)
@@ -151,7 +151,9 @@ class Phases:
         run.questions.publish_sponsors(run.method.sponsors(run.plans.first) if run.plans.first is not None else ())
 
     def _after(self, closed: ClosedRound) -> None:
-        """Note that a global round is closed, exclude the clusters that missed it, and give adopted clusters back."""
+        """Note that a global round is closed, exclude the clusters that missed the round, and give adopted clusters
+        back.
+        """
         run = self._run
         gathered, stage = closed.gathered, f"global round {closed.done}"
         run.metrics.round_closed(closed.seconds)

@@ -1,4 +1,4 @@
-"""The run record: the result of a run, which is the same on one machine and on Kubernetes.
+"""The run record: the files with the result of a run. Runs on one machine and on Kubernetes write the same files.
 
 docs/reference/record.md lists all fields.
 """
@@ -63,7 +63,7 @@ def write_record(folder: Path, result: RunResult, timing: Timing) -> None:
 
 
 def write_models(folder: Path, models: Mapping[str, AnyModel], experiment: Experiment) -> dict[str, str]:
-    """Write the final models of the clusters that the GPS keeps. Return the digest of each model's values."""
+    """Write the final models that the GPS keeps, one per cluster. Return the digest of each model's values."""
     digests = {}
     for name, model in models.items():
         path = folder / "models" / f"{name}.safetensors"

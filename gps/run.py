@@ -196,7 +196,7 @@ class Run:
         self.tell()
 
     def _place(self, device: Device) -> None:
-        """Put a late device into the cluster that the method chooses by its answers."""
+        """Put a late device into the cluster that the method chooses, based on the device's answers."""
         plan = self.plans.now
         founders = [self.roster.devices[index] for cluster in plan.clusters for index in cluster]
         answers = Answers(described(self.experiment, founders), self.questions.answers([*founders, device]))

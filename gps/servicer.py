@@ -65,7 +65,7 @@ class GpsServicer(GpsServiceServicer):
             yield part
 
     async def FetchAssignment(self, request: pb.FetchAssignmentRequest, context: Any) -> pb.FetchAssignmentResponse:
-        """Return the address of a device's LPS, as soon as the LPS is known and present."""
+        """Return the address of a device's LPS. Wait for a limited time until the LPS is known and has registered."""
         run = self._run
         self._check(request.run_id)
         with run.roster.call_of(request.device_id, request.process_id) as device:
@@ -237,7 +237,7 @@ class RunServicer(RunServiceServicer):
         self._status = Status(run)
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: Any) -> AsyncIterator[pb.RunStatus]:
-        """Stream the run's state, at once and at every change, until its record is available."""
+        """Stream the run's state, at once and at every change, until the record of the run is available."""
         run = self._run
         while True:
             changed, status = run.news.next, self._status.now()

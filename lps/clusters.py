@@ -80,7 +80,7 @@ class Clusters:
     async def serve(self, is_shut_out: Callable[[str], bool]) -> None:
         """Serve the clusters that the GPS assigns to this LPS until the run is over.
 
-        `is_shut_out` returns whether a device cannot call because its certificate is not valid.
+        `is_shut_out` returns whether calls of a device are refused, because the device's certificate is not valid.
 
         Raises:
             NotAllowedError: the GPS refuses this LPS. The devices then ask the GPS for another LPS.

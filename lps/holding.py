@@ -86,7 +86,7 @@ class SessionParts:
 class Offers(NamedTuple):
     """Hold the models with which devices start an LPS round.
 
-    `models` has the models by number. `of_devices` has the number of each device's model; a device without an entry
+    `models` has the models by number. `of_devices` has the number of each device's model. A device without an entry
     starts with model 0.
     """
 

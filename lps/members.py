@@ -30,8 +30,8 @@ class Members:
         no longer has the devices.
 
         The round cannot continue in another term. It also cannot continue if the GPS has gone back by one global round,
-        and has so undone a move of devices. The round would then wait for devices that have moved back, and its sums
-        would have other devices.
+        and has so undone a move of devices. The round would then wait for devices that belong to another LPS again, and
+        its sums would have the wrong devices.
         """
         if home is None or home.term != self._term:
             return False

@@ -17,7 +17,9 @@ NAMES_MAX = 50  # of one cluster
 
 
 class Rounds(Protocol):
-    """Define the property of a cluster's rounds that `Waits` uses. It names the open round and its missing devices."""
+    """Define the property of a cluster's rounds that `Waits` uses. The property names the open round and its missing
+    devices.
+    """
 
     @property
     def awaited(self) -> tuple[int, tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""The time before training: devices enrol and answer questions, and the GPS waits for them until the deadline."""
+"""The enrolment before training. Devices enrol and answer questions, and the GPS waits for them until the deadline."""
 
 import asyncio
 from collections.abc import Callable
@@ -78,7 +78,9 @@ class Enrolment:
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
 
     def _present(self) -> list[Device]:
-        """Return the devices that take part in the plan, in index order."""
+        """Return the devices that have enrolled in time and answered the first question, in index order. Refused
+        devices are left out.
+        """
         return [device for _, device in sorted(self._roster.devices.items()) if self._questions.has_begun(device)]
 
     def _all_answered(self) -> bool:

@@ -62,7 +62,9 @@ class Questions:
         self._on_change()
 
     def has_begun(self, device: Device) -> bool:
-        """Return whether a device takes part in the plan and has answered the first question, if there is one."""
+        """Return whether a device takes part in the first plan and has answered the first question. If the method asks
+        no question, only the first condition holds.
+        """
         has_said = not self.asked or self.asked[0].name in device.answered
         return has_said and not device.refused and not device.is_late
 
@@ -208,7 +210,7 @@ class Questions:
         return await wait_until(decided, is_decided, self._hold_s)
 
     def _is_decided(self, index: int) -> bool:
-        """Return whether a device's answer has arrived, or can no longer arrive."""
+        """Return whether a device's answers to relayed questions have arrived, or can no longer arrive."""
         device = self._roster.devices.get(index)
         relayed = {question.name for question in self.asked if question.relayed}
         return self.is_closed or (device is not None and (relayed <= device.answered or bool(device.refused)))

@@ -42,7 +42,7 @@ class Device(DeviceRow):
 
 
 class Roster:
-    """Hold all devices by index, and write each change to the journal."""
+    """Hold all enrolled devices by index, and write each change to the journal."""
 
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
         self._experiment = experiment
@@ -62,7 +62,9 @@ class Roster:
                 self.by_id(device_id).refused = reason
 
     def _first_round(self, device_index: int) -> int:
-        """Return the global round from which a device takes part, as the experiment says."""
+        """Return the global round from which a device takes part according to the experiment. This is later than 0 only
+        for newcomers.
+        """
         settings = self._experiment.newcomers
         return settings.from_global_round - 1 if settings is not None and device_index in self.newcomers else 0
 
@@ -202,7 +204,7 @@ class Roster:
         device.answered.add(answer.question)
 
     def note_lost_state(self, device: Device) -> None:
-        """Note that a device has lost the state that it had kept."""
+        """Note that a device has lost its saved state."""
         if not device.has_lost_state:
             self._journal.devices.note_lost_state(device.device_index)
             device.has_lost_state = True
@@ -213,7 +215,9 @@ class Roster:
         self._journal.exclude(device.device_id, "enrolment", device.refused)
 
     def behind(self, questions: Sequence[str]) -> list[Device]:
-        """Return the enrolled devices that have not answered all of these questions before training."""
+        """Return the enrolled devices that have not answered all questions in `questions`, which are asked before
+        training. Refused and late devices are left out.
+        """
         there = [device for device in self.devices.values() if not device.refused and not device.is_late]
         return [device for device in there if not set(questions) <= device.answered]
 

@@ -48,7 +48,7 @@ class Adoption:
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:
-        """Give clusters back to their own LPSs if these are present again."""
+        """Give each adopted cluster back to its own LPS, if this LPS is present again."""
         self._hand_over(self._serving.returnable())
 
     def _adoptable(self) -> dict[str, str]:

@@ -45,13 +45,13 @@ class LpsPresence:
         self._heard[lps_id] = self._clock()
 
     def hear(self, lps_id: str) -> None:
-        """Note a contact with an LPS, if it has registered."""
+        """Note a contact with an LPS, if the LPS has registered."""
         if lps_id in self._heard:
             self._heard[lps_id] = self._clock()
 
     def refuse(self, lps_id: str) -> None:
-        """Refuse an LPS until the end of the run. It then serves no clusters. If the run has deadlines, another LPS
-        adopts its clusters.
+        """Refuse an LPS until the end of the run. The LPS then serves no clusters. If the run has deadlines, another
+        LPS adopts these clusters.
         """
         self._refused.add(lps_id)
 

@@ -144,7 +144,7 @@ class Reports:
                 )
 
     def _members(self, home_id: str) -> set[str]:
-        """Return the devices about which an LPS may report: its devices, and devices that have moved to another LPS."""
+        """Return the devices about which an LPS may report: its present devices, and devices that have left it."""
         return {device.device_id for device in self._places.members(home_id)} | self._places.left(home_id)
 
     def _check_known(self, home_id: str) -> None:

@@ -61,8 +61,8 @@ class Serving:
         """Keep an LPS's address.
 
         Raises:
-            WrongRunError: the LPS runs another experiment. UnknownChildError, AddressError: its id or its address is
-                invalid.
+            WrongRunError: the LPS runs another experiment.
+            UnknownChildError, AddressError: the id or the address of the LPS is invalid.
         """
         if request.experiment_sha256 != self._experiment.digest:
             raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
@@ -101,7 +101,7 @@ class Serving:
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)
 
     def clusters_of(self, lps_id: str) -> list[str]:
-        """Return the clusters that an LPS serves; an empty list for a refused LPS."""
+        """Return the clusters that an LPS serves. For a refused LPS, return an empty list."""
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
@@ -147,9 +147,8 @@ class Serving:
     def adoptable(self, done: Container[str] = ()) -> dict[str, str]:
         """Return, for each cluster with an absent LPS, the LPS that should adopt the cluster.
 
-        Clusters in `done` need no LPS. If the cluster's own LPS is back, it should serve the cluster. Otherwise the LPS
-        with the fewest clusters should serve the cluster. If several LPSs have equally few clusters, take the LPS with
-        the lowest number.
+        Clusters in `done` need no LPS. If the cluster's own LPS is back, choose this LPS. Otherwise choose the LPS with
+        the fewest clusters. If several LPSs have equally few clusters, choose the LPS with the lowest number.
         """
         away = [
             name for name in self._places.homes if name not in done and self.presence.left_s(self.lps_of(name)) <= 0

@@ -35,7 +35,7 @@ class Journal(JournalFile):
         return dict(self.rows("SELECT phase, began FROM phases ORDER BY began"))
 
     def exclude(self, device_id: str, stage: str, reason: str) -> bool:
-        """Note an exclusion. Return whether it is new."""
+        """Note an exclusion. Return whether the exclusion is new."""
         statement = "INSERT OR IGNORE INTO exclusions (device_id, stage, reason) VALUES (?, ?, ?)"
         return self.write(statement, device_id, stage, reason) > 0
 

@@ -171,7 +171,9 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def verify(database: sqlite3.Connection, path: Path) -> None:
-    """Check structure and checksums. Raises StateError, which names the file, if they are wrong."""
+    """Check the structure of the journal and the checksums of its rows. If they are wrong, raise StateError, which
+    names the file.
+    """
     if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
         raise StateError(f"{path}: damaged; move it away to begin the run again")
     for table in TABLES:

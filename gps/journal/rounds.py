@@ -26,8 +26,8 @@ class RoundTable:
         return self._file.rows("SELECT home_id, lps_round FROM lps_rounds ORDER BY 2, length(home_id), home_id")
 
     def rows(self, keys: Iterable[tuple[str, int]] | None = None) -> Iterator[bytes]:
-        """Yield the rows (LpsRound messages) of the given LPS rounds; by default, of all LPS rounds. Each row is read
-        when it is needed.
+        """Yield the rows (LpsRound messages) of the LPS rounds in `keys`. By default, yield the rows of all LPS rounds.
+        Each row is read when it is needed.
         """
         one = "SELECT row FROM lps_rounds WHERE home_id = ? AND lps_round = ?"
         wanted = self.keys() if keys is None else keys

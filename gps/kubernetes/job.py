@@ -20,9 +20,7 @@ WATCH_S = 600.0  # how long one call may follow the run; then another does
 
 
 def parse() -> argparse.Namespace:
-    """Return the command-line options. The name of the Job is not an option, but the environment variable
-    FEDSTRATA_JOB.
-    """
+    """Return the command-line options. The environment variable FEDSTRATA_JOB has the name of the Job."""
     arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")

@@ -84,7 +84,9 @@ class Asking:
 
     @property
     def planned_ns(self) -> int:
-        """The time on the run's clock at which the newest plan of a global round was made from answers."""
+        """The time on the run's clock at which the newest plan of a global round was made. This is the time at which
+        the last answers for the plan arrived.
+        """
         return self._journal.answers.bundled_ns(self._plans.planned_rounds - 1)
 
     async def plan_round(self, global_round: int, deadline_s: float | None) -> bool:

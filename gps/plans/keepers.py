@@ -34,8 +34,8 @@ class Move:
 def kept_at_gps(streams: Streams) -> Streams:
     """Return the streams that the GPS keeps.
 
-    If clusters span LPSs, these are all streams. Otherwise it is one stream with the layers that all devices share, and
-    each LPS keeps the other layers of its cluster.
+    If clusters span LPSs, the GPS keeps all streams. Otherwise the GPS keeps one stream with the layers that all
+    devices share, and each LPS keeps the other layers of its cluster.
     """
     if streams.spans:
         return streams

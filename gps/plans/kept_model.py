@@ -1,4 +1,6 @@
-"""The vector at the start of each global round, in files from which a restarted GPS continues."""
+"""The vector with the values of the GPS's streams, at the start of each global round. It is in files from which a
+restarted GPS continues.
+"""
 
 from collections.abc import Iterator
 from functools import partial

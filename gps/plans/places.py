@@ -59,7 +59,7 @@ class Places:
 
     @property
     def version(self) -> int:
-        """The version, which increases with every change that LPSs must learn of. A restart does not change it."""
+        """The version of the plan. It increases with every change that LPSs must learn of, but not at a restart."""
         return self._journal.plans.version()
 
     def _arrange(self) -> None:
@@ -165,7 +165,7 @@ class Places:
 
     @property
     def lps_known(self) -> int:
-        """The number of LPSs that the run needs; 0 if only a later plan decides it."""
+        """The number of LPSs that the run needs. The number is 0 while it depends on a plan that is not made yet."""
         if self.plans.is_made and not are_placed_by_index(self._experiment, self._method):
             return len(self.homes)
         return lps_known(self._experiment, self._method)

@@ -37,11 +37,11 @@ class Plans:
 
     @property
     def now(self) -> Plan:
-        """The newest plan."""
+        """The newest plan. Before the first plan is made, this is `NO_PLAN`."""
         return self._made[max(self._made)] if self._made else NO_PLAN
 
     def before(self, global_round: int) -> Plan:
-        """Return the plan that applies at the start of a global round."""
+        """Return the plan that applies at the start of a global round. If there is no such plan, return `NO_PLAN`."""
         made_in = max((made_in for made_in in self._made if made_in < global_round), default=None)
         return NO_PLAN if made_in is None else self._made[made_in]
 

@@ -1,4 +1,4 @@
-"""The global rounds: LPSs send their parts of every stream, and the GPS computes the next values and sends them to the
+"""The global rounds. LPSs send their parts of every stream. The GPS computes the next values, and sends these to the
 LPSs.
 """
 

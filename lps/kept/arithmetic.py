@@ -12,7 +12,9 @@ from fedstrata.tensors import ExactSum, Flat
 
 
 def moves(model: AnyModel, total: ExactSum, optimiser: OptimiserFiles, lps_round: int) -> Iterator[Move]:
-    """Yield, for each piece of the model, its values, its mean update in an LPS round, and the optimiser's state."""
+    """Yield, for each piece of the model, the piece's values, the mean update of an LPS round, and the optimiser's
+    state.
+    """
     for start, stop in pieces_of(model.layout.size):
         state = optimiser.at(lps_round, model.layout, start, stop)
         yield model.read(start, stop), total.mean(start, stop), state

@@ -120,7 +120,7 @@ class KeptModel(Holding):
 
     async def _off_loop(self, work: Callable[..., Made], *arguments: Any) -> Made:
         """Run `work`, which computes with the model, in a thread. For a small model, run `work` directly, because the
-        change to another thread takes longer.
+        change to another thread takes longer than the work.
         """
         if self._layout.is_small:
             return work(*arguments)

@@ -199,12 +199,14 @@ class ModelSearch:
         return self._model is None and device_id in self._votes.asked and not self._is_released
 
     async def take_model(self, header: lps_pb.HeldModelHeader, parts: AsyncIterator[lps_pb.HeldModelPart]) -> None:
-        """Take the model that this LPS has requested from a device. If the LPS no longer needs the model, ignore it.
+        """Take the model that this LPS has requested from a device. If the LPS no longer needs the model, ignore the
+        model.
 
         Raises:
             PayloadError: the model is not the requested model, or has values that are not finite. The LPS then asks
                 another device.
-            NotReadyError: the stream was cut. SupersededError: the device has begun a newer stream.
+            NotReadyError: the stream was cut.
+            SupersededError: the device has begun a newer stream.
         """
         check_run(self._run_id, header.run_id)
         device_id = header.device_id
@@ -272,7 +274,7 @@ class ModelSearch:
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
     async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
-        """Ignore an answer or an announcement: no round is open yet."""
+        """Ignore an answer or an announcement, because no round is open yet."""
         check_run(self._run_id, message.run_id)
 
     def locate(self, request: pb.LocateUpdateRequest) -> pb.LocateUpdateResponse:

@@ -141,7 +141,7 @@ class ClusterState:
         return RoundStart(lps_round=lps_round, model=model, base=self._base_of(lps_round, model), report=report)
 
     def scratch(self, pieces: Iterator[Flat]) -> AnyModel:
-        """Return a temporary model. It is on disk, or in memory if it is small."""
+        """Return a temporary model. A small model is in memory, and a large model is on disk."""
         if self.layout.is_small:
             return ModelInMemory(self.layout, joined(pieces))
         path = self.folder / "scratch.safetensors"

@@ -49,7 +49,9 @@ class Takeover:
         return bool(self._parts.cluster.term) or self._state.newest_named < self._oldest
 
     def is_needed(self) -> bool:
-        """Return whether the cluster has begun, but the disk has no complete state of this term that is new enough."""
+        """Return whether the LPS must search for the state. This is so if the cluster has begun, and the disk has no
+        complete state of the present term that is new enough.
+        """
         if not self._parts.cluster.term and self._oldest < 0:
             return False
         found = self._state.newest(self._parts.log)

@@ -80,7 +80,8 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how many times in a row the LPS that the GPS names has refused a TLS connection.
+        """Return how many times in a row the LPS that the GPS names has refused a TLS connection. If the GPS names
+        another LPS now, or this LPS does not refuse, return 0.
 
         `silent` and `now` are the previous and the present assignment. `before` is the number of earlier refusals. For
         a short time, refusals are normal, because another process may listen at the LPS's port.

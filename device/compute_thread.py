@@ -22,7 +22,7 @@ LULL_S = 0.005  # once nobody has come for so long, those who are there begin
 
 
 class Bench:
-    """Run the arithmetic of all devices of a process on one thread. Training jobs and measurements have queues."""
+    """Run the arithmetic of all devices of a process on one thread. Training jobs and measurements wait in queues."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
@@ -49,8 +49,8 @@ class Bench:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def train(self, job: TrainingJob, group: str) -> LocalResult:
-        """Train one device on the thread, and return the result. Jobs of the same `group` are likely to come at about
-        the same time.
+        """Train one device on the thread, and return the result. Devices of the same `group` are likely to send jobs at
+        about the same time.
         """
         return await self._training.add(job, group)
 

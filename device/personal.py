@@ -149,7 +149,9 @@ class PersonalStore:
 
 
 def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, str, list[int]]]]:
-    """Return the owner and the round of a state file, and the name, type and shape of each array."""
+    """Return the owner and the round of a state file, and the name, type and shape of each array. Raises StateError if
+    the header is damaged.
+    """
     try:
         header = json.loads(text)
         described = [(str(name), DTYPES[DTYPES.index(dtype)], [int(n) for n in shape])

@@ -250,8 +250,8 @@ class DeviceWork:
         targets: NDArray[np.float32] | None = None,
         only: Sequence[str] | None = None,
     ) -> Trained:
-        """Train from the weights `start` on the device's examples, or on the examples `on`. `fedstrata.methods.Work`
-        describes the other arguments.
+        """Train from the weights `start` on the device's examples, or on the examples `on`, and return the result.
+        `fedstrata.methods.Work` describes the other arguments.
         """
         job = self._job(
             start,

@@ -12,7 +12,9 @@ from fleet.offers import Fleet
 
 
 class FleetServicer(FleetServiceServicer):
-    """Translate gRPC calls into calls of a `Fleet`. A waiting call ends when something has changed, or after 20 s."""
+    """Translate gRPC calls into calls of a `Fleet`. A call that waits ends when something has changed, or after 20
+    s.
+    """
 
     def __init__(self, fleet: Fleet, log: EventLog) -> None:
         self._fleet = fleet
@@ -20,8 +22,8 @@ class FleetServicer(FleetServiceServicer):
         self._changes = Changes()
 
     async def FetchOffers(self, request: pb.FetchOffersRequest, context: Any) -> pb.FetchOffersResponse:
-        """Note what a board reports. Wait until the board's offers differ from the offers that it knows, and return
-        them.
+        """Note what a board reports. Wait until the board's offers differ from the offers that it knows. Return its
+        offers, also if the wait has ended without news.
 
         Raises:
             PayloadError: the board's key cannot be certified.
@@ -39,7 +41,9 @@ class FleetServicer(FleetServiceServicer):
             return self._fleet.offers_of(name)
 
     async def FetchFleet(self, request: pb.FetchFleetRequest, context: Any) -> pb.FetchFleetResponse:
-        """Wait until boards or offers differ from those that the operator knows. Return all boards and offers."""
+        """Wait until boards or offers differ from those that the operator knows. Return all boards and offers, also if
+        the wait has ended without news.
+        """
         await self._changes.wait_until(lambda: self._fleet.everything().version != request.known_version, HOLD_S)
         return self._fleet.everything()
 

@@ -239,7 +239,7 @@ def _floats(part: Part, name: str) -> Array:
 
 
 def _whole_or_float(part: Part, name: str) -> Array:
-    """Return an array of whole numbers as int64, and any other as float32."""
+    """Return an array of whole numbers as int64, and any other array as float32."""
     array = _numbers(part, name)
     if array.dtype.kind in "iu":
         return array if array.dtype == np.int64 else array.astype(np.int64)

@@ -25,8 +25,8 @@ PIECE_BYTES = 1 << 20
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes, read-only. Raises DataError if the file has another format or number of
-    dimensions.
+    """Return the array in an IDX file of bytes. The array is read-only. Raises DataError if the file has another format
+    or number of dimensions.
     """
     try:
         with _open(path) as file:
@@ -36,8 +36,8 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: str) -> Examples:
-    """Return grey images and their labels from two IDX files. Raises DataError if their shapes differ from the data
-    set's.
+    """Return grey images and their labels from two IDX files. Raises DataError if the images do not have the shape in
+    `info`, or if there are not as many labels as images.
     """
     values = read_idx(images, dimensions=3)
     if values.shape[1:] != info.input_shape[1:]:

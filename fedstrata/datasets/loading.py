@@ -42,8 +42,7 @@ PUBLISHED: Mapping[str, Callable[[], Published]] = {
 
 
 def dataset_info(settings: DataSettings) -> DatasetInfo:
-    """Return the shape and the number of classes of a data set. The data are not needed, because servers do not have
-    them.
+    """Return the shape and the number of classes of a data set, without reading its data. Servers do not have the data.
 
     Raises:
         ExperimentError: the settings lack the shape or the number, or images of this shape cannot have these

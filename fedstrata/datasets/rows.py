@@ -47,14 +47,16 @@ class Rows:
         return len(self._indexes)
 
     def part(self, indices: Indices) -> "Rows":
-        """Return some of the rows, without reading them."""
+        """Return the rows at these indices, without reading them."""
         return Rows(self._source, self._indexes[indices])
 
     def __getitem__(self, indices: Indices) -> Array:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
 
     def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
-        """Return rows. Before each row is read, random generators are set by the address of this row."""
+        """Return the rows at these indices. Before each row is read, the random generators are set by the address of
+        this row.
+        """
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
             raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")

@@ -1,4 +1,4 @@
-"""Models. The layout and the initial weights of a built-in model need no torch. Its arithmetic needs torch."""
+"""Models. A built-in model needs torch only for its arithmetic, not for its layout and its initial weights."""
 
 from fedstrata.models.building import build_model
 from fedstrata.models.model import Layer, Model, Normalisation

@@ -48,7 +48,7 @@ class OptimiserFiles:
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
-        """Compute the state at the start of a round from `moves`, and write its file."""
+        """Write the file with the state at the start of a round. This state is computed from `moves`."""
         if not self.has_state:
             return
         outputs = range(1, len(self._optimiser.state_names) + 1)

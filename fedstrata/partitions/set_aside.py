@@ -31,7 +31,8 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
     public examples.
 
     Raises:
-        ExperimentError: the data set has no such label, or tests are public although a shift changes examples.
+        ExperimentError: the data set lacks a label that `partition.public` names. Or tests are public, although a shift
+            changes examples.
         DataError: too few examples are left for the public set, or a device has too few examples for tests.
     """
     share = partition.test_share
@@ -76,8 +77,11 @@ def _with_own_tests(split: Assignment, partition: SplitPartition, seed: int) -> 
 def own_tests(
     partition: SplitPartition | LocalPartition, indices: Indices, seed: int, device: int
 ) -> tuple[Indices, Indices]:
-    """Divide a device's examples into training and test examples, and return both. `test_share` of all its examples are
-    for tests, rounded to a whole number.
+    """Divide a device's examples into training and test examples, and return both. `partition.test_share` gives the
+    share for tests, rounded to a whole number of examples.
+
+    Raises:
+        DataError: no examples are left to train on, or to test on.
     """
     share = partition.test_share or 0.0
     held_out = round(share * len(indices))

@@ -64,7 +64,7 @@ class Metric:
         return self.unit == "percent"
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """Return the worst of some values, or None without values."""
+        """Return the worst of some values. Without values, return None."""
         return (min if self.higher_is_better else max)(values, default=None)
 
     def is_reached(self, value: float, final: float, share: float) -> bool:

@@ -119,7 +119,7 @@ def revoke_of_release(release: Release, role: str, ids: Sequence[str]) -> str:
 
 
 def authority_of(folder: Path, release: Release | None) -> Authority:
-    """Return the authority in a folder, or of a release on Kubernetes.
+    """Return the authority of a release on Kubernetes. Without `release`, return the authority in the folder.
 
     Raises:
         CertificateError: there is no authority.

@@ -22,17 +22,17 @@ Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
 
 
 def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | None) -> str:
-    """Export the record in a folder. Return a line that says where it is.
+    """Export the record in a folder to TensorBoard or MLflow. Return a line that says where the export is.
 
     Args:
         folder: the folder of a run.
-        target: the tool.
-        place: TensorBoard's log folder, by default `tensorboard` in the run's; MLflow's tracking URI, by default the
-            one that MLflow is set to.
+        target: the tool for which the record is exported.
+        place: for TensorBoard, the log folder. By default this is `tensorboard` in the run's folder. For MLflow, the
+            tracking URI. By default this is the URI for which MLflow is configured.
 
     Raises:
         MissingPackageError: the target's library is not installed.
-        DataError: there is no record. OutputError: the place is in use, or refuses the export.
+        DataError: the folder has no record. OutputError: the log folder is not empty, or MLflow refuses the export.
     """
     record = load(folder)
     if target == "tensorboard":
@@ -43,7 +43,7 @@ def export(folder: Path, target: Literal["tensorboard", "mlflow"], place: str | 
 
 
 def points(record: Record) -> Iterator[Point]:
-    """Yield all measured values of the LPS rounds."""
+    """Yield every measured value of the LPS rounds, with its cluster, column and LPS round."""
     rounds = record.rounds
     for column in (*record.metrics, *MEASURED):
         for cluster, step, value in zip(rounds["lps_id"], rounds["lps_round"], rounds[column], strict=True):
@@ -52,8 +52,8 @@ def points(record: Record) -> Iterator[Point]:
 
 
 def to_tensorboard(record: Record, logs: Path) -> None:
-    """Write event files: one folder per cluster with its curves over LPS rounds, and the folder `run` for all other
-    values.
+    """Write TensorBoard's event files. Each cluster has a folder with its curves over LPS rounds. The folder `run` has
+    all other values.
     """
     writer = needed("torch.utils.tensorboard").SummaryWriter
     check_unused(logs)
@@ -70,7 +70,9 @@ def to_tensorboard(record: Record, logs: Path) -> None:
 
 
 def to_mlflow(record: Record, tracking_uri: str | None) -> str:
-    """Log a run with the experiment's keys as parameters, the curves and the record's files. Return MLflow's run id."""
+    """Log the record as a run of MLflow: the experiment's keys as parameters, the curves, and the files. Return
+    MLflow's run id.
+    """
     mlflow = needed("mlflow")
     try:
         client = mlflow.MlflowClient(tracking_uri=tracking_uri)
@@ -102,7 +104,8 @@ def _logged(entities: Any, client: Any, record: Record) -> str:
 
 
 def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each value in nested mappings and lists as JSON, with its dotted key as for `--set`.
+    """Yield the dotted key of each value in nested mappings and lists, and the value. Keys have the form that `--set`
+    takes. Values other than strings are JSON.
 
     >>> dict(flattened({"name": "x", "tasks": [{"labels": [0, 1]}]}))
     {'name': 'x', 'tasks.0.labels': '[0, 1]'}
@@ -127,6 +130,6 @@ def _batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of the record, except logs and state."""
+    """Return the files of the record in a run's folder. Logs and state are not part of the record."""
     names = ("experiment.yaml", "summary.json", "*.csv", "report.html", "models/*.safetensors")
     return [path for name in names for path in sorted(folder.glob(name))]

@@ -1,4 +1,4 @@
-"""Fedstrata from Python: `run` and `load` return a `Record`, and `sweep` returns a `SweepRecord`."""
+"""Use Fedstrata from Python. `run` and `load` return a `Record`, and `sweep` returns a `SweepRecord`."""
 
 import html
 import json
@@ -55,9 +55,9 @@ def run(
         out: New folder for the record, report, state and logs. By default `runs/EXPERIMENT`, numbered from the
             second on.
         overrides: Keys to change, as `{"training.global_rounds": 3}` or `["training.global_rounds=3"]`.
-        seed: Seed in place of the experiment's.
+        seed: Seed to use instead of the experiment's seed.
         device_processes: Number of processes that share the devices. By default one per core.
-        quiet: Whether to show nothing while it runs.
+        quiet: If true, show no progress.
 
     Raises:
         FedstrataError: The run cannot start, or fails. The message is one line with advice.
@@ -92,11 +92,12 @@ def sweep(
         sweep: A file, or the content of a file as a mapping.
         out: New folder, or the folder of this sweep to continue it.
         jobs: Number of runs at the same time. By default one more than there are cores.
-        quiet: Whether to show nothing while it runs.
+        quiet: If true, show no progress.
 
     Raises:
-        FedstrataError: Something is wrong, or a run failed. The same call tries that run again.
-        KeyboardInterrupt: The sweep was interrupted. Its processes have ended, and the same call continues.
+        FedstrataError: Nothing was started because something is wrong, or a run failed. The same call tries failed runs
+            again.
+        KeyboardInterrupt: The sweep was interrupted. Its processes have ended, and the same call continues the sweep.
     """
     from rich.console import Console
 
@@ -127,38 +128,40 @@ class Record:
     status: Literal["completed", "failed"]
     """Outcome of the run: `completed`, or `failed` without a result."""
     reason: str | None
-    """Reason for which the run failed; None if it did not fail."""
+    """Reason for which the run failed. None if the run did not fail."""
     _record: RunRecord
 
     @property
     def accuracy(self) -> float:
-        """Accuracy of the final models, mean over clusters; NaN if it was not measured, or the task has no accuracy."""
+        """Mean accuracy of the clusters' final models. NaN if it was not measured, or if the task has no accuracy."""
         return self.metrics.get("accuracy", math.nan)
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Each metric of the task by name, the main one first: mean over clusters, NaN if it was not measured."""
+        """Each metric of the task by its name, as the mean over clusters. The main metric is the first. NaN if a metric
+        was not measured.
+        """
         summary = self._record.summary
         return {metric.name: _number(summary.mean_of(metric)) for metric in summary.metrics}
 
     @property
     def headline(self) -> Metric:
-        """Main metric, by which devices and runs are compared, with its name, unit and direction."""
+        """Main metric, by which devices and runs are compared. It has a name, a unit and a direction."""
         return self._record.headline
 
     @property
     def adjusted_rand_index(self) -> float:
-        """Agreement of the clusters with the true tasks, 1 if equal; NaN if the partition has no tasks."""
+        """Agreement of the clusters with the true tasks: 1 if both are equal. NaN if the partition has no tasks."""
         return _number(self._record.summary.adjusted_rand_index)
 
     @property
     def experiment(self) -> Mapping[str, Any]:
-        """The experiment with all defaults: every key with its value."""
+        """The experiment with every key and its value, including all defaults."""
         return self._record.experiment
 
     @property
     def experiment_yaml(self) -> str:
-        """The experiment with all defaults as text: the content of experiment.yaml."""
+        """The content of experiment.yaml: the experiment with all defaults, as text."""
         return self._record.experiment_yaml
 
     @property
@@ -168,20 +171,20 @@ class Record:
 
     @cached_property
     def summary(self) -> Table:
-        """One row with the facts of the run. The rows of many runs make a table."""
+        """One row with the facts of the run. Rows of several runs can be put together into one table."""
         return table_of([_summary_row(self._record)], _summary_columns([self._record]))
 
     @cached_property
     def rounds(self) -> Table:
-        """One row per LPS round of a cluster, with the columns of rounds.csv."""
+        """One row for each LPS round of each LPS, with the columns of rounds.csv."""
         table = RoundsTable(self._record.summary.metrics)
         rows = [dict(zip(table.columns, table.values(row), strict=True)) for row in self._record.rounds]
         return table_of(rows, table.types)
 
     @cached_property
     def clusters(self) -> Table:
-        """One row per cluster: `cluster`, `devices` (their number), and its final model's metrics, such as `accuracy`,
-        and `model_sha256`.
+        """One row per cluster. The columns are `cluster`, `devices` (the number of its devices), the metrics of its
+        final model, such as `accuracy`, and `model_sha256`.
         """
         summary = self._record.summary
         rows = [
@@ -199,7 +202,9 @@ class Record:
 
     @cached_property
     def devices(self) -> Table:
-        """One row per device in a cluster: `device`, `cluster` and `task`, the true task or an empty text."""
+        """One row per device that is in a cluster. The columns are `device`, `cluster` and `task`, the true task.
+        `task` is empty if the partition has no tasks.
+        """
         tasks = self._record.summary.device_tasks or {}
         found = sorted(self._record.summary.cluster_of_device.items())
         rows = [{"device": device, "cluster": cluster, "task": tasks.get(device)} for device, cluster in found]
@@ -207,27 +212,32 @@ class Record:
 
     @cached_property
     def bytes(self) -> Table:
-        """One row per link: `link`, `up` (bytes sent towards the GPS) and `down` (bytes sent towards the devices)."""
+        """One row per link. The columns are `link`, `up` (bytes sent towards the GPS) and `down` (bytes sent towards
+        the devices).
+        """
         counted = {link: self._record.summary.link(link) for link in LINKS}
         rows = [{"link": link, "up": of_link.up, "down": of_link.down} for link, of_link in counted.items()]
         return table_of(rows, {"link": str, "up": int, "down": int})
 
     @cached_property
     def relevance(self) -> Matrix | None:
-        """Relevance matrix R; None if the method computes none."""
+        """Relevance matrix R. None if the method computes no relevance."""
         found = self._record.relevance
         return None if found is None else Matrix(ids=found.ids, values=found.matrix)
 
     @cached_property
     def models(self) -> Mapping[str, Weights]:
-        """Final model of each cluster: float32 arrays by name, read from the file at each access."""
+        """Final model of each cluster by the cluster's name. A model is a mapping of tensor names to float32 arrays.
+        Each access reads the model's file again.
+        """
         return Models(folder=self.folder, clusters=tuple(self._record.summary.clusters))
 
     def predict(self, name: str, inputs: ArrayLike, /, **more: ArrayLike) -> NDArray[np.float32]:
-        """Return outputs of the model that a device uses, or of a cluster's model, in eval mode.
+        """Return the outputs of a trained model in eval mode. `name` is a cluster, or a device. For a device, the model
+        that the device uses is taken.
 
-        Inputs have the form of the run's data; uint8 inputs are pixels. Raises FedstrataError if layers of the model
-        never left the devices, if own code is missing, or if inputs do not fit.
+        Inputs must have the form of the run's data. Inputs of type uint8 are pixels. Raises FedstrataError if layers of
+        the model never left the devices, if own code is missing, or if inputs do not fit the model.
         """
         return self._trained.of(name).predict(inputs, more)
 
@@ -239,7 +249,7 @@ class Record:
         return f"<fedstrata.Record {self.run_id}, {self.status}, in {fspath(self.folder)}>"
 
     def _repr_html_(self) -> str:
-        """Return the result and clusters, for a notebook."""
+        """Return the result and the clusters as HTML, which notebooks show."""
         summary, metric, clusters = self._record.summary, self.headline, self._record.summary.of_headline.clusters
         facts = {
             metric.name: measured(summary.mean, metric), "adjusted Rand index": decimal(summary.adjusted_rand_index),
@@ -257,7 +267,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SweepRecord:
-    """Hold the results of a sweep."""
+    """Hold the results of a sweep: its tables and the records of its runs."""
 
     folder: Path
     """Folder of the sweep."""
@@ -285,7 +295,9 @@ class SweepRecord:
         return table_of([dict.fromkeys(columns) | row for row in rows], {"cell": str, **axes, **columns})
 
     def record(self, cell: str, seed: int, setting: Mapping[str, str] | None = None) -> Record:
-        """Return the record of one run. `setting` is the choice of each axis. Raises KeyError for an unknown run."""
+        """Return the record of one run. `setting` maps each axis to its choice. Raises KeyError if the sweep has no
+        such completed run.
+        """
         for (place, number), record in self._results.records.items():
             if (place.cell, number, dict(place.setting)) == (cell, seed, dict(setting or {})):
                 return _record_of(record)
@@ -295,7 +307,7 @@ class SweepRecord:
         return f"<fedstrata.SweepRecord, {len(self._results.records)} runs, in {fspath(self.folder)}>"
 
     def _repr_html_(self) -> str:
-        """Return the table, for a notebook."""
+        """Return the sweep's table as HTML, which notebooks show."""
         from emulator.sweeps import tables
 
         return html_table(*tables.means(self._results))
@@ -311,7 +323,7 @@ def _record_of(record: RunRecord) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Models(Mapping[str, Weights]):
-    """Hold the models of a record by cluster. Each access reads the file."""
+    """Map each cluster of a record to its model. Each access reads the model's file."""
 
     folder: Path
     clusters: tuple[str, ...]
@@ -331,7 +343,7 @@ class Models(Mapping[str, Weights]):
 def _experiment(
     given: str | PathLike[str] | Mapping[str, Any], overrides: Sequence[str], seed: int | None
 ) -> tuple[Experiment, str]:
-    """Return the experiment, and a name for its folder."""
+    """Return the experiment that the argument of `run` gives, and a name for the run's folder."""
     if isinstance(given, Mapping):
         parsed = parse_experiment(yaml.safe_dump(dict(given)), overrides=overrides, seed=seed)
         return parsed, parsed.name
@@ -340,7 +352,7 @@ def _experiment(
 
 
 def _overrides(given: Mapping[str, Any] | Sequence[str]) -> Iterator[str]:
-    """Yield the overrides as texts for `--set`. Values are JSON, which is also YAML."""
+    """Yield the overrides as KEY=VALUE texts, as `--set` takes them. Values are written as JSON, which is also YAML."""
     if isinstance(given, Mapping):
         yield from (f"{key}={json.dumps(value)}" for key, value in given.items())
     else:
@@ -367,7 +379,7 @@ def _summary_row(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _summary_columns(records: Iterable[RunRecord]) -> Mapping[str, type]:
-    """Return the columns of `_summary_row` that these records need."""
+    """Return the columns of a table with the `_summary_row` of each of these records, and the type of each column."""
     metrics = dict.fromkeys((metric.name for record in records for metric in record.summary.metrics), float)
     return {**FACTS, **metrics, **COSTS}
 

@@ -22,7 +22,7 @@ log = EventLog("client")
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlace:
-    """Hold the address of a fleet's service, and the folder of the operator's certificate."""
+    """Hold what is needed to call a fleet: the address of its service, and the folder of the operator's certificate."""
 
     address: str
     tls: Path

@@ -58,8 +58,8 @@ def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResp
 
 def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: int | None = None) -> list[Share]:
     """Choose the boards of a run, and divide its devices among them. If the partition is local, each device runs on the
-    board with its name. Otherwise the devices are divided evenly among the boards that are online, and boards with few
-    other runs are chosen first.
+    board with its name. Otherwise the devices are divided evenly among the boards that are online. If not all boards
+    are needed, those with the most room for runs are chosen.
 
     Raises:
         ExperimentError: a board is unknown, or no board is online.

@@ -68,7 +68,7 @@ class KubernetesSecrets:
                     raise
 
     def read(self, name: str) -> dict[str, bytes] | None:
-        """Return the content of a Secret; None if it does not exist.
+        """Return the content of a Secret. If the Secret does not exist, return None.
 
         Raises:
             AccountError: this account may not read the Secret.
@@ -77,7 +77,7 @@ class KubernetesSecrets:
         return None if found is None else {key: base64.b64decode(value) for key, value in (found.data or {}).items()}
 
     def _found(self, name: str) -> Any:
-        """Return a Secret as a Kubernetes object; None if it does not exist."""
+        """Return a Secret as a Kubernetes object. If the Secret does not exist, return None."""
         from kubernetes import client
 
         with self._answering():

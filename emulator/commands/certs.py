@@ -64,7 +64,9 @@ def issue(
     release: OfRelease = None,
     place: Place,
 ) -> None:
-    """Issue a certificate: a folder to copy to the machine of the process, for its option --tls."""
+    """Issue a certificate: a folder to copy to the machine of the process. The option --tls of the process takes the
+    folder.
+    """
     from emulator.certs import issue as make
 
     print(make(folder, role, names or [], days, _release(release, place), server_domain=server_domain))
@@ -90,7 +92,9 @@ def renew(
     ] = False,
     place: Place,
 ) -> None:
-    """Renew all certificates of a folder, with new keys; running processes use them without a restart."""
+    """Renew all certificates of a folder, with new keys. Running processes use the new certificates without a
+    restart.
+    """
     from emulator import certs as work
     from fedstrata.errors import CertificateError
 
@@ -125,7 +129,9 @@ def revoke(
     ] = None,
     place: Place,
 ) -> None:
-    """Revoke all certificates of a name: write a new list next to each certificate, which running processes read."""
+    """Revoke all certificates of a name: write a new list of revoked names next to each certificate. Running processes
+    read this list.
+    """
     from emulator import certs as work
 
     where = _release(release, place)
@@ -141,7 +147,7 @@ def show(
         Path, typer.Argument(metavar="DIR", help="A folder with certificates, or with folders of certificates.")
     ] = CERTS,
 ) -> None:
-    """List certificates, with the name in each and the date on which it expires."""
+    """List certificates, each with the name in it and the date on which it expires."""
     from emulator.certs import show as found
 
     _print(found(folder))

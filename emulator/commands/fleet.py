@@ -42,7 +42,7 @@ def offer(
     release: OfRelease = None,
     place: Place,
 ) -> None:
-    """Offer boards a run with its GPS elsewhere, for instance on Kubernetes."""
+    """Offer a run to boards. The GPS of the run is elsewhere, for instance on Kubernetes."""
     from emulator.boards.client import FleetClient
     from emulator.boards.loans import offer_of, shares
     from emulator.certs import authority_of

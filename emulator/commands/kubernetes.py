@@ -31,7 +31,7 @@ def up(
     ] = False,
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most this many seconds until the pods are ready.")] = 300,
 ) -> None:
-    """Install or upgrade the chart with an experiment, and wait until all pods are ready."""
+    """Install or upgrade a release with an experiment, and wait until all pods are ready."""
     from rich.console import Console
 
     from emulator.cluster import remote
@@ -89,7 +89,7 @@ def collect(
     place: Place,
     is_quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result, no progress.")] = False,
 ) -> None:
-    """Wait for the end of the run on Kubernetes and fetch its record."""
+    """Wait for the end of the run on Kubernetes, and fetch the record of the run."""
     from rich.console import Console
 
     from emulator.cluster import remote

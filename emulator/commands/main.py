@@ -122,7 +122,7 @@ def check(
         bool, typer.Option("--try", help="Try the model and the task, and train two steps twice.")
     ] = False,
 ) -> None:
-    """Validate an experiment; print its topology, and an estimate of the bytes that it sends."""
+    """Validate an experiment. Print its topology, and an estimate of the bytes that it sends."""
     from rich.console import Console
 
     from emulator.estimates.check import check as check_experiment
@@ -143,7 +143,7 @@ def report(
         int | None, typer.Option(metavar="N", help="Draw this global round of a run with a clock, not the longest.")
     ] = None,
 ) -> None:
-    """Write report.html of a finished run again."""
+    """Write the page report.html of a finished run again."""
     from emulator.results.report import write_report
 
     print(write_report(folder, global_round))

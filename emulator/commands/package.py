@@ -34,7 +34,7 @@ def examples(
         typer.Option(metavar="NAME", autocompletion=_complete_example, help="Print this example's file."),
     ] = None,
 ) -> None:
-    """List the example experiments, which other commands take by name."""
+    """List the example experiments. Other commands take them by their names."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -66,7 +66,9 @@ def schema(
         Described, typer.Argument(help="The thing to describe: the experiment file, or a line of status --json.")
     ] = (Described.EXPERIMENT),
 ) -> None:
-    """Print the JSON Schema of the experiment file, for editors that check YAML, or the schema of a status."""
+    """Print the JSON Schema of the experiment file, which editors use to check YAML. Or print the JSON Schema of a
+    status.
+    """
     from emulator.runs.status_schema import status_schema
     from fedstrata.experiment_file import experiment_schema
 
@@ -80,7 +82,7 @@ def data(
         Path | None, typer.Option(metavar="DIR", help="Fetch the data set to this folder, which data.folder names.")
     ] = None,
 ) -> None:
-    """Fetch a published data set and check its content; without a name, list the data sets on this machine."""
+    """Fetch a published data set, and check its content. Without a name, list which data sets are on this machine."""
     from emulator.shipped.data import fetch, listing
 
     print("\n".join(listing()) if name is None else fetch(name, folder))

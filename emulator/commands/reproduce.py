@@ -45,7 +45,7 @@ def reproduce(
     jobs: Jobs = None,
     output: Output,
 ) -> None:
-    """Do the runs of a published table, and compare each value with the paper's; continue a stopped table."""
+    """Do the runs of a published table, and compare each value with the paper's value. A stopped table is continued."""
     from rich.console import Console
 
     from emulator.reproduce.reproduce import ReproduceRequest
@@ -76,7 +76,9 @@ def verify(
     jobs: Jobs = None,
     output: Output,
 ) -> None:
-    """Check somebody's results: tables against records, and some runs against their replay, to the bit."""
+    """Check somebody's results: compare the tables with the records, and replay some runs. Replays must be equal to the
+    bit.
+    """
     import secrets
 
     from rich.console import Console

@@ -21,7 +21,7 @@ def retime(
         Path | None, typer.Option(metavar="DIR", help="Write the record with the new timeline to this new folder.")
     ] = None,
 ) -> None:
-    """Calculate how long a finished run takes on other links and boards, without training again."""
+    """Calculate how long a finished run would take on other links and boards, without training again."""
     from rich.console import Console
 
     from emulator.estimates.retime import retime as retimed

@@ -115,7 +115,7 @@ def sweep(
     place: Place,
     output: Output,
 ) -> None:
-    """Run an experiment with several variants (cells), settings and seeds; continue a stopped sweep."""
+    """Run an experiment with several variants (cells), settings and seeds. A stopped sweep is continued."""
     from rich.console import Console
 
     console = Console(highlight=False)

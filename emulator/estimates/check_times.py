@@ -252,8 +252,8 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
 
 
 def _link_table(experiment: Experiment) -> Table:
-    """Return a table of links. It has a row for each group of devices with the same link and board, a row for the LPSs,
-    and a row for shared links.
+    """Return a table of links. It has a row for each group of devices with the same link and board, and a row for the
+    LPSs. If links are shared, it has a row for them, too.
     """
     table = Table("link", "of", box=None, header_style="dim", pad_edge=False)
     for column in ("down", "up", "latency", "jitter", "loss", "profile"):

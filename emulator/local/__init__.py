@@ -1,1 +1,1 @@
-"""The three tiers as processes on this machine."""
+"""Run the three tiers as processes on this machine."""

@@ -1,4 +1,4 @@
-"""The certificates of a run on this machine: its own authority, and one certificate per process."""
+"""Issue the certificates of a run on this machine: the run's own authority, and one certificate per process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,10 +12,10 @@ AUTHORITY = "authority"
 
 
 class RunCertificates:
-    """Issue the certificates of one run's processes, into a folder that only its owner may open."""
+    """Issue the certificates of one run's processes. They are written to a folder that only its owner may open."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
-        """Use the authority in the folder, if there is one."""
+        """Use the authority in the folder. If the folder has no authority, make one."""
         private_folder(folder)
         self._folder = folder
         self._ids = experiment.device_ids()
@@ -25,15 +25,15 @@ class RunCertificates:
             Authority.new(experiment.run_id).save(folder / AUTHORITY)
 
     def of_server(self, name: str) -> Path:
-        """Return the folder with a new certificate of the GPS or of an LPS."""
+        """Issue a certificate to the GPS or to an LPS. Return the folder of the certificate."""
         return self._issued(name, [Name("gps") if name == "gps" else Name("lps", name)])
 
     def revoked(self) -> Revoked:
-        """Return the list of revoked names that the GPS uses. Raises CertificateError if it cannot be read."""
+        """Return the list of revoked names that the GPS uses. Raises CertificateError if the list cannot be read."""
         return Revoked.load(self._folder / "gps" / REVOKED)
 
     def of_devices(self, process: str, indexes: Iterable[int]) -> Path:
-        """Return the folder with a new certificate of a process that hosts these devices."""
+        """Issue a certificate to a process that runs these devices. Return the folder of the certificate."""
         return self._issued(process, device_names(self._ids[index] for index in indexes))
 
     def authority(self) -> Authority:

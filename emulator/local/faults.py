@@ -1,4 +1,6 @@
-"""Cause an experiment's faults on this machine: signals to processes, proxies on links, and points in the code."""
+"""Cause an experiment's faults on this machine. Processes get signals, links get proxies, and processes kill themselves
+at given points of their code.
+"""
 
 import asyncio
 import json
@@ -24,7 +26,7 @@ class FaultDriver:
     """Cause each fault once, when the run reaches the time of the fault."""
 
     def __init__(self, faults: Sequence[Fault], markers: Path, tell: Callable[[str], None]) -> None:
-        """Set `markers`, a folder in which processes note the faults that they cause themselves."""
+        """Set `markers`, the folder in which a process notes that it has killed itself at a point of its code."""
         self._markers = markers
         self._tell = tell
         self._processes: dict[str, OwnedProcess] = {}
@@ -33,15 +35,15 @@ class FaultDriver:
         self.take(faults)
 
     def take(self, faults: Sequence[Fault]) -> None:
-        """Add these faults."""
+        """Use these faults instead of the earlier faults."""
         self._faults = list(faults)
         self._open = [fault for fault in faults if fault.at.point is None]
 
     # --- what is started ----------------------------------------------------------------------
 
     def environment(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the environment variables for a process with these names. They say at which points of its code it must
-        die.
+        """Return the environment variables for a process with these names. The variables say at which points of its
+        code the process must kill itself.
         """
         orders = []
         for number, fault in enumerate(self._faults):
@@ -53,23 +55,25 @@ class FaultDriver:
         return {VARIABLE: json.dumps(orders)} if orders else {}
 
     def add(self, process: OwnedProcess, names: Sequence[str]) -> None:
-        """Note a started process and its names."""
+        """Store a started process under the names that faults use for it."""
         self._processes.update(dict.fromkeys(names, process))
 
     def has_link(self, link: Link) -> bool:
-        """Return whether a fault is about this link."""
+        """Return whether a fault cuts this link."""
         return any(isinstance(fault, CutFault) and fault.link == link for fault in self._faults)
 
     async def by_way_of(self, link: Link, address: str) -> str:
-        """Return the address to connect to: the address of a proxy if a fault is about the link, otherwise the given
-        address.
+        """Return the address for connections over a link. If a fault cuts the link, this is the address of a new proxy.
+        Otherwise it is the given address.
         """
         if not self.has_link(link):
             return address
         return (await self.proxy(link, address)).address
 
     async def proxy(self, link: Link, address: str | None = None) -> LinkProxy:
-        """Return a new proxy for a link."""
+        """Start a proxy on a link, and return the proxy. `address` is where the proxy forwards to, if it is known
+        yet.
+        """
         proxy = LinkProxy()
         await proxy.start(address)
         self._proxies.setdefault(link, []).append(proxy)
@@ -85,7 +89,7 @@ class FaultDriver:
                 self._tell(describe(fault))
 
     def _bring_about(self, fault: Fault) -> bool:
-        """Cause a fault. Return False if its process or link is not there yet."""
+        """Cause a fault, and return True. If the process or the link of the fault does not exist yet, return False."""
         match fault:
             case KillFault() | PauseFault():
                 process = self._processes.get(fault.process)
@@ -116,7 +120,9 @@ class FaultDriver:
                 os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Let paused processes continue, so that they can be stopped, and close the proxies."""
+        """Let paused processes continue, so that they can be stopped. Close the proxies. Report the faults that were
+        never caused.
+        """
         for pid in list(self._paused):
             self._go_on(pid)
         for proxies in self._proxies.values():
@@ -127,7 +133,7 @@ class FaultDriver:
 
 
 def is_due(at: Moment, status: pb.RunStatus) -> bool:
-    """Return whether a run has reached the time of a fault."""
+    """Return whether a run has reached the phase or global round of a fault."""
     if status.phase not in PHASES[:-1]:
         return False
     if at.phase is not None:
@@ -136,7 +142,7 @@ def is_due(at: Moment, status: pb.RunStatus) -> bool:
 
 
 def describe(fault: Fault) -> str:
-    """Return a fault in a few words."""
+    """Return a short description of a fault."""
     what = fault.process if isinstance(fault, KillFault | PauseFault) else fault.link
     moment = f"in {fault.at.phase}" if fault.at.phase else f"in global round {fault.at.global_round}"
     how_long = "" if isinstance(fault, KillFault) else f" for {fault.for_s:g} s"
@@ -144,7 +150,9 @@ def describe(fault: Fault) -> str:
 
 
 def refuse_faults(experiment: Experiment, where: str) -> None:
-    """Raise ExperimentError if the experiment has faults. `where` says which command cannot cause them."""
+    """Check that the experiment has no faults. Raises ExperimentError if it has some. `where` says in the message what
+    cannot cause faults.
+    """
     if experiment.faults:
         raise ExperimentError(
             f"faults: {len(experiment.faults)} of them, and {where} cannot cause them; run on this machine, "

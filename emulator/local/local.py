@@ -1,4 +1,4 @@
-"""The three tiers as processes on this machine."""
+"""Run the three tiers as processes on this machine."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ DEVICE_ENDPOINTS = {"http": "--http"}
 
 
 class LocalBackend:
-    """Run an experiment in a folder. `state/` has the files that must survive a crash, and `logs/` has one file per
-    process.
+    """Run an experiment as processes on this machine. In the folder, `state/` has the files that must survive a crash,
+    and `logs/` has one file per process.
 
     The backend is an async context manager. Its exit ends every process.
     """
@@ -42,7 +42,9 @@ class LocalBackend:
         has_tls: bool = False,
         servers_at: Mapping[str, str] | None = None,
     ) -> None:
-        """Set `servers_at` if GPS and LPSs first listen elsewhere than at any port of the loopback interface."""
+        """Set `servers_at` to the addresses at which GPS and LPSs first listen, by endpoint. By default they listen at
+        free ports of the loopback interface.
+        """
         self._servers_at = servers_at or {}
         self._folder = folder
         self._device_processes = device_processes
@@ -67,7 +69,7 @@ class LocalBackend:
         await self.stop()
 
     async def start(self, experiment: Experiment) -> str:
-        """Start the GPS, and then the devices. Return the GPS's address."""
+        """Start the GPS, and then the devices. Return the address of the GPS."""
         self._faults.take(experiment.faults)
         if self._has_tls:
             from emulator.local.certificates import RunCertificates
@@ -92,13 +94,13 @@ class LocalBackend:
         self._faults.observe(status)
 
     def _start(self, spec: ProcessSpec, names: Sequence[str]) -> OwnedProcess:
-        """Start a process. The names are those by which faults refer to it."""
+        """Start a process. Faults refer to the process by these names."""
         process = self._supervisor.start(replace(spec, environment=self._faults.environment(names)))
         self._faults.add(process, names)
         return process
 
     async def scale_lps(self, replicas: int) -> None:
-        """Start the LPSs that are missing, `lps-0` up to `lps-(replicas − 1)`."""
+        """Start those of the LPSs `lps-0` to `lps-(replicas − 1)` that have not been started yet."""
         missing = range(self._lps_count, replicas)
         self._lps_count = max(self._lps_count, replicas)
         started = [await self._start_lps(index) for index in missing]
@@ -123,9 +125,10 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether other LPSs serve the clusters of an LPS that ended because its name is revoked.
+        """Return whether an LPS ended because its name is revoked. Then it is not restarted, because other LPSs serve
+        its clusters.
 
-        If no other LPS is left, one more is started.
+        If no other LPS is left, a new LPS is started.
         """
         try:
             if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):
@@ -148,18 +151,20 @@ class LocalBackend:
         self._watch([process])
 
     async def failure(self) -> BaseException:
-        """Wait until a process does not start, or cannot be restarted any more. Return the error."""
+        """Wait until a process does not start, or cannot be restarted any more. Return this failure as an error."""
         return await self._supervisor.failure()
 
     async def stop(self) -> None:
-        """End all processes, and return when none is left."""
+        """End all processes of the run. Return when all have ended."""
         for watch in self._watches:
             watch.cancel()
         self._faults.close()
         await self._supervisor.stop()
 
     async def _unless_failure(self, addresses: Coroutine[None, None, Mapping[str, str]]) -> Mapping[str, str]:
-        """Return the addresses of a process. If the run fails first, raise that error."""
+        """Return the addresses of a process when it has reported them. If the run fails before that, raise the error of
+        the run.
+        """
         waiting = asyncio.create_task(addresses)
         failing = asyncio.create_task(self._supervisor.failure())
         try:
@@ -172,7 +177,7 @@ class LocalBackend:
             failing.cancel()
 
     def _watch(self, processes: Sequence[OwnedProcess]) -> None:
-        """Let the run fail if one of these processes does not listen in time."""
+        """Watch these processes in the background. If one of them does not listen in time, let the run fail."""
         self._watches.add(asyncio.create_task(self._come_up(processes)))
 
     async def _come_up(self, processes: Sequence[OwnedProcess]) -> None:
@@ -214,7 +219,9 @@ class LocalBackend:
 
 
 def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of cores that this process may use: on this machine, and of its container's limit."""
+    """Return the number of cores that this process may use. Both the machine and the container's CPU limit
+    restrict it.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroups of version 2, and of 1
         with suppress(OSError, ValueError):  # another version, or no limit

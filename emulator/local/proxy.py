@@ -1,4 +1,4 @@
-"""A TCP proxy on a link. Its connections can be cut and reset on request."""
+"""Run a TCP proxy on a link. The proxy can cut and reset its connections on request."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ READ_BYTES = 1 << 16
 
 
 class LinkProxy:
-    """Listen on a port, and forward bytes in both directions between this port and one address."""
+    """Listen on a port, and forward its connections to one address. Bytes are forwarded in both directions."""
 
     def __init__(self) -> None:
         self._is_cut = False
@@ -22,7 +22,7 @@ class LinkProxy:
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str | None = None) -> None:
-        """Listen. `address` is the destination, unless `lead_to` sets it later."""
+        """Listen on a free port. `address` is the destination. If it is not known yet, `lead_to` sets it later."""
         if address is not None:
             self._address = _known(address)
         self._server = await asyncio.start_server(self._accept, loopback(), 0)
@@ -36,11 +36,13 @@ class LinkProxy:
         return joined_address(host, port)
 
     def lead_to(self, address: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
-        """Forward to this address, after its process has reported it."""
+        """Set the destination to the address of a process. `address` waits until the process has reported its
+        address.
+        """
         self._address = address
 
     def cut(self) -> None:
-        """Reset all connections, and each new connection until `mend` is called."""
+        """Reset all connections. Also reset each new connection until `mend` is called."""
         self._is_cut = True
         self.reset()
 
@@ -83,7 +85,7 @@ class LinkProxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, other: asyncio.StreamWriter
     ) -> None:
-        """Forward one direction until it ends. Then end both directions."""
+        """Forward the bytes of one direction until the sender ends it. Then close the connection in both directions."""
         try:
             await self.carry(reader, writer)
         except OSError:
@@ -95,7 +97,7 @@ class LinkProxy:
                 end.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Write everything that is read, until the end. If the receiver does not read, the sender has to wait."""
+        """Copy bytes from `reader` to `writer` until the end. If the receiver does not read, the sender has to wait."""
         while data := await reader.read(READ_BYTES):
             writer.write(data)
             await writer.drain()
@@ -109,7 +111,7 @@ def _known(address: str) -> Callable[[], Awaitable[Mapping[str, str]]]:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection at once with a reset."""
+    """End a connection at once by a TCP reset."""
     connection = writer.get_extra_info("socket")
     if connection is not None:
         with suppress(OSError):

@@ -1,1 +1,1 @@
-"""Runs of published tables, compared with the published values, and checks of other people's results."""
+"""Repeat published tables, and compare the results with the published values. Check other people's results."""

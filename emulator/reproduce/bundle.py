@@ -1,7 +1,8 @@
-"""A bundle: the folder of a sweep or of a reproduced table, or a tar of it. Bundles come from strangers.
+"""Open a bundle safely. A bundle is the folder of a sweep or of a reproduced table, or a tar of such a folder. It may
+come from a stranger.
 
-Nothing in a bundle is executed, and a bundle causes no reading or writing of files outside of it. Its experiments may
-use only Fedstrata's own data sets, models and methods.
+Nothing in a bundle is executed. A bundle cannot make Fedstrata read or write files outside the bundle. Its experiments
+may use only data sets, models and methods that come with Fedstrata.
 """
 
 import lzma
@@ -30,7 +31,7 @@ PLAIN = (str, int, float, type(None))  # YAML has bytes, too, which a check of t
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """Hold an opened bundle."""
+    """Hold an opened bundle: its folder and its sweep."""
 
     folder: Path
     sweep: Sweep
@@ -38,10 +39,10 @@ class Bundle:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Bundle]:
-    """Yield a bundle. A tar is unpacked into a temporary folder, which is removed afterwards.
+    """Open a bundle, and yield it. A tar is unpacked into a temporary folder, which is removed afterwards.
 
     Raises:
-        DataError: the path holds no bundle, or a bundle that is not safe to open.
+        DataError: the path is no bundle, or the bundle is not safe to open.
     """
     if path.is_dir():
         yield Bundle(folder=path, sweep=_sweep(path))
@@ -52,7 +53,8 @@ def opened(path: Path) -> Iterator[Bundle]:
 
 
 def _sweep(folder: Path) -> Sweep:
-    """Return the sweep of a bundle. Each file is checked before it is parsed as an experiment.
+    """Return the sweep of a bundle. Each file is checked for foreign code and files before it is parsed as an
+    experiment.
 
     Raises:
         DataError: a file is missing or damaged, or needs something that is not in the bundle.
@@ -70,7 +72,9 @@ def _sweep(folder: Path) -> Sweep:
 
 
 def _own(path: Path) -> Mapping[str, Any]:
-    """Return the content of a sweep file. Raises DataError if it names own code, or needs another file."""
+    """Return the content of a bundle's sweep file. Raises DataError if the file names code that does not come with
+    Fedstrata, or needs another file.
+    """
     document = _document(path)
     _refuse_foreign({key: value for key, value in document.items() if key != SECTION}, str(path))
     if not isinstance(document.get("base"), Mapping):
@@ -95,7 +99,9 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
-    """Raise DataError if a document names own code, or a file of its maker, anywhere."""
+    """Check a document with all its nested values. Raises DataError if a value names code that does not come with
+    Fedstrata, or a file of the bundle's maker.
+    """
     if isinstance(node, Mapping):
         for name, child in node.items():
             if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):  # `KEY=VALUE #` would override KEY
@@ -115,7 +121,7 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
 
 
 def _unpacked(path: Path, place: Path) -> Path:
-    """Unpack a tar. Return the folder with the sweep: the top folder of the tar, or the only folder in it."""
+    """Unpack a tar. Return the folder with the sweep. This is the top folder of the tar, or its only subfolder."""
     try:
         with tarfile.open(path) as archive:
             for member in list(_checked(archive, path)):
@@ -130,7 +136,9 @@ def _unpacked(path: Path, place: Path) -> Path:
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    """Write the bytes of a checked member to a new file; of its header only the name and the kind are used."""
+    """Write a checked member of a tar to a new file or folder. Only its name, its kind and its bytes are used. Other
+    fields of its header, such as permissions, are ignored.
+    """
     source = archive.extractfile(member)
     (target if source is None else target.parent).mkdir(parents=True, exist_ok=True)
     if source is not None:
@@ -139,7 +147,9 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> N
 
 
 def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of an archive. Raises DataError for a member that is no file or folder, or leads outside."""
+    """Yield the members of an archive. Raises DataError if a member is no file or folder, if its path leads out of the
+    archive, or if there is too much content.
+    """
     total = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)

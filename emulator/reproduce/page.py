@@ -1,4 +1,6 @@
-"""The page of a reproduced table: published values next to ours, differences from the paper, hashes and versions."""
+"""Write the page of a reproduced table: published values next to ours, differences from the paper, hashes and
+versions.
+"""
 
 import hashlib
 import math
@@ -21,7 +23,7 @@ WRITTEN = "Page written with "  # of its last line, which depends on the machine
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Hold a published value and our value for the same cell, both in the paper's unit."""
+    """Hold a published value and our value for the same cell. Both are in the paper's unit."""
 
     place: Place
     theirs: Value
@@ -36,10 +38,11 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Return whether our value is within two standard deviations of the published value, above this range, or below
-        it.
+        """The verdict on our value: within two standard deviations of the published value, above this range, or below
+        it. The range also allows for the rounding of the published value.
 
-        The variance of the difference is the sum of both variances. An unknown variance is left out.
+        The standard deviation is of the difference between the two values: its variance is the sum of both variances.
+        An unknown variance is left out.
         """
         if self.ours is None or self.difference is None:
             return NO_VALUE
@@ -52,7 +55,7 @@ class Compared:
 
 
 def compared(table: PublishedTable, results: SweepResults) -> list[Compared]:
-    """Return all published values of a table, each with our mean over the finished seeds."""
+    """Return all published values of a table. Each has our mean over the finished seeds next to it."""
     factor = Form.of(results.of.metric).factor
     return [
         Compared(
@@ -71,7 +74,7 @@ def _in_their_unit(own: Spread, factor: float) -> Value | None:
 
 
 def comparison_rows(table: PublishedTable, results: SweepResults) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the rows of the table that compares published values with ours."""
+    """Return the table that compares published values with ours: its head and its rows."""
     digits = table.about.decimals
     rows = [
         [
@@ -95,7 +98,9 @@ def _signed(value: float | None, digits: int) -> str:
 
 
 def section(table: PublishedTable, results: SweepResults, made_with: Mapping[str, str]) -> str:
-    """Return a table's part of the page as Markdown. Only its last line depends on the machine."""
+    """Return the section of the page about one table, as Markdown. Only the last line of the section depends on the
+    machine.
+    """
     about = table.about
     head, rows = comparison_rows(table, results)
     right = {"seeds", "theirs", "ours", "difference"}
@@ -132,7 +137,7 @@ def _list(title: str, items: tuple[str, ...]) -> Iterator[str]:
 
 
 def _runs(results: SweepResults) -> tuple[list[str], list[list[str]]]:
-    """Return a row per run with the digest of its models."""
+    """Return the table of runs: its head, and a row per run with the digest of the run's models."""
     rows = [
         [*run.place.words, str(run.seed), f"`{models_digest(record.summary)[:DIGEST_SHOWN]}`"]
         for run in results.sweep.runs
@@ -142,7 +147,9 @@ def _runs(results: SweepResults) -> tuple[list[str], list[list[str]]]:
 
 
 def models_digest(summary: Summary) -> str:
-    """Return one SHA-256 of all models of a run: of the clusters' models, and of the models that devices keep."""
+    """Return one SHA-256 over all models of a run. These are the models of clusters and the models that stay on
+    devices.
+    """
     digest = hashlib.sha256()
     for kind, models in (("cluster", summary.model_sha256), ("device", summary.personal_sha256)):
         for name, sha256 in sorted(models.items()):

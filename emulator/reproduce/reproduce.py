@@ -1,4 +1,4 @@
-"""The missing runs of a published table, and the pages that compare the published values with ours."""
+"""Do the missing runs of a published table, and write the pages that compare the published values with ours."""
 
 import os
 import platform
@@ -46,13 +46,13 @@ class ReproduceRequest:
 
 
 def reproduce(request: ReproduceRequest, display: SweepDisplay) -> SweepOutcome:
-    """Do the missing runs of a table, and write its page and the page of all tables in `request.out`.
+    """Do the missing runs of a table. Write the page of the table, and the page of all tables in `request.out`.
 
-    The results include all runs in the folder, also runs of earlier calls.
+    The results include all completed runs in the table's folder, also the runs of earlier calls.
 
     Raises:
         FedstrataError: nothing was started because something is wrong.
-        KeyboardInterrupt: a signal came. The same call continues.
+        KeyboardInterrupt: a signal interrupted the runs. The same call continues them.
     """
     folder = request.out / request.name
     own = find_table(request.name)
@@ -81,15 +81,17 @@ def results_in(folder: Path, table: PublishedTable) -> SweepResults:
 
 
 def table_in(folder: Path) -> PublishedTable:
-    """Return the published table that the runs in a folder belong to. Raises ExperimentError if the folder has no valid
-    table.
+    """Return the published table to which the runs in a folder belong. Raises ExperimentError if the folder has no
+    valid table.
     """
     table = load_table(folder / TABLE)
     return replace(table, name=table.sweep.runs[0].experiment.name)
 
 
 def made_with() -> Mapping[str, str]:
-    """Return the versions of Fedstrata and its libraries, the commit if there is a checkout, and the processor."""
+    """Return the versions of Fedstrata and its libraries, and the processor. If Fedstrata runs from a checkout, also
+    return its commit.
+    """
     said = {name: installed(name) for name in ("fedstrata", "torch", "numpy")}
     where = {"commit": commit()} if commit() else {}
     cores = f"{processor()} ({os.cpu_count()} cores)"
@@ -97,7 +99,7 @@ def made_with() -> Mapping[str, str]:
 
 
 def _seeds(own: Sequence[int], asked: Sequence[int], folder: Path) -> list[int]:
-    """Return the seeds of the table's file, of the request, and of runs that are already in the folder."""
+    """Return the seeds in the table's file, in the request, and of runs that are already in the folder."""
     found = {int(match[1]) for path in folder.glob("runs/**/seed-*") if (match := SEED.fullmatch(path.name))}
     return list(dict.fromkeys([*own, *asked, *sorted(found)]))
 

@@ -1,4 +1,6 @@
-"""A published table as a file: a sweep, the published value of each cell, and the differences from the paper."""
+"""Read published tables from files. A file has a sweep, the published value of each cell, and the differences from the
+paper.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,28 +29,30 @@ class Published(Settings):
     """Hold the section `published` of a table's file."""
 
     title: str
-    """Title of the table."""
+    """Title of the table on its page."""
     paper: str
-    """Authors, title and year."""
+    """Authors, title and year of the paper."""
     source: str
-    """Number of the table in the paper, and its rows and columns that are here."""
+    """Number of the table in the paper, and which of its rows and columns are reproduced."""
     read: tuple[str, ...] = Field(min_length=1)
     """Places from which the values and settings were read."""
     measure: str = "Mean"
-    """Column of a sweep's tables that the paper reports."""
+    """Measure that the paper reports, named as a column of a sweep's tables."""
     decimals: int = Field(default=2, ge=0, le=6)
-    """Decimals of the published values."""
+    """Number of decimals of the published values."""
     differs: tuple[str, ...] = ()
-    """Differences from the paper in data or setting."""
+    """Differences from the paper in data or settings."""
     remarks: tuple[str, ...] = ()
     """Contradictions between the published values, or with other papers."""
     values: dict[str, Any] = Field(min_length=1)
-    """Published values by the choices of the axes, then by cell: a mean, or `[mean, standard deviation]`."""
+    """Published values, nested by the choices of the axes and then by cell. A value is a mean, or `[mean, standard
+    deviation]`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """Hold a published value, in the unit of the paper. Most are percentages."""
+    """Hold a published value in the unit of the paper. Most published values are percentages."""
 
     mean: float
     deviation: float | None = None
@@ -56,7 +60,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Hold a published table."""
+    """Hold a published table: its sweep, its published values, and facts about the paper."""
 
     name: str
     about: Published
@@ -70,12 +74,14 @@ class PublishedTable:
 
 
 def tables() -> list[PublishedTable]:
-    """Return all tables that come with Fedstrata."""
+    """Return all published tables that come with Fedstrata."""
     return [load_table(path) for path in sorted(TABLES.glob("*.yaml"))]
 
 
 def find_table(name: str) -> PublishedTable:
-    """Return the table with this name. For an unknown name, raise ExperimentError with the most similar names."""
+    """Return the published table with this name. If the name is unknown, raise ExperimentError with the most similar
+    names.
+    """
     known = {path.stem: path for path in sorted(TABLES.glob("*.yaml"))}
     if name not in known:
         near = get_close_matches(name, known, n=1)
@@ -85,7 +91,7 @@ def find_table(name: str) -> PublishedTable:
 
 
 def load_table(path: Path) -> PublishedTable:
-    """Return the table in a file.
+    """Return the published table in a file.
 
     Raises:
         ExperimentError: the file cannot be read, has a value that is not allowed, or names a cell that is not there.
@@ -140,8 +146,8 @@ def _value(given: Any, where: str) -> Value:
 
 
 def selected(sweep: Sweep, cells: Sequence[str] = (), seeds: Sequence[int] = ()) -> Sweep:
-    """Return the part of a sweep with these cells and seeds. Without `cells` it has all cells, and without `seeds` all
-    seeds.
+    """Return the part of a sweep with these cells and seeds. If `cells` is empty, all cells are taken. If `seeds` is
+    empty, all seeds are taken.
 
     An entry of `cells` is a cell, or a cell and its choices, such as `fedavg/dirichlet`; `*` matches any text.
 

@@ -1,4 +1,4 @@
-"""The check of a bundle: its tables follow from its records, and replayed cells give the same models to the bit."""
+"""Check a bundle. Its tables must follow from its records, and replayed runs must give the same models to the bit."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ IN_TABLES = ("metrics", "cluster_of_device", "newcomers", "adjusted_rand_index")
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Hold the result of repeating one run."""
+    """Hold the result of replaying one run: each difference from its record."""
 
     run: SweepRun
     faults: tuple[str, ...]  # none: equal to the bit
@@ -41,7 +41,7 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Hold the faults in a bundle's tables and records, and the replayed runs."""
+    """Hold the result of a check: the faults in a bundle's tables and records, and the replayed runs."""
 
     complete: int
     faults: tuple[str, ...]
@@ -49,17 +49,17 @@ class Verdict:
 
     @property
     def failure(self) -> DataError | None:
-        """The error to raise if something is wrong; None if nothing is wrong."""
+        """The error to raise if the check or a replay found a fault. None if they found no fault."""
         found = [*self.faults, *(f"{each.run.label}: {fault}" for each in self.replays for fault in each.faults)]
         return DataError("; ".join(found)) if found else None
 
 
 def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs: int | None = None) -> Verdict:
-    """Check a bundle, and replay some of its completed runs. `cells` is the number of these runs, and `seed` draws
-    them.
+    """Check a bundle, and replay some of its completed runs. `cells` is the number of runs to replay. `seed` decides
+    which runs are drawn.
 
     Raises:
-        DataError: the bundle has no completed run. FedstrataError: a replay cannot be done here.
+        DataError: the bundle has no completed run. FedstrataError: a replay is not possible on this machine.
     """
     done = _completed(bundle)
     if not done:
@@ -71,7 +71,9 @@ def verify(bundle: Bundle, *, cells: int, seed: int, display: SweepDisplay, jobs
 
 
 def _completed(bundle: Bundle) -> list[Done]:
-    """Return the completed runs of a bundle. Raises DataError if a folder holds another experiment than the sweep's."""
+    """Return the completed runs of a bundle. Raises DataError if a run's folder has another experiment than the
+    sweep.
+    """
     found = []
     for run in bundle.sweep.runs:
         folder = bundle.folder / run.path
@@ -86,7 +88,7 @@ def _completed(bundle: Bundle) -> list[Done]:
 
 
 def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
-    """Yield a message for each summary that contradicts its run's experiment or models."""
+    """Yield a message for each contradiction between a run's summary and its experiment or models."""
     for run, record in done:
         if record.summary.experiment_sha256 != run.experiment.digest:
             yield f"{run.label}: summary.json is of another experiment"
@@ -99,13 +101,17 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
 
 
 def _weights_sha256(folder: Path, cluster: str) -> str:
-    """Return the digest of the tensors in a model file, as a run computes it. Raises DataError for a damaged file."""
+    """Return the digest of the tensors in a model file, computed as in a run. Raises DataError if the file is
+    damaged.
+    """
     weights = read_weights(folder, cluster)
     return values_digest((name, str(array.dtype), array.shape, [array.tobytes()]) for name, array in weights.items())
 
 
 def _wrong_tables(bundle: Bundle) -> Iterator[str]:
-    """Yield a message for each difference of tables from the records. Figures and index.html are not read."""
+    """Yield a message for each difference between the bundle's tables and its records. Figures and index.html are not
+    checked.
+    """
     table = _published(bundle)
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
@@ -132,7 +138,9 @@ def _published(bundle: Bundle) -> PublishedTable | None:
 
 
 def _wrong_published(table: PublishedTable) -> Iterator[str]:
-    """Yield a message for each difference from Fedstrata's table of the same name: values, measure, experiments."""
+    """Yield a message for each difference from the published table with the same name in this Fedstrata. Values,
+    measure, decimals and experiments are compared.
+    """
     try:
         own = find_table(table.name).with_seeds(table.sweep.seeds)
     except ExperimentError:
@@ -164,7 +172,7 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
 
 
 def _wrong_text(path: Path, expected: str) -> Iterator[str]:
-    """Yield a message for the first line of a file that differs from the records."""
+    """Yield a message for the first line of a file that differs from the expected text, which the records give."""
     try:
         found = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -181,7 +189,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _replayed(bundle: Bundle, drawn: Sequence[Done], display: SweepDisplay, jobs: int | None) -> Iterator[Replay]:
-    """Do the drawn runs again in a temporary folder, and compare models and measurements."""
+    """Do the drawn runs again in a temporary folder. Yield for each run the differences in models and measurements."""
     runs = tuple(run for run, _ in drawn)
     if not runs:
         return
@@ -207,9 +215,10 @@ def _only(given: Sweep, runs: tuple[SweepRun, ...]) -> Sweep:
 
 
 def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
-    """Yield a message for each model or measurement that differs between a record and its repetition.
+    """Yield a message for each model or measurement that differs between a record and its replay.
 
-    The record comes from a stranger, so a record that names another kind of processor is a difference, too.
+    If the record names the kernels of another kind of processor, this alone is reported as a difference. Otherwise a
+    stranger could avoid the check in this way.
     """
     said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
     if said_kernels != true_kernels:

@@ -1,1 +1,1 @@
-"""Finished runs as values, tables and pages."""
+"""Read finished runs, and show them as values, tables and pages."""

@@ -1,4 +1,4 @@
-"""A comparison of finished runs: a row per run, and mean and spread over the seeds of each experiment and method."""
+"""Compare finished runs: a row per run, and the mean and spread over the seeds of each experiment and method."""
 
 import csv
 import io
@@ -54,7 +54,9 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
 
 
 def show(comparison: Comparison, console: "Console") -> None:
-    """Print the runs, the groups and notes. If the table of runs is too wide for the console, print two tables."""
+    """Print the runs, their groups and notes. If the table of runs is too wide for the console, it is split into two
+    tables.
+    """
     from rich.text import Text
 
     results = [{**_who(run), **_results(run, comparison.tasks)} for run in comparison.runs]
@@ -73,7 +75,9 @@ def show(comparison: Comparison, console: "Console") -> None:
 
 
 def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes about the runs: different settings, equal weights, and OpenBLAS kernels."""
+    """Yield notes about the runs: settings that differ, models that are equal to the bit, and different OpenBLAS
+    kernels.
+    """
     names = dict(zip((run.folder for run in runs), _parts_apart([run.folder for run in runs]), strict=True))
     by_weights, by_kernels = dict[str, list[str]](), dict[str, list[str]]()
     for run in runs:
@@ -126,7 +130,7 @@ def _group_cells(group: Group, tasks: Sequence[str]) -> Cells:
 
 def _table(title: str, rows: Sequence[Cells]) -> "Table":
     """Return a table with a column for each key that any row has. If all rows have the same experiment, the title names
-    it.
+    the experiment.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -152,13 +156,13 @@ def _table(title: str, rows: Sequence[Cells]) -> "Table":
 
 
 def _widths(console: "Console", table: "Table") -> "Measurement":
-    """Return the smallest and the largest useful width of a table."""
+    """Return the smallest and the largest useful width of a table on a console."""
     return console.measure(table, options=console.options.update(width=10_000))
 
 
 def _print(console: "Console", table: "Table") -> None:
-    """Print a table in the console's width. If this is too small, use the table's smallest width, so that no column is
-    cut.
+    """Print a table in the console's width. If the console is too narrow, use the table's smallest width, so that no
+    column is cut.
     """
     table.width = max(_widths(console, table).minimum, min(console.width, _widths(console, table).maximum))
     console.print(table, crop=False)
@@ -177,8 +181,8 @@ def _write(comparison: Comparison, output: Path) -> None:
 
 
 def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
-    """Return the main metric over virtual time, for runs on the virtual clock. The names of runs show how they differ.
-    Runs with another main metric than the first run are left out.
+    """Return the main metric over virtual time, for each run on the virtual clock. The runs are named by what
+    distinguishes them. Runs with another main metric than the first run are left out.
     """
     first = headlines_of(runs)[0]
     timed = [(run, curve) for run in runs if run.headline == first and (curve := metric_over_time(run))]
@@ -188,7 +192,9 @@ def _curves(runs: Sequence[RunRecord]) -> dict[str, list[tuple[float, float]]]:
 
 
 def _parts_apart(folders: Sequence[Path]) -> list[str]:
-    """Return the folders without the beginning and the end that all their paths have in common."""
+    """Return the folders as texts, shortened to what distinguishes them: path parts at the beginning and the end that
+    all folders share are removed.
+    """
     paths = [list(folder.parts) for folder in folders]
     for end in (0, -1):
         while all(len(parts) > 1 for parts in paths) and len({parts[end] for parts in paths}) == 1:
@@ -198,7 +204,9 @@ def _parts_apart(folders: Sequence[Path]) -> list[str]:
 
 
 def _csv_text(comparison: Comparison) -> str:
-    """Return CSV text: a `run` row for each run, then a `mean` and a `std` row for each group, with all digits."""
+    """Return the comparison as CSV with all digits: a `run` row for each run, then a `mean` and a `std` row for each
+    group.
+    """
     measures = [(metric, task) for metric in headlines_of(comparison.runs) for task in (MEAN, *comparison.tasks)]
     text = io.StringIO(newline="")
     writer = csv.writer(text)

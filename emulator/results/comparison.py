@@ -1,4 +1,4 @@
-"""Groups of finished runs that differ only in their seed, with mean and spread over the seeds."""
+"""Group finished runs that differ only in their seed, and compute the mean and spread over the seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ MEAN = "Mean"  # no task is called so: their names are in small letters
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Describe how a number is written: factor, digits and unit. Without digits, it has four significant digits."""
+    """Describe how a number is written: its factor, its decimals and its unit. If `digits` is None, the number has four
+    significant digits.
+    """
 
     factor: float = 1.0
     digits: int | None = None
@@ -24,11 +26,11 @@ class Form:
 
     @classmethod
     def of(cls, metric: Metric) -> "Form":
-        """Return the form of a metric's values."""
+        """Return the form in which a metric's values are written."""
         return cls(factor=100, digits=1, unit="%") if metric.is_percent else cls(unit=metric.label)
 
     def said(self, mean: float, deviation: float | None, *, sign: str = "") -> str:
-        """Return the value as text, such as 73.5 ± 1.2, with a typographic minus sign."""
+        """Return a mean and its deviation as text, such as 73.5 ± 1.2. A minus sign is typographic."""
         kind = ".4g" if self.digits is None else f".{self.digits}f"
         spread = "" if deviation is None else f" ± {self.factor * deviation:{kind}}"
         return f"{self.factor * mean:{sign}{kind}}{spread}".replace("-", "−")
@@ -36,8 +38,8 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Hold mean and sample standard deviation of `count` values. Without values both numbers are None. With a single
-    value the deviation is None.
+    """Hold the mean and the sample standard deviation of `count` values. Both are None without values. With a single
+    value, the deviation is None.
     """
 
     mean: float | None
@@ -52,13 +54,15 @@ class Spread:
         return cls(mean=mean, deviation=stdev(known) if len(known) > 1 else None, count=len(known))
 
     def said(self, form: Form) -> str:
-        """Return the value as text without its unit: 91.0 ± 1.2."""
+        """Return mean and deviation as text without a unit, such as 91.0 ± 1.2."""
         return NO_VALUE if self.mean is None else form.said(self.mean, self.deviation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Hold runs that differ only in their seed. `variant` distinguishes groups with the same name and method."""
+    """Hold runs that differ only in their seed. `variant` is a text that distinguishes groups with the same name and
+    method.
+    """
 
     name: str
     method: str
@@ -86,7 +90,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Hold runs in the given order, their groups, and all true tasks."""
+    """Hold a comparison of runs: the runs in the given order, their groups, and all true tasks."""
 
     runs: tuple[RunRecord, ...]
     groups: tuple[Group, ...]
@@ -101,13 +105,15 @@ def measured_of(run: RunRecord, task: str) -> float | None:
 
 
 def headlines_of(runs: Iterable[RunRecord]) -> tuple[Metric, ...]:
-    """Return the different main metrics of some runs; if there are no runs, the main metric of a classification."""
+    """Return the different main metrics of some runs. If there are no runs, return the main metric of a
+    classification.
+    """
     return tuple(dict.fromkeys(run.headline for run in runs)) or CLASSIFICATION.metrics
 
 
 def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Return completed runs in groups with the same name, method and settings. If several runs have the same seed, only
-    the first is used.
+    """Return the completed runs, grouped by name, method and settings. If several runs of a group have the same seed,
+    only the first is used.
     """
     settings = [_settings_of(run) for run in runs]
     members: dict[tuple[str, str, frozenset[tuple[str, str]]], dict[int, RunRecord]] = {}
@@ -125,8 +131,8 @@ def groups_of(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 
 def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
-    """Return the settings that differ between runs, except name, method and seed. The result has, for each key and
-    value, the runs with it.
+    """Return the settings that differ between runs, except name, method and seed. The result maps each such key to its
+    values, and each value to the runs with this value.
     """
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
@@ -137,7 +143,7 @@ def settings_apart(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRec
 
 
 def _settings_of(run: RunRecord) -> dict[str, str]:
-    """Return the experiment with all defaults as dotted keys, without the keys that may differ within a group."""
+    """Return the experiment with all defaults as dotted keys. Keys that may differ within a group are left out."""
     return {key: value for key, value in _flat(run.experiment).items() if key not in FREE_KEYS}
 
 

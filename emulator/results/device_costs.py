@@ -1,7 +1,7 @@
-"""The bytes that devices have sent and received: in the whole run, until the devices were grouped, and until the main
-metric reached 95 % of its final value.
+"""Compute the bytes that devices have sent and received. They are counted in the whole run, until the devices were
+grouped, and until the main metric reached 95 % of its final value.
 
-Bytes are of the links device-gps and device-lps, in both directions.
+The bytes are those on the links device-gps and device-lps, in both directions.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,17 @@ NEARLY = 0.95  # of the final value; of an error that falls, 1 / 0.95
 
 
 def bytes_in_all(run: RunRecord) -> float | None:
-    """Return all bytes of devices, including the final measurement."""
+    """Return all bytes that devices have sent and received, including the final measurement. If the record has no
+    bytes, return None.
+    """
     return run.summary.link("device-gps").total + run.summary.link("device-lps").total if run.summary.bytes else None
 
 
 def bytes_until_grouped(run: RunRecord) -> float | None:
-    """Return the bytes until devices were in their final groups: before training, or until the last round in which a
-    device changed its group.
+    """Return the bytes until the devices were in their final groups. If devices changed their groups in training, this
+    is the end of the last such global round. Otherwise it is the beginning of the training.
 
-    Return None if devices were not grouped by their answers.
+    If devices were not grouped by their answers, return None.
     """
     moving = [plan.global_round for plan in run.summary.replanned if plan.moved]
     if moving:
@@ -37,8 +39,8 @@ def _asked_and_grouped(run: RunRecord) -> bool:
 
 
 def bytes_until_nearly_final(run: RunRecord) -> float | None:
-    """Return the bytes until the main metric first reached 95 % of its final value; None if the metric was not measured
-    in training.
+    """Return the bytes until the main metric first reached 95 % of its final value. If the metric was not measured in
+    the last global round, return None.
     """
     curve = dict(metric_by_round(run))
     if not curve or max(curve) != run.summary.rounds:
@@ -48,8 +50,8 @@ def bytes_until_nearly_final(run: RunRecord) -> float | None:
 
 
 def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield each global round with the mean of the main metric over LPSs, weighted by the number of their devices at
-    that time.
+    """Yield each global round with the mean of the main metric over LPSs. Each LPS is weighted by the number of its
+    devices in that global round.
     """
     newcomers, joined_from = set(run.summary.newcomers), _newcomers_from(run)
     for number, rows in groupby(sorted(run.rounds, key=lambda row: row.lps_round), lambda row: row.global_round):
@@ -63,12 +65,12 @@ def metric_by_round(run: RunRecord) -> Iterator[tuple[int, float]]:
 
 
 def _newcomers_from(run: RunRecord) -> int:
-    """Return the first global round with newcomers; 0 without newcomers."""
+    """Return the first global round with newcomers. If the experiment has no newcomers, return 0."""
     settings = run.experiment.get("newcomers")
     return int(settings["from_global_round"]) if settings else 0
 
 
 def _bytes_until(run: RunRecord, global_round: int) -> float:
-    """Return the bytes before training and in all global rounds up to this one."""
+    """Return the bytes before training and in all global rounds up to and including this one."""
     rounds = sum(row.bytes_up + row.bytes_down for row in run.rounds if row.global_round <= global_round)
     return run.summary.link("device-gps").total + rounds

@@ -1,7 +1,8 @@
-"""The labels of devices for the report, computed from the experiment, if its data set is on this machine.
+"""Count the labels of devices for the report. The counts are computed from the experiment, if its data set is on this
+machine.
 
-The services never see labels, but on this machine the partition can be computed. Code or data that the record names are
-neither executed nor downloaded, and only the usual folders are searched.
+The services never see labels, but this machine can compute the partition again. Code that the record names is not
+executed. Data are not downloaded, and are searched only in the usual folders.
 """
 
 from functools import lru_cache
@@ -24,10 +25,10 @@ MOST_DEVICES = 10_000
 
 
 def label_picture(record: RunRecord) -> dict[str, Any] | None:
-    """Return how many training examples have each label: one row per device, in the order of clusters, or one row per
-    cluster if there are many devices.
+    """Return the number of training examples with each label. There is one row per device, in the order of clusters. If
+    there are many devices, there is one row per cluster.
 
-    Return None if the data is missing, if it is own data, or if the experiment cannot be read.
+    If the data set is missing or is not one of Fedstrata's, or if the experiment cannot be read, return None.
     """
     try:
         experiment = parse_experiment(record.experiment_yaml)
@@ -54,8 +55,8 @@ def label_picture(record: RunRecord) -> dict[str, Any] | None:
 
 
 def label_counts(experiment: Experiment) -> Counts | None:
-    """Return how many training examples of each label a device has, shape (devices, labels); None if this is unknown
-    here.
+    """Return the number of training examples of each device with each label, shape (devices, labels). If the data set
+    is not one of Fedstrata's, or if there are too many devices, return None.
 
     Raises:
         FedstrataError: the data is not in a usual folder, or does not fit the partition.

@@ -1,4 +1,6 @@
-"""The machine and the code that computed a result: processor, commit of a checkout, versions of packages."""
+"""Describe the machine and the code that computed a result: the processor, the commit of a checkout, and versions of
+packages.
+"""
 
 import platform
 import subprocess
@@ -10,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def installed(name: str) -> str:
-    """Return the version of a package, or `(not installed)`."""
+    """Return the version of a package. If the package is missing, return `(not installed)`."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -18,7 +20,7 @@ def installed(name: str) -> str:
 
 
 def commit() -> str:
-    """Return the commit of the checkout that this code is in; empty for an installed wheel."""
+    """Return the commit of the checkout that contains this code. For an installed wheel, return an empty text."""
     if (ROOT / ".git").exists():
         with suppress(OSError, subprocess.SubprocessError):
             words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]

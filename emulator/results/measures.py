@@ -1,4 +1,4 @@
-"""The measures, such as the mean accuracy, that a sweep computes for each run."""
+"""Define the measures, such as the mean accuracy, that a sweep computes for each run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Define one measure of a run: its column in table.csv, how it is computed, and how it is printed."""
+    """Define one measure of a run: its column in table.csv, how the measure is computed, and how it is printed."""
 
     column: str
     of: Callable[[RunRecord], float | None]
@@ -34,21 +34,22 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measures:
-    """Define the measures of runs with the same main metric, each under the name of its column.
+    """Define the measures of runs with the main metric `metric`. Each measure has the name of its column in printed
+    tables.
 
-    For runs with another main metric, only bytes and the adjusted Rand index are computed.
+    For runs with another main metric, only the bytes and the adjusted Rand index have values.
     """
 
     metric: Metric
 
     @property
     def worst(self) -> str:
-        """The name of the measure of the worst device."""
+        """The name of the measure that is the worst device's value."""
         return "Lowest" if self.metric.higher_is_better else "Highest"
 
     @cached_property
     def results(self) -> Mapping[str, Measure]:
-        """Return the measures of agreement with the true tasks, and of the main metric."""
+        """The measures of the result: agreement with the true tasks, and the main metric."""
         name, of = self.metric.name, self._of
         return {
             ARI: Measure(column="adjusted_rand_index", of=lambda run: run.summary.adjusted_rand_index, form=INDEX),
@@ -65,7 +66,7 @@ class Measures:
 
     @cached_property
     def fairness(self) -> Mapping[str, Measure]:
-        """Return the measures of how evenly devices are served."""
+        """The measures of how evenly the devices are served."""
         name, metric = self.metric.name, self.metric
         squared = Form(factor=1e4, digits=1, unit="%²") if metric.is_percent else Form(unit=f"{metric.label}²")
 
@@ -82,7 +83,9 @@ class Measures:
         }
 
     def named(self, name: str) -> Measure:
-        """Return the measure with this name. An unknown name is taken as the name of a true task."""
+        """Return the measure with this name. If no measure has this name, it is the name of a true task. Then the
+        measure is the main metric on this task.
+        """
         known = self.results.get(name) or self.fairness.get(name) or COSTS.get(name)
         return known or self._of(f"{self.metric.name}_{name}", lambda values, _: (values.tasks or {}).get(name))
 
@@ -95,7 +98,7 @@ class Measures:
         )
 
     def is_number(self, heading: str) -> bool:
-        """Return whether the column with this heading has numbers."""
+        """Return whether the column with this heading contains numbers."""
         return heading in ("seeds", ARI, JAIN) or heading.endswith(("%", "²", "MB", self.metric.label))
 
 

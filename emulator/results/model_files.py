@@ -1,4 +1,4 @@
-"""A trained model in a file for other programs: safetensors, or ONNX."""
+"""Write a trained model to a file for other programs: as safetensors, or as ONNX."""
 
 import io
 import warnings
@@ -21,11 +21,11 @@ MOST_CHARACTERS = 400
 
 
 def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Path) -> str:
-    """Write a model to a new file. Return a line about the content of the file.
+    """Write a model to a new file. Return a line that describes the file.
 
     Raises:
         OutputError: the file exists, or cannot be written.
-        PluginError: the model cannot be written as ONNX. MissingPackageError: onnx is not installed.
+        PluginError: the model cannot be expressed in ONNX. MissingPackageError: onnx is not installed.
     """
     data, said = _safetensors(trained) if kind == "safetensors" else _onnx(trained)
     try:
@@ -39,7 +39,9 @@ def write_model(trained: Trained, kind: Literal["safetensors", "onnx"], path: Pa
 
 
 def _safetensors(trained: Trained) -> tuple[bytes, str]:
-    """Return all tensors of the module's state, frozen ones included, as safetensors."""
+    """Return all tensors of the model's state as safetensors, including frozen tensors. Also return a text about
+    them.
+    """
     from safetensors.torch import save
 
     state = trained.model.module(trained.tensors).state_dict()
@@ -49,8 +51,8 @@ def _safetensors(trained: Trained) -> tuple[bytes, str]:
 
 
 def _onnx(trained: Trained) -> tuple[bytes, str]:
-    """Return the model as an ONNX graph. Raises PluginError if there is no graph, or if its outputs differ from those
-    of torch.
+    """Return the model as an ONNX graph, and a text about its accuracy. Raises PluginError if the model has no ONNX
+    graph, or if the graph's outputs differ from torch's.
     """
     evaluator = needed("onnx.reference").ReferenceEvaluator
     examples, source = _examples(trained.experiment)
@@ -74,7 +76,9 @@ def _onnx(trained: Trained) -> tuple[bytes, str]:
 
 
 def _traced(trained: Trained, examples: Examples) -> bytes:
-    """Return the graph of the computation for these examples. The graph works for any number of examples."""
+    """Return the ONNX graph of the model, traced with these examples. The graph maps inputs to outputs for any number
+    of examples.
+    """
     import torch
 
     more = {name: torch.tensor(array) for name, array in examples.more.items()}
@@ -95,8 +99,8 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
 
 
 def _examples(experiment: Experiment) -> tuple[Examples, str]:
-    """Return examples for a comparison of outputs: the first examples of the data set or, if the data set is not on
-    this machine, random examples.
+    """Return examples on which the outputs of graph and model are compared, and a text about them. They are the first
+    examples of the data set. If the data set is not on this machine, they are random.
     """
     if not isinstance(experiment.partition, LocalPartition):
         with suppress(DataError):

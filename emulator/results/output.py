@@ -1,4 +1,4 @@
-"""The folder to which a run writes: a new folder, or the folder of a run that continues."""
+"""Prepare the folder to which a run writes: a new folder, or the folder of a run that continues."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fedstrata.store import claimed
 
 
 def check_unused(folder: Path) -> None:
-    """Raise OutputError unless the folder is empty or missing."""
+    """Check that a folder is empty or does not exist. Raises OutputError otherwise."""
     try:
         if folder.is_dir():
             if any(folder.iterdir()):
@@ -27,7 +27,9 @@ def check_unused(folder: Path) -> None:
 
 
 def new_folder(folder: Path) -> None:
-    """Make a folder, or use an empty one. Raises OutputError if it cannot be made, or has content."""
+    """Make a folder, or use it if it exists and is empty. Raises OutputError if the folder cannot be made, or is not
+    empty.
+    """
     check_unused(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,9 +38,7 @@ def new_folder(folder: Path) -> None:
 
 
 def unused_folder(parent: Path, name: str) -> Path:
-    """Return `parent/name` if it does not exist, otherwise the first name of `parent/name-2`, `parent/name-3` and so on
-    that does not exist.
-    """
+    """Return the first path that does not exist of `parent/name`, `parent/name-2`, `parent/name-3` and so on."""
     candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in candidates if not os.path.lexists(folder))
 
@@ -60,11 +60,12 @@ def prepare_folder(folder: Path, experiment: Experiment) -> None:
 
 @contextmanager
 def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experiment]:
-    """Yield an experiment, after its folder is prepared. For None, yield the experiment of the run that continues in
-    the folder. No other process may use the folder during the block.
+    """Prepare a run's folder, and yield the run's experiment. If `experiment` is None, the run in the folder continues,
+    and its experiment is yielded. During the block, the folder is reserved for this process.
 
     Raises:
-        OutputError, ExperimentError: as `prepare_folder` and `resume_folder` do; StateError: another has the folder.
+        OutputError, ExperimentError: the errors of `prepare_folder` and `resume_folder`. StateError: another process
+            uses the folder.
     """
     if experiment is not None:
         prepare_folder(folder, experiment)
@@ -75,13 +76,13 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
 
 
 def resume_folder(folder: Path) -> Experiment:
-    """Return the experiment of an interrupted or failed run, and prepare its folder for the continuation.
+    """Return the experiment of an interrupted or failed run, and prepare the run's folder for the continuation.
 
-    The experiment has no faults, because they belong to the first start of the run. The record of a failed run is
-    removed, so that the GPS tries again from its state.
+    Faults are removed from the experiment, because they belong to the first start of the run. The record of a failed
+    run is removed, so that the GPS continues the run from its state.
 
     Raises:
-        OutputError: the folder cannot be written. ExperimentError: its experiment file was altered.
+        OutputError: the folder cannot be written. ExperimentError: the experiment file in the folder was altered.
     """
     try:
         experiment = load_experiment(folder / "experiment.yaml", ["faults=[]"])
@@ -95,7 +96,9 @@ def resume_folder(folder: Path) -> Experiment:
 
 
 def _check_unaltered(folder: Path, experiment: Experiment) -> None:
-    """Raise ExperimentError if the folder's state is not of the run that its experiment file describes."""
+    """Check that the state in the folder belongs to the run of its experiment file. Raises ExperimentError if it does
+    not.
+    """
     runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
     if runs and experiment.run_id not in runs:
         raise ExperimentError(
@@ -105,8 +108,8 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
 
 
 def _is_completed(summary: Path) -> bool:
-    """Return whether a record says that its run was completed. If the record is damaged, return False, so that it is
-    made again.
+    """Return whether the run was completed according to the summary of its record. If the summary is damaged, return
+    False, so that the record is made again.
     """
     try:
         return read_summary(summary).status == "completed"

@@ -1,4 +1,4 @@
-"""The folder of a finished run as Python values: summary, tables and relevance. Reports and figures use these
+"""Read the folder of a finished run as Python values: summary, tables and relevance. Reports and figures use these
 values.
 """
 
@@ -22,7 +22,7 @@ from fedstrata.tasks import Metric
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Hold a run record. `relevance` is None if the method computes no such matrix."""
+    """Hold the record of a run. `relevance` is None if the method computes no relevance matrix."""
 
     folder: Path
     experiment: Mapping[str, Any]  # as resolved
@@ -52,7 +52,7 @@ class RunRecord:
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
-        """Return the rows of waits.csv; an empty tuple without a clock. Raises DataError if the file is malformed."""
+        """The rows of waits.csv. Without a clock there are none. Raises DataError if the file is malformed."""
         return WAITS.read_if_there(self.folder / "waits.csv")
 
 

@@ -19,7 +19,7 @@ CLUSTERS_SHOWN = 20
 
 
 def print_result(record: RunRecord, report: Path, console: Console) -> None:
-    """Print the main metric, clusters, bytes and time of a run, and where its files are."""
+    """Print the main metric, the clusters, the bytes and the time of a run, and the paths of its files."""
     summary = record.summary
     took = f" in {human_seconds(summary.total_seconds)}" if summary.total_seconds is not None else ""
     console.print(Text(f"{printable(record.name)} {summary.status}{took}", style="bold"))
@@ -41,7 +41,7 @@ def print_result(record: RunRecord, report: Path, console: Console) -> None:
 
 
 def print_timing(summary: Summary, console: Console) -> None:
-    """Print the lines that a clock adds to a summary."""
+    """Print what a run with a clock has in addition: times and energy."""
     if summary.virtual is not None:
         console.print(virtual_table(summary.virtual))
     if summary.real is not None:
@@ -52,7 +52,7 @@ def print_timing(summary: Summary, console: Console) -> None:
 
 
 def metric_table(summary: Summary) -> Table:
-    """Return a table with the devices and the final main metric of each LPS, and the mean."""
+    """Return a table with the number of devices and the final main metric of each cluster, and the mean."""
     metric = summary.headline
     table = Table("LPS", box=None, header_style="dim", pad_edge=False)
     table.add_column("devices", justify="right")
@@ -68,7 +68,7 @@ def metric_table(summary: Summary) -> Table:
 
 
 def traffic_table(summary: Summary) -> Table:
-    """Return the bytes by link and direction."""
+    """Return a table with the bytes by link and direction."""
     table = Table("link", box=None, header_style="dim", pad_edge=False)
     table.add_column("up", justify="right")
     table.add_column("down", justify="right")
@@ -78,7 +78,9 @@ def traffic_table(summary: Summary) -> Table:
 
 
 def virtual_table(virtual: Virtual) -> Table:
-    """Return a table of virtual times: for the mean LPS in global rounds, and for the mean device in LPS rounds."""
+    """Return a table of virtual times. It has a row for the mean LPS in global rounds, and a row for the mean device in
+    LPS rounds.
+    """
     table = Table(f"virtual time: {human_seconds(virtual.seconds)}", box=None, header_style="dim", pad_edge=False)
     for part in PARTS:
         table.add_column(part, justify="right")
@@ -90,7 +92,9 @@ def virtual_table(virtual: Virtual) -> Table:
 
 
 def energy_line(energy: EnergySummary) -> str:
-    """Return the energy in one line: in all, by part, of the mean device, and of the device that used most."""
+    """Return a line about the energy: the total, its parts, the mean device's energy, and the energy of the device that
+    used most.
+    """
     names = {"down": "receiving", "compute": "computing", "up": "sending"}
     said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)
     late = f"; {human_joules(energy.late)} of it for updates that were late" if energy.late else ""

@@ -1,4 +1,6 @@
-"""The tables of a record: columns as NumPy arrays, pandas data frames if pandas is installed, HTML in a notebook."""
+"""Hold the tables of a record. Columns are NumPy arrays. A table can become a pandas data frame, and notebooks show it
+as HTML.
+"""
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +20,12 @@ ROWS_SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Table(Mapping[str, NDArray[Any]]):
-    """Map column names to arrays of shape (rows,). A missing number is NaN, and a missing text is empty."""
+    """Hold a table: map the names of columns to arrays of shape (rows,). A missing number is NaN. A missing text is
+    empty.
+    """
 
     columns: Mapping[str, NDArray[Any]]
-    """The arrays by name; the table itself is this mapping."""
+    """The columns by name. The table itself is the same mapping."""
 
     def __post_init__(self) -> None:
         if len({len(column) for column in self.columns.values()}) > 1:
@@ -45,7 +49,7 @@ class Table(Mapping[str, NDArray[Any]]):
         return len(next(iter(self.columns.values()), ()))
 
     def to_numpy(self) -> NDArray[Any]:
-        """Return a structured array of shape (rows,) with one field per column."""
+        """Return the table as a structured array of shape (rows,) with one field per column."""
         names, columns = list(self.columns), list(self.columns.values())
         rows = np.empty(self.num_rows, dtype=[(name, column.dtype) for name, column in self.columns.items()])
         for name, column in zip(names, columns, strict=True):
@@ -53,11 +57,11 @@ class Table(Mapping[str, NDArray[Any]]):
         return rows
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a data frame. Raises MissingPackageError if pandas is not installed."""
+        """Return the table as a data frame. Raises MissingPackageError if pandas is not installed."""
         return needed("pandas").DataFrame(dict(self.columns))
 
     def _repr_html_(self) -> str:
-        """Return the first rows, for a notebook."""
+        """Return the first rows as HTML, which notebooks show."""
         shown = [column[:ROWS_SHOWN].tolist() for column in self.columns.values()]
         more = self.num_rows - ROWS_SHOWN
         rest = f"<p>and {more} more rows</p>" if more > 0 else ""
@@ -66,7 +70,9 @@ class Table(Mapping[str, NDArray[Any]]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Matrix:
-    """Hold a symmetric matrix of shape (N, N). Row and column i belong to `ids[i]`."""
+    """Hold a symmetric matrix of shape (N, N) with values for pairs of devices. Row i and column i belong to device
+    `ids[i]`.
+    """
 
     ids: tuple[str, ...]
     """Device ids."""
@@ -74,7 +80,7 @@ class Matrix:
     """Values, float64 of shape (N, N)."""
 
     def __getitem__(self, pair: tuple[str, str]) -> float:
-        """Return the value for two devices, given by their ids."""
+        """Return the value for two devices. The pair has their ids."""
         row, column = (self.ids.index(name) for name in pair)
         return float(self.values[row, column])
 
@@ -82,11 +88,13 @@ class Matrix:
         return np.array(self.values, dtype=dtype, copy=copy)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a data frame with ids as index and columns. Raises MissingPackageError if pandas is not installed."""
+        """Return a data frame with device ids as index and columns. Raises MissingPackageError if pandas is not
+        installed.
+        """
         return needed("pandas").DataFrame(self.values, index=list(self.ids), columns=list(self.ids))
 
     def _repr_html_(self) -> str:
-        """Return the first rows and columns, for a notebook."""
+        """Return the first rows and columns as HTML, which notebooks show."""
         ids = self.ids[:ROWS_SHOWN]
         rows = [(name, *row) for name, row in zip(ids, self.values[: len(ids), : len(ids)].tolist(), strict=True)]
         more = len(self.ids) - len(ids)
@@ -94,7 +102,7 @@ class Matrix:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Table:
-    """Return the table with these rows; `columns` gives names and kinds (int, float or str)."""
+    """Return the table with these rows. `columns` maps the name of each column to its type: int, float or str."""
     absent = {float: np.nan, str: "", int: 0}
 
     def column(name: str, kind: type) -> NDArray[Any]:
@@ -105,7 +113,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> 
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an HTML table with escaped texts."""
+    """Return a table as HTML. Texts are escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,4 +1,4 @@
-"""The trained model of a cluster, or of a device, and its outputs."""
+"""Construct the trained model of a cluster or of a device, and compute its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ MOST_SAID = 4  # names in a message
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
-    """Hold a trained model."""
+    """Hold a trained model with its weights."""
 
     name: str  # of its cluster, or of the device that uses it
     experiment: Experiment
@@ -40,13 +40,15 @@ class Trained:
 
     @cached_property
     def tensors(self) -> "dict[str, torch.Tensor]":
-        """The weights as tensors of torch."""
+        """The weights as torch tensors."""
         import torch
 
         return {name: torch.tensor(array) for name, array in self.weights.items()}
 
     def predict(self, inputs: ArrayLike, more: Mapping[str, ArrayLike]) -> NDArray[np.float32]:
-        """Return the outputs in eval mode. Raises DataError for inputs of another form than in the run."""
+        """Return the model's outputs in eval mode. Raises DataError if the inputs have another shape than in the
+        run.
+        """
         given = {name: _as_in_data(array) for name, array in more.items()}
         examples = Examples(inputs=_as_in_data(inputs), more=given)
         wanted = dataset_info(self.experiment.data).input_shape
@@ -56,7 +58,7 @@ class Trained:
         return self.outputs(examples)
 
     def outputs(self, examples: Examples) -> NDArray[np.float32]:
-        """Return the outputs in eval mode. Raises PluginError if the model fails on these inputs."""
+        """Return the model's outputs for examples in eval mode. Raises PluginError if the model fails on them."""
         import torch
 
         parts, places = [], np.arange(len(examples))
@@ -74,7 +76,9 @@ class Trained:
 
 
 class TrainedModels:
-    """Make the trained models of a record. Own code is found as in a run, also in the current directory."""
+    """Construct the trained models of a record. The user's own code is found as in a run, also in the current
+    directory.
+    """
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
@@ -84,7 +88,9 @@ class TrainedModels:
         self._known: dict[str, Trained] = {}
 
     def of(self, name: str) -> Trained:
-        """Return the model of a device or of a cluster. It is made when it is first requested."""
+        """Return the model of a device or of a cluster. The first request for a name constructs the model. Later
+        requests return the same object.
+        """
         if name not in self._known:
             is_cluster = name in self._record.summary.clusters
             self._known[name] = self.of_cluster(name) if is_cluster else self.of_device(name)
@@ -147,8 +153,8 @@ class TrainedModels:
 
 
 def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of a cluster's model that a record has. Raises DataError if their file is missing or
-    damaged.
+    """Return those tensors of a cluster's model that are in the record. Raises DataError if the model's file is missing
+    or damaged.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -162,6 +168,6 @@ def read_weights(folder: Path, cluster: str) -> dict[str, NDArray[np.float32]]:
 
 
 def _as_in_data(values: ArrayLike) -> NDArray[Any]:
-    """Return an array with a dtype that data sets may have."""
+    """Return the values as an array with a dtype that data sets may have."""
     array = np.asarray(values)
     return array.astype(KINDS.get(array.dtype.kind, array.dtype), copy=False)

@@ -1,4 +1,6 @@
-"""Waits of devices and LPSs in a run: one global round of waits.csv as bars, and the parts of all rounds by tier."""
+"""Show what devices and LPSs wait for in a run: one global round of waits.csv as bars, and the parts of all rounds by
+tier.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,7 +17,9 @@ MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that t
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Describe one bar of a lane: a part of a round, with its beginning and its end in seconds of the global round."""
+    """Describe one bar in a lane of the drawing: a part of a round. It begins and ends at seconds since the beginning
+    of the global round.
+    """
 
     lane: str
     tier: Literal["gps", "lps", "device"]
@@ -26,7 +30,8 @@ class Bar:
 
 
 def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | None = None) -> dict[str, Any] | None:
-    """Return the data for the page's drawing of a global round, by default the longest, or None.
+    """Return the data for the page's drawing of a global round. By default this is the longest global round. If the run
+    had no clock, return None.
 
     Raises:
         DataError: the record has no such global round.
@@ -54,8 +59,8 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
-    """Return the bars of one global round: the lane of the GPS, then the lane of each LPS, followed by the lanes of its
-    devices.
+    """Return the bars of one global round, ordered by lane. The lane of the GPS is the first. Each LPS has a lane,
+    followed by the lanes of its devices. If there are many LPSs, only the LPSs with the longest busy times are drawn.
     """
     of_lps = {row.child: row for row in waits if row.tier == "gps"}
     whole_s = max((row.busy_s + row.waiting_s for row in of_lps.values()), default=0.0)
@@ -71,7 +76,7 @@ def bars_of(record: RunRecord, waits: Sequence[WaitRow]) -> list[Bar]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Round:
-    """Describe one LPS round of an LPS: its beginning and its end, in seconds since the global round began."""
+    """Describe one LPS round of an LPS. It begins and ends at seconds since the beginning of the global round."""
 
     number: int
     begins_s: float
@@ -80,8 +85,8 @@ class _Round:
 
 
 def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> list[_Round]:
-    """Return an LPS's rounds, one after another, from the time at which its model has arrived. On the real clock they
-    have their real durations.
+    """Return an LPS's rounds. The first begins when the model has arrived at the LPS, and each other round when the
+    round before it ends. On the real clock, rounds have their real durations.
     """
     took = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
     virtual = {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
@@ -95,7 +100,7 @@ def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> l
 
 
 def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
-    """Return the bars of an LPS: the model's way down, its rounds, the sum's way up, and the wait for other LPSs."""
+    """Return the bars of an LPS: receiving the model, its LPS rounds, sending the sum, and waiting for other LPSs."""
     name, bars = of_lps.child, _laid(of_lps.child, "lps", 0.0, of_lps)
     inner = [
         Bar(lane=name, tier="lps", part="compute", begins_s=r.begins_s, ends_s=r.ends_s, lps_round=r.number)
@@ -105,8 +110,8 @@ def _lps_bars(of_lps: WaitRow, rounds: Sequence[_Round]) -> list[Bar]:
 
 
 def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
-    """Return the bars of an LPS's devices. If there are many devices, only the devices that receive, compute and send
-    for the longest time are drawn.
+    """Return the bars of an LPS's devices. If there are more than `most` devices, only the devices that are busy for
+    the longest time are drawn.
     """
     busy: dict[str, float] = defaultdict(float)
     for row in (row for each in rounds for row in each.rows):
@@ -123,7 +128,9 @@ def _device_bars(rounds: Sequence[_Round], most: int) -> list[Bar]:
 
 
 def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow) -> list[Bar]:
-    """Return the bars for the parts of a row, one after another."""
+    """Return the bars for the parts of a row of waits.csv. The first begins at `now_s`, and each other bar when the bar
+    before it ends.
+    """
     bars = []
     for part, lasts_s in row.parts:
         ends_s = now_s + lasts_s
@@ -136,8 +143,8 @@ def _laid(lane: str, tier: Literal["lps", "device"], now_s: float, row: WaitRow)
 
 
 def parts_by_tier(waits: Sequence[WaitRow]) -> dict[str, dict[str, float]]:
-    """Return how many seconds each part of a round took, summed over rounds. For global rounds this is the mean over
-    LPSs. For LPS rounds it is the mean over devices, and the mean over LPSs.
+    """Return how many seconds each part of a round took, summed over all rounds. The seconds of global rounds are means
+    over LPSs. The seconds of LPS rounds are means over devices, and then over LPSs.
     """
     return {tier: _parts([row for row in waits if row.tier == tier]) for tier in ("gps", "lps")}
 

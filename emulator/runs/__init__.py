@@ -1,1 +1,1 @@
-"""One run from its first status to its record, on any backend."""
+"""Follow one run from its first status to its record, on any backend."""

@@ -1,4 +1,6 @@
-"""A run's record as a tar archive. Its last file is the summary: an archive without it was cut."""
+"""Write and read a run's record as a tar archive. The last file of the archive is the summary. If it is missing, the
+archive was cut.
+"""
 
 import tarfile
 from io import BufferedIOBase
@@ -13,14 +15,14 @@ PIECE_BYTES = 1 << 20
 
 
 class Readable(Protocol):
-    """Define a source of bytes."""
+    """Define the source of bytes from which an archive is read."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes, at most `size`."""
 
 
 def write_archive(folder: Path, file: IO[bytes] | BufferedIOBase) -> None:
-    """Write the files of the record in a run's folder to a file, or to a connection.
+    """Write the record in a run's folder as an archive to a file, or to a connection.
 
     The same record gives the same bytes.
     """
@@ -34,10 +36,10 @@ def write_archive(folder: Path, file: IO[bytes] | BufferedIOBase) -> None:
 
 
 def read_archive(source: Readable, folder: Path) -> None:
-    """Write the files of an archive to a run's folder: all of them or none.
+    """Write the files of an archive to a run's folder. If the archive is not complete and valid, no file is written.
 
     Raises:
-        PayloadError: this is no record. TarError: the archive is damaged or cut.
+        PayloadError: the archive is not of a record. TarError: the archive is damaged or cut.
         OutputError: the folder cannot be written.
     """
     last = ""

@@ -1,4 +1,4 @@
-"""The experimenter's calls to a GPS: its changing state, and the record of a finished run."""
+"""Call a GPS as the experimenter: watch the status of its run, and fetch the record."""
 
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -26,7 +26,7 @@ log = EventLog("client")
 
 
 def checked_status(status: pb.RunStatus) -> pb.RunStatus:
-    """Return a GPS's status. Raises PayloadError for a number that is invalid or impossibly large."""
+    """Check a status from a GPS, and return it. Raises PayloadError if a number is invalid or impossibly large."""
     told = [status.seconds, status.energy_joules, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
     told += [number for cluster in status.clusters for number in (cluster.loss, cluster.headline)]
     for number in told:
@@ -39,10 +39,10 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
 
 
 class RunClient:
-    """Call one GPS, also when it is restarted. Use this object as an async context manager."""
+    """Call one GPS. If the GPS is restarted, calls continue. Use this object as an async context manager."""
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
-        """Set the operator's certificate `tls`, if the GPS uses TLS."""
+        """Set the address of the GPS. If the GPS uses TLS, `tls` is the operator's certificate."""
         self._address = address
         self._tls = tls
         self._channel = plain_or_secure(address, tls)
@@ -57,7 +57,7 @@ class RunClient:
         await self._channel.close(None)
 
     async def watch(self) -> AsyncIterator[pb.RunStatus]:
-        """Yield the run's status at once and whenever it changes, without end.
+        """Yield the run's status at once, and again whenever it changes. This never ends by itself.
 
         Raises:
             AddressError: the server at the address is not a GPS, or the GPS does not answer.
@@ -78,10 +78,11 @@ class RunClient:
         raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; look into its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
-        """Write the files of the run's record to a folder: all of them or none.
+        """Fetch the record of the run, and write its files to a folder. If the record is not complete and valid, no
+        file is written.
 
         Raises:
-            PayloadError: the name or the order of a file is impossible for a record.
+            PayloadError: the names or the order of the files are impossible for a record.
             OutputError: the folder cannot be written.
         """
         for _ in range(EMPTY_STREAMS_MAX):
@@ -100,7 +101,7 @@ class RunClient:
         raise AddressError(f"the GPS at {self._address} broke off {EMPTY_STREAMS_MAX} times while sending the record")
 
     async def stop_run(self, reason: str) -> None:
-        """Stop the run, so that it ends without a result. Raises AddressError if the GPS does not answer."""
+        """Stop the run, so that it fails with this reason. Raises AddressError if the GPS does not answer."""
         await self._answered(self._stub.StopRun(pb.StopRunRequest(reason=reason), timeout=STOP_DEADLINE_S))
 
     async def _answered(self, call: Awaitable[T]) -> T:
@@ -110,7 +111,7 @@ class RunClient:
             raise self._refused(error) from None
 
     def _pass_over(self, error: CallError) -> None:
-        """Return if another call may succeed after this error; otherwise raise AddressError."""
+        """Check whether another call may succeed after this error. If it cannot, raise AddressError."""
         if not is_passing(error):
             raise self._refused(error) from None
 

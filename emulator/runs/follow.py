@@ -1,4 +1,4 @@
-"""Follow a run from its first status to its end, on any backend."""
+"""Follow a run from its first status to its end. The run may be in processes on this machine or in pods."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,24 +17,27 @@ Show = Callable[[pb.RunStatus], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Hold the end of a run: its last status, and the error to raise if it has no result."""
+    """Hold how a run ended: its last status, and the error to raise if the run has no result."""
 
     status: pb.RunStatus
     failure: FedstrataError | None
 
 
 class Backend(Protocol):
-    """Define where the three tiers run: as processes on this machine, or in pods."""
+    """Define what following a run needs from the place where the three tiers run. They run as processes on this
+    machine, or in pods.
+    """
 
     async def scale_lps(self, replicas: int) -> None:
-        """Run at least this number of LPSs. LPSs that already run stay."""
+        """Start LPSs until at least this number runs. LPSs that already run are not stopped."""
 
     async def failure(self) -> BaseException:
-        """Wait until a part of the run cannot be kept running. Return the error."""
+        """Wait until a part of the run cannot be kept running. Return this failure as an error."""
 
 
 async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
-    """Show each status, and start the LPSs that the run requests, until the run has ended.
+    """Follow a run until it has ended. Show each status, and start the LPSs that the run requests. Return how the run
+    ended.
 
     Raises:
         FedstrataError: a part of the run failed, and the GPS did not report the reason.
@@ -52,8 +55,8 @@ async def follow(client: RunClient, backend: Backend, show: Show) -> Outcome:
 
 
 async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> pb.RunStatus:
-    """Return the last status: the status with a record or, if a failed run writes no record in time, the newest
-    status.
+    """Return the last status of a run, which says that the run has a record. If a failed run writes no record in time,
+    return its newest status.
     """
     status = pb.RunStatus()
     try:
@@ -72,8 +75,8 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
-    """Return how the run ended according to the GPS, after a failure elsewhere. If the GPS does not answer in time,
-    raise the failure.
+    """Stop the run after a part of it failed. Return how the run ended according to the GPS. If the GPS does not answer
+    in time, raise `cause`, the failure of the part.
     """
     reason = " ".join(str(cause).split())[:REASON_CHARACTERS]
     try:

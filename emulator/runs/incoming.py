@@ -1,4 +1,6 @@
-"""Receive a run record. Names are checked; files are written under other names, then renamed."""
+"""Receive a run record. File names are checked. Files are written to a temporary folder, and renamed when the record is
+complete.
+"""
 
 import contextlib
 import re
@@ -16,7 +18,9 @@ FILES_MAX = 10_000
 
 
 class IncomingRecord:
-    """Take a record's files in pieces. `finish` gives them their names. If it is not called, all files are deleted."""
+    """Take a record's files in pieces, and write them to a temporary folder. `finish` moves them to the record's
+    folder. If `finish` is not called, all files are deleted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +44,7 @@ class IncomingRecord:
             ) from None
 
     def add(self, name: str, data: bytes) -> None:
-        """Add the next piece of a file. If a name is given, the piece begins a new file with this name.
+        """Add the next piece of the current file. If `name` is not empty, the piece begins a new file with this name.
 
         Raises:
             PayloadError: the name is impossible for a record, or was used before.
@@ -52,7 +56,7 @@ class IncomingRecord:
         self._file.write(data)
 
     def finish(self) -> None:
-        """Rename all files to their names. Raises PayloadError if there is no summary among them."""
+        """Move all files to the record's folder. Raises PayloadError if the summary is missing."""
         self._close()
         if SUMMARY not in self._names:
             raise PayloadError(f"the record has no {SUMMARY}, so it is not whole; fetch it again")

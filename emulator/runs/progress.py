@@ -1,4 +1,4 @@
-"""The progress of a run, in three displays: on a terminal, as log lines, or as JSON."""
+"""Show the progress of a run in one of three displays: tables on a terminal, log lines, or JSON."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ WAITS_SHOWN = 5
 
 
 def traffic(status: pb.RunStatus) -> Mapping[str, LinkBytes]:
-    """Return the bytes so far of each link, as the parent of the link has counted them."""
+    """Return the bytes of each link so far, as the parent at the upper end of the link has counted them."""
     totals = {(link, direction): 0 for link in LINKS for direction in ("up", "down")}
     for entry in status.link_bytes:
         key = (entry.link, entry.direction)
@@ -48,18 +48,18 @@ def headline_of(status: pb.RunStatus) -> Metric:
 
 
 def mean_of(status: pb.RunStatus) -> float | None:
-    """Return the plain mean of the main metric over the clusters that have measured it; None if no cluster has measured
-    it.
+    """Return the unweighted mean of the main metric over the clusters that have measured it. If no cluster has measured
+    it, return None.
     """
     values = [value for cluster in status.clusters if (value := _headline(cluster)) is not None]
     return sum(values) / len(values) if values else None
 
 
 class Display:
-    """Define how a run is shown while it goes on."""
+    """Define how the progress of a run is shown. This base class shows nothing."""
 
     def open(self) -> AbstractContextManager[Any]:
-        """Run a block in which the display may draw."""
+        """Return a context manager. The display may draw while its block runs."""
         return nullcontext()
 
     def show(self, status: pb.RunStatus) -> None:
@@ -115,14 +115,14 @@ class LogLines(Display):
 
 
 def can_draw_over(console: Console) -> bool:
-    """Return whether lines of the console can be overwritten. This is true only for a real terminal. A notebook claims
-    to be a terminal, too, but it cannot do this.
+    """Return whether lines of the console can be overwritten. This is true only for a real terminal. A notebook also
+    claims to be a terminal, but cannot overwrite lines.
     """
     return console.is_terminal and console.file.isatty()
 
 
 class LiveTables(Display):
-    """Draw phase, rounds, clusters and bytes, again and again at the same place of a terminal."""
+    """Draw phase, rounds, clusters and bytes on a terminal, and update them in place."""
 
     def __init__(self, console: Console) -> None:
         self._status = pb.RunStatus(phase="starting")
@@ -149,7 +149,7 @@ class LiveTables(Display):
 
 
 def progress_line(status: pb.RunStatus) -> str:
-    """Return one line about a status. It changes only with phases and global rounds."""
+    """Return one line about a status: the phase and, in training, the global round and measured values."""
     parts = [printable(status.phase)]
     if status.phase == "training":
         parts.append(f"global round {status.global_round}/{status.global_rounds}")
@@ -163,7 +163,9 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:
-    """Return the virtual time, the energy and the ε of a run so far."""
+    """Return texts with the virtual time, the energy and the ε of a run so far. Values that the run does not have are
+    left out.
+    """
     parts = []
     if status.virtual_ns:
         parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
@@ -175,8 +177,8 @@ def _so_far(status: pb.RunStatus) -> list[str]:
 
 
 def waits_line(status: pb.RunStatus) -> str:
-    """Return one line with the devices and LPSs that the run waits for; an empty text if it waits for no device and no
-    LPS.
+    """Return one line with the devices and LPSs for which the run waits. If the run waits for none, return an empty
+    text.
     """
     if not status.waits:
         return ""
@@ -196,7 +198,7 @@ def restart_line(restart: Restart) -> str:
 
 
 def drawn(status: pb.RunStatus, restarts: list[Restart], *, seconds: float) -> RenderableType:
-    """Return a status as it is drawn on a terminal, `seconds` after the run began."""
+    """Return the drawing of a status for a terminal. `seconds` is the time since the run began."""
     parts: list[RenderableType] = [_head(status, seconds)]
     if status.clusters:
         parts.append(_cluster_table(status))
@@ -282,5 +284,5 @@ def _cluster_fields(cluster: pb.ClusterStatus, metric: Metric) -> dict[str, Any]
 
 
 def print_json(fields: Mapping[str, Any]) -> None:
-    """Print one JSON line on standard output at once."""
+    """Print one line of JSON on standard output, and flush the output."""
     print(json_text(fields), flush=True)

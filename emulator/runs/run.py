@@ -1,4 +1,4 @@
-"""One run from an experiment file to a finished record, on this machine."""
+"""Do one run on this machine, from an experiment to a finished record."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """Hold the request of the user: a new run of `experiment`, or, if this is None, the continuation of the run in
-    `out`.
+    """Hold the user's request for a run of `experiment` in the folder `out`. If `experiment` is None, the run in this
+    folder continues.
     """
 
     experiment: Experiment | None
@@ -52,11 +52,12 @@ def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -
 
 
 def execute(request: RunRequest, display: Display) -> Outcome:
-    """Run the experiment. Its record, report, state and logs are then in the folder.
+    """Run the experiment, and return how the run ended. Its record, report, state and logs are then in the folder
+    `request.out`.
 
     Raises:
         FedstrataError: nothing was started because something is wrong.
-        KeyboardInterrupt: a signal came. All processes have ended, and written files stay.
+        KeyboardInterrupt: a signal interrupted the run. All processes have ended, and written files stay.
     """
     from emulator.results.report import write_report
 
@@ -71,7 +72,9 @@ def execute(request: RunRequest, display: Display) -> Outcome:
 
 @contextmanager
 def _prepared(request: RunRequest) -> Iterator[Experiment]:
-    """Yield the checked experiment. Its prepared folder is reserved for this process during the block."""
+    """Check the experiment of a request, prepare the folder, and yield the experiment. During the block, the folder is
+    reserved for this process.
+    """
     if request.experiment is not None:
         check_unused(request.out)
         check_data(request.experiment)
@@ -82,8 +85,8 @@ def _prepared(request: RunRequest) -> Iterator[Experiment]:
 
 
 async def on_this_machine(request: RunRequest, experiment: Experiment, display: Display) -> Outcome:
-    """Run the experiment in its prepared folder, and return how it ended. If this is cancelled, all processes are ended
-    first.
+    """Run the experiment in its prepared folder, and return how the run ended. If this call is cancelled, all processes
+    are ended before it returns.
     """
     backend = request.backend(
         request.out,
@@ -109,7 +112,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
 
 
 def _tell(folder: Path, *, is_json: bool) -> None:
-    """Print where the result is."""
+    """Print the result of a finished run, as text or as JSON."""
     from emulator.results.record import load_record
     from emulator.results.result import print_result
 

@@ -1,4 +1,6 @@
-"""The JSON Schema of a status, which `fedstrata status --json` and `fedstrata run --json` print."""
+"""Define the JSON Schema of a status. `fedstrata status --json` and `fedstrata run --json` print statuses in this
+form.
+"""
 
 from typing import Any
 
@@ -8,7 +10,9 @@ PHASES = ["enrolment", "relevance", "grouping", "training", "evaluation", "compl
 
 
 def status_schema() -> dict[str, Any]:
-    """Return the schema of one line with the event `status`. Readers ignore unknown fields."""
+    """Return the JSON Schema of a printed line with the event `status`. Programs that read such lines should ignore
+    unknown fields.
+    """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Status of a Fedstrata run",
@@ -85,7 +89,7 @@ def _bytes() -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with all of these properties."""
+    """Return the schema of an object that has all of these properties."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

@@ -1,1 +1,3 @@
-"""Parts of Fedstrata that are not modules: example experiments, the chart, data sets, optional packages."""
+"""Find what Fedstrata needs besides its own modules: example experiments, the chart, data sets and optional
+packages.
+"""

@@ -1,4 +1,4 @@
-"""The published data sets: which are on this machine, and how a missing one is downloaded."""
+"""List which published data sets are on this machine, and download missing ones."""
 
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -12,10 +12,10 @@ SCIKIT_LEARN, DRAWN = "digits", ("fcube", "synthetic")
 
 
 def fetch(name: str, folder: Path | None = None) -> str:
-    """Download a data set if it is missing. Return a line that says in which folder it is.
+    """Download a data set if it is missing. Return a line that names the folder of the data set.
 
     Raises:
-        DataError: there is no data set with this name, or its published files cannot be obtained.
+        DataError: no published data set has this name, or its files cannot be downloaded.
     """
     if name == SCIKIT_LEARN:
         return _digits()
@@ -32,7 +32,7 @@ def fetch(name: str, folder: Path | None = None) -> str:
 
 
 def listing() -> list[str]:
-    """Return one line per data set, which says whether it is on this machine."""
+    """Return one line per published data set. The line says whether the data set is on this machine."""
     return [_digits(), *map(_drawn, DRAWN), *(_line(published()) for published in PUBLISHED.values())]
 
 

@@ -1,4 +1,4 @@
-"""The example experiments that come with Fedstrata, by name."""
+"""Find the example experiments that come with Fedstrata by their names."""
 
 import re
 from collections.abc import Iterator
@@ -12,19 +12,21 @@ from fedstrata.errors import ExperimentError
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """Hold an experiment that comes with Fedstrata. Its name is the name of its file without the suffix."""
+    """Hold an example experiment that comes with Fedstrata. The name of the example is the name of its file without the
+    suffix.
+    """
 
     name: str
     path: Path
 
     @property
     def text(self) -> str:
-        """The text of the file."""
+        """The text of the example's file."""
         return self.path.read_text(encoding="utf-8")
 
     @property
     def summary(self) -> str:
-        """The first sentence of the comment at the beginning of the file."""
+        """A summary of the example: the first sentence of the comment at the beginning of its file."""
         comment = re.match(r"(?:#.*\n)*", self.text)
         words = " ".join(line.lstrip("# ") for line in (comment[0] if comment else "").splitlines())
         return re.split(r"(?<=\.)\s", words, maxsplit=1)[0]
@@ -39,7 +41,7 @@ def find_example(name: str) -> Example:
     """Return the example with this name. Hyphens may replace underscores.
 
     Raises:
-        ExperimentError: there is no such example. The message has the nearest names.
+        ExperimentError: no example has this name. The message has the most similar names.
     """
     known = examples()
     found = known.get(name.replace("-", "_"))
@@ -49,11 +51,11 @@ def find_example(name: str) -> Example:
 
 
 def find_experiment(given: Path) -> Path:
-    """Return the experiment file that a command's argument names: a file or, if there is none, the example with this
-    name.
+    """Return the experiment file for a command's argument. If no file has this path, the argument is the name of an
+    example.
 
     Raises:
-        ExperimentError: there is neither a file nor an example.
+        ExperimentError: neither a file nor an example has this name.
     """
     if given.is_file():
         return given
@@ -66,7 +68,7 @@ def find_experiment(given: Path) -> Path:
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
-    """Yield possible completions of the typed text, for the shell: examples, experiment files and folders."""
+    """Yield completions of the text that the user has typed in the shell: examples, experiment files and folders."""
     yield from (name for name in examples() if name.startswith(incomplete))
     folder, _, start = incomplete.rpartition("/")
     for path in sorted(Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{start}*")):

@@ -1,4 +1,4 @@
-"""Optional packages. They are imported when they are needed. If one is missing, the error names the command that
+"""Import optional packages when they are needed. If a package is missing, the error names the command that
 installs it.
 """
 
@@ -19,7 +19,7 @@ PACKAGES = {"s3": "obstore"}  # of extras with another name than their package
 
 
 def needed(module: str) -> Any:
-    """Return an optional module.
+    """Import an optional module, and return it.
 
     Raises:
         MissingPackageError: the module is not installed. The message names the extra of Fedstrata that installs it.

@@ -1,4 +1,4 @@
-"""The folders that are installed with Fedstrata's modules: example experiments, chart, protocol."""
+"""Find the folders that are installed together with Fedstrata's modules: example experiments, chart and protocol."""
 
 from pathlib import Path
 

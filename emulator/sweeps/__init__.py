@@ -1,1 +1,1 @@
-"""Many runs of one experiment, with one table."""
+"""Do many runs with variants of one experiment, and write one table of their results."""

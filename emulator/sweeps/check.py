@@ -1,4 +1,4 @@
-"""The check of all runs of a sweep before the first starts: data, partition, model and deadline."""
+"""Check all runs of a sweep before the first run starts: data, partition, model and deadline."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
     """Check the data, partition, model and deadlines of every run.
 
     Raises:
-        FedstrataError: a run is refused. The message has the cell and seed of the first refused run.
+        FedstrataError: a run is not possible. The message has the cell and seed of the first such run.
     """
     datasets: dict[DataSettings, Dataset] = {}
     tried: set[Place] = set()
@@ -32,7 +32,7 @@ def check_runs(runs: Sequence[SweepRun]) -> None:
 
 
 def _check_data(experiment: Experiment, datasets: dict[DataSettings, Dataset]) -> None:
-    """Divide the data among the devices, and check that enough devices can meet the deadlines."""
+    """Check that the data can be divided among the devices, and that enough devices can meet the deadline."""
     if isinstance(experiment.partition, LocalPartition):
         return
     data = experiment.data.drawn(experiment.seed)

@@ -1,8 +1,8 @@
-"""Claims on the runs of a sweep, so that several processes can share its folder.
+"""Claim runs of a sweep, so that several processes can share the sweep's folder.
 
-A claim is a lock of the kernel on a file next to the run's folder. The lock ends with its process, however the process
-ends. File systems of several machines keep such locks, too (NFS from version 4 on, CephFS, Lustre). The file has a line
-for each failure of the run.
+A claim is a kernel lock on a file next to the run's folder. When the process ends for any reason, the kernel removes
+the lock. File systems that several machines share also keep such locks (NFS from version 4 on, CephFS, Lustre). The
+file has a line for each failure of the run.
 """
 
 import fcntl
@@ -20,14 +20,16 @@ SUFFIX = ".claim"
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Hold the reason for which a run failed, and how long it took."""
+    """Hold the reason for which a run failed, and how long the run took."""
 
     reason: str
     seconds: float
 
 
 class Claim:
-    """Lock a run for this process until the block ends."""
+    """Hold the lock on a run, so that no other process does the run. Use this object as a context manager: the lock
+    ends with the block.
+    """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -40,10 +42,10 @@ class Claim:
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Return a claim on the run of this folder; None if another process has it.
+        """Claim the run of this folder, and return the claim. If another process has the run, return None.
 
         Raises:
-            OutputError: the claim cannot be written, or the file system has no locks.
+            OutputError: the claim's file cannot be written, or the file system has no locks.
         """
         file = opened(_beside(folder))
         if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -52,7 +54,7 @@ class Claim:
         return None
 
     def note(self, failure: Failure) -> None:
-        """Write a failure of the run to the claim's file, for the other processes.
+        """Write a failure of the run to the claim's file, where other processes read it.
 
         Raises:
             OutputError: the file cannot be written.
@@ -64,7 +66,7 @@ class Claim:
             raise OutputError(f"cannot write to {self._file.name}: {error.strerror}; free space") from None
 
     def finish(self) -> None:
-        """Do nothing: the record is in the folder."""
+        """Do nothing, because the run's record is already in the folder that all processes share."""
 
     def release(self) -> None:
         """End the lock."""
@@ -74,8 +76,8 @@ class Claim:
 
 @contextmanager
 def turn_at(path: Path) -> Iterator[None]:
-    """Wait for the turn of this process to write a file, and hold the turn during the block. Raises OutputError if the
-    file cannot be used.
+    """Wait until no other process writes a file, and reserve the file for this process during the block. Raises
+    OutputError if the file cannot be locked.
     """
     with opened(_beside(path)) as file:
         is_locked(file, fcntl.LOCK_EX)
@@ -93,12 +95,12 @@ def failures(folder: Path) -> list[Failure]:
 
 
 def claimed(folder: Path) -> list[Path]:
-    """Return the folders of the begun runs in a sweep's folder, sorted."""
+    """Return the folders of all runs in a sweep's folder that any process has claimed. They are sorted."""
     return sorted(found.with_name(found.name[1:].removesuffix(SUFFIX)) for found in folder.glob(f"runs/**/.*{SUFFIX}"))
 
 
 def opened(path: Path) -> IO[str]:
-    """Return a file, open for reading and writing at its end. It is made if it is missing.
+    """Open a file for reading, and for writing at its end. If the file is missing, it is made.
 
     Raises:
         OutputError: the file cannot be made.
@@ -111,7 +113,7 @@ def opened(path: Path) -> IO[str]:
 
 
 def is_locked(file: IO[str], kind: int) -> bool:
-    """Lock a file, and return whether this was possible. The lock ends when the file is closed.
+    """Lock a file. Return whether this was possible. The lock ends when the file is closed.
 
     Raises:
         OutputError: the file system has no locks.

@@ -1,4 +1,4 @@
-"""The sweep file: a base experiment, with the cells, settings and seeds of its runs (docs/sweep.md)."""
+"""Read a sweep file: a base experiment, and the cells, settings and seeds of its runs (docs/sweep.md)."""
 
 import json
 import re
@@ -26,7 +26,7 @@ Overrides = dict[str, Any]  # dotted key: value, as --set takes them
 
 
 class SweepFile(Settings):
-    """Hold the keys of a sweep file."""
+    """Hold and check the keys of a sweep file."""
 
     base: str | dict[str, Any]  # an experiment file beside this one, the name of an example, or an experiment
     seeds: tuple[int, ...] = Field(min_length=1)
@@ -67,7 +67,7 @@ class SweepFile(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Describe a row of the sweep's table: a cell with one setting."""
+    """Identify a row of the sweep's table by its cell and its setting."""
 
     cell: str
     setting: tuple[tuple[str, str], ...] = ()  # (axis, choice) of every axis
@@ -78,12 +78,12 @@ class Place:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the setting as `axis=choice` texts."""
+        """The setting as `axis=choice` texts."""
         return tuple(f"{axis}={choice}" for axis, choice in self.setting)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the cell, and the choice of each axis."""
+        """The cell, followed by the choice of each axis."""
         return (self.cell, *(choice for _, choice in self.setting))
 
 
@@ -104,13 +104,13 @@ class SweepRun:
 
     @property
     def path(self) -> Path:
-        """Return the run's folder within the sweep's: runs/CELL/seed-3, or runs/CELL/AXIS=CHOICE,…/seed-3."""
+        """The path of the run's folder in the sweep's folder: runs/CELL/seed-3, or runs/CELL/AXIS=CHOICE,…/seed-3."""
         return Path("runs", self.place.cell, ",".join(self.place.choices), f"seed-{self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Hold all runs of a sweep. They are ordered by seed, so that every cell has its first result early."""
+    """Hold a sweep with all its runs. The runs are ordered by seed, so that every cell has its first result early."""
 
     name: str
     text: str  # the file, with the base's experiment in it
@@ -122,11 +122,11 @@ class Sweep:
 
 
 def load_sweep(path: Path) -> Sweep:
-    """Return the sweep in a file. Each experiment has been checked, and no two cells are the same experiment.
+    """Return the sweep in a file. Check each experiment, and check that no two cells are the same experiment.
 
     Raises:
-        ExperimentError: the file is missing, is not YAML, or has a value that is not allowed. The message names the
-            cell.
+        ExperimentError: the file is missing, is not YAML, or has a value that is not allowed. If the value belongs to a
+            cell, the message names the cell.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -141,12 +141,13 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
-    """Return the sweep that a document describes. The document is the content of a sweep file.
+    """Return the sweep that a document describes. `document` is the parsed content of a sweep file.
 
-    The path of a base file is relative to the folder `beside`. `where` names the document in error messages.
+    If `base` is the path of a file, the path is relative to the folder `beside`. `where` names the document in error
+    messages.
 
     Raises:
-        ExperimentError: a value is missing or not allowed, as for `load_sweep`.
+        ExperimentError: a value is missing or not allowed.
     """
     if not isinstance(document, Mapping):
         raise ExperimentError(f"{where} must be a mapping of keys to values, not {type(document).__name__}")
@@ -176,8 +177,8 @@ def sweep_of(document: Any, *, name: str, where: str, beside: Path) -> Sweep:
 
 
 def _choices(axis: str, given: Any) -> Any:
-    """Return the choices of an axis by name: its named choices, or the listed values of the key that is the axis's
-    name.
+    """Return the choices of an axis by their names. `given` is a mapping of names to changes, or a list of values. For
+    a list, the name of the axis is the key that gets these values.
     """
     if isinstance(given, Mapping):
         return {str(choice): own or {} for choice, own in given.items()}
@@ -194,8 +195,8 @@ def _choices(axis: str, given: Any) -> Any:
 
 
 def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
-    """Yield each combination of a cell and a setting, with the changes that it makes to the experiment. The changes of
-    the cell are applied last, so they override the changes of the setting.
+    """Yield each combination of a cell and a setting, with its changes to the base experiment. If cell and setting
+    change the same key, the value in the cell is used.
     """
     for choices in product(*(axis.items() for axis in file.vary.values())):
         setting = tuple((axis, choice) for axis, (choice, _) in zip(file.vary, choices, strict=True))
@@ -205,7 +206,7 @@ def _places(file: SweepFile) -> Iterator[tuple[Place, Overrides]]:
 
 
 def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, Any]:
-    """Return the base experiment as a mapping."""
+    """Return the base experiment as a mapping. If `given` is a text, it names a file or an example."""
     if not isinstance(given, str):
         return given
     try:
@@ -229,7 +230,9 @@ def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> 
 
 
 def _refuse_equal(runs: Sequence[SweepRun], where: str) -> None:
-    """Raise ExperimentError if two runs have the same experiment, for instance because two cells are equal."""
+    """Check that no two runs have the same experiment. Raises ExperimentError if they have, for instance because two
+    cells are equal.
+    """
     seen: dict[str, str] = {}
     for run in runs:
         digest = run.experiment.model_copy(update={"name": "same"}).digest

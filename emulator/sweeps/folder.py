@@ -1,4 +1,4 @@
-"""The folder of a sweep: which runs are finished, which continue, and which begin again."""
+"""Manage the folder of a sweep: find which runs are finished, which can continue, and which must begin again."""
 
 import fcntl
 import shutil
@@ -22,7 +22,7 @@ OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # what there is of a run
 
 
 class RoundStart(Enum):
-    """Name the possible states of a run's folder."""
+    """Name the possible states of a run's folder when a sweep starts."""
 
     NEW = "nothing, or the beginning of a folder, which is removed"
     HALF = "a state to go on from"
@@ -30,7 +30,7 @@ class RoundStart(Enum):
 
 
 def check_folder(out: Path) -> None:
-    """Raise OutputError if a folder has content that does not belong to a sweep."""
+    """Check that a folder is empty or belongs to a sweep. Raises OutputError if it has other content."""
     try:
         check_unused(out)
     except OutputError:
@@ -42,10 +42,10 @@ def check_folder(out: Path) -> None:
 def joined(out: Path, sweep: Sweep) -> Iterator[None]:
     """Use the sweep's folder during the block, together with other processes of the same sweep.
 
-    The folder gets the sweep's file. While one process uses it, no process can change that file.
+    The sweep's file is written to the folder. While any process uses the folder, no process can replace this file.
 
     Raises:
-        OutputError: another sweep uses the folder, or it cannot be written or locked.
+        OutputError: another sweep uses the folder, or the sweep's file cannot be written or locked.
     """
     with opened(out / SWEEP) as file:
         if is_locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB) and _content(file) != sweep.text:
@@ -66,7 +66,7 @@ def _content(file: IO[str]) -> str:
 
 
 def standing(folder: Path, experiment: Experiment) -> RoundStart:
-    """Return the state of the folder of an experiment's run.
+    """Return the state of a run's folder. `experiment` is the experiment of the run.
 
     Raises:
         OutputError: the folder has a run of another experiment, or other content.
@@ -87,7 +87,7 @@ def standing(folder: Path, experiment: Experiment) -> RoundStart:
 
 
 def completed_record(folder: Path) -> RunRecord | None:
-    """Return the record of a completed run; None for any other run."""
+    """Return the record in a run's folder. If the run is not completed, return None."""
     try:
         record = load_record(folder)
     except DataError:
@@ -105,13 +105,15 @@ def clear(folder: Path) -> None:
 
 
 def records_of(out: Path, sweep: Sweep) -> dict[tuple[Place, int], RunRecord]:
-    """Return the records of the sweep's completed runs, each under its cell, setting and seed."""
+    """Return the records of the sweep's completed runs. The key of a record is the place (cell and setting) and the
+    seed of the run.
+    """
     found = ((run, completed_record(out / run.path)) for run in sweep.runs)
     return {(run.place, run.seed): record for run, record in found if record is not None}
 
 
 def _experiment_in(folder: Path) -> Experiment | None:
-    """Return the experiment in a run's folder; None if its file is missing or incomplete."""
+    """Return the experiment in a run's folder. If the experiment's file is missing or incomplete, return None."""
     path = folder / "experiment.yaml"
     try:
         return load_experiment(path) if path.exists() else None

@@ -1,4 +1,4 @@
-"""The results of a sweep: its tables, its figure, and a page with links to every run's report."""
+"""Write the results of a sweep: its tables, its figure, and a page with links to the report of every run."""
 
 from dataclasses import replace
 from importlib.resources import files
@@ -25,7 +25,8 @@ PAGE, TABLE = "index.html", "table.csv"
 def write_results(results: SweepResults, out: Path) -> None:
     """Write table.csv, table.md, figure.png, figure.svg and index.html. The same records give the same bytes.
 
-    For runs on the virtual clock, also write time.png and time.svg. The file table.csv is the last.
+    For runs on the virtual clock, also write time.png and time.svg. If devices train alone in some runs, also write
+    gains.csv. The file table.csv is written last.
 
     Raises:
         OutputError: the files cannot be written.
@@ -45,7 +46,9 @@ def write_results(results: SweepResults, out: Path) -> None:
 
 
 def are_written(results: SweepResults, out: Path) -> bool:
-    """Return whether the folder already has these results, because another process has just written them."""
+    """Return whether the folder already has these results. Another process of the same sweep may have just written
+    them.
+    """
     try:
         has_table = (out / TABLE).read_bytes() == results.csv_text().encode()
         return has_table and html(results.sweep.text) in (out / PAGE).read_text(encoding="utf-8")
@@ -54,8 +57,8 @@ def are_written(results: SweepResults, out: Path) -> bool:
 
 
 def curves_of(results: SweepResults) -> dict[str, dict[str, list[Curve]]]:
-    """Return the main metric over virtual time: by setting and cell, one curve per run. Without the virtual clock the
-    mapping is empty.
+    """Return the curves of the main metric over virtual time. They are grouped by setting and by cell, with one curve
+    per run. Without the virtual clock, return an empty mapping.
     """
     panels: dict[str, dict[str, list[Curve]]] = {}
     for place in results.sweep.places:
@@ -71,8 +74,8 @@ def _heading(place: Place) -> str:
 
 
 def figure_of(results: SweepResults) -> Columns:
-    """Return the figure of the cells' main metric. With a single setting it is shown by true task, otherwise as the
-    mean over devices.
+    """Return the figure of the cells' main metric. If the sweep has a single setting, the figure shows the metric by
+    true task. Otherwise it shows the mean over devices for each setting.
     """
     metric, factor = results.of.metric, Form.of(results.of.metric).factor
     mean = DEVICES if DEVICES in results.measures else MEAN
@@ -95,8 +98,8 @@ def figure_of(results: SweepResults) -> Columns:
 
 
 def _shown(results: SweepResults) -> list[str]:
-    """Return the names of the groups in the figure: true tasks and their mean, or the mean over devices and the worst
-    device.
+    """Return the names of the columns in the figure. They are the true tasks and the mean. Without true tasks, they are
+    the mean over devices and the worst device.
     """
     tasks = [name for name in results.measures if name not in results.of.results]
     devices = [name for name in (DEVICES, results.of.worst) if name in results.measures]
@@ -104,7 +107,7 @@ def _shown(results: SweepResults) -> list[str]:
 
 
 def render_page(results: SweepResults, figure: Columns) -> str:
-    """Return the page as text."""
+    """Return the sweep's page as HTML."""
     sweep = results.sweep
     done, seeds = len(results.records), ", ".join(map(str, sweep.seeds))
     missing = len(sweep.runs) - done
@@ -124,7 +127,7 @@ def render_page(results: SweepResults, figure: Columns) -> str:
 
 
 def fill_template(template: str, /, **parts: str) -> str:
-    """Return a template with its values and the style filled in."""
+    """Return a page template, filled with these values and the style sheet."""
     here = files("emulator.results.report")
     page = Template(here.joinpath(template).read_text(encoding="utf-8"))
     return page.substitute(parts, style=here.joinpath("style.css").read_text(encoding="utf-8"))
@@ -169,8 +172,8 @@ def _table(results: SweepResults, caption: str, given: tables.Table) -> Markup:
 
 
 def _run_table(results: SweepResults) -> Markup:
-    """Return a table with a row per cell and setting, and a column per seed. It shows the mean of each run's main
-    metric, as a link to the run's report.
+    """Return a table with a row per cell and setting, and a column per seed. Each entry is the mean of a run's main
+    metric, and links to the run's report.
     """
     sweep = results.sweep
     runs = {(run.place, run.seed): run for run in sweep.runs}

@@ -1,4 +1,6 @@
-"""The progress of a sweep: how many runs are finished, how long the other runs may take, and three displays."""
+"""Show the progress of a sweep in one of three displays: how many runs are finished, and how long the other runs may
+take.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +30,7 @@ FAILURES_SHOWN = 5
 
 
 class Pace:
-    """Hold how fast a sweep is: the number of finished runs, and the expected time of each further run."""
+    """Measure how fast a sweep proceeds: count finished runs, and estimate the time until the end of the sweep."""
 
     def __init__(
         self, *, waiting: Sequence[SweepRun], done: int, jobs: int, clock: Callable[[], float] = time.monotonic
@@ -48,12 +50,12 @@ class Pace:
         self.done += 1
 
     def ended_elsewhere(self, run: SweepRun, seconds: float) -> None:
-        """Add a run that another process has ended."""
+        """Count a run that another process has done in this number of seconds."""
         self._took.setdefault(self._waiting.pop(run.path), []).append(seconds)
         self.done += 1
 
     def seconds_left(self) -> float | None:
-        """The expected seconds until the end; None until the first run has ended."""
+        """Return the expected seconds until the end of the sweep. Until the first run has ended, return None."""
         if not self._took:
             return None
         now = self._clock()
@@ -62,8 +64,8 @@ class Pace:
         return max([(sum(rests) + waits) / self._jobs, *rests])
 
     def _expected(self, place: Place) -> float:
-        """Return the expected seconds of a run: the mean of the finished runs of the same cell and setting, or of all
-        finished runs.
+        """Return the expected seconds of a run. This is the mean over the finished runs of the same cell and setting.
+        If none of these has finished, it is the mean over all finished runs.
         """
         return fmean(self._took.get(place) or [seconds for each in self._took.values() for seconds in each])
 
@@ -88,10 +90,10 @@ class RunEnd:
 
 
 class SweepDisplay(Protocol):
-    """Define how a sweep is shown while it goes on."""
+    """Define how the progress of a sweep is shown."""
 
     def open(self, pace: Pace) -> AbstractContextManager[Any]:
-        """Run a block in which the display may draw."""
+        """Return a context manager. The display may draw while its block runs."""
 
     def show(self, run: SweepRun, status: pb.RunStatus) -> None:
         """Show the present status of a run."""
@@ -104,7 +106,7 @@ class SweepDisplay(Protocol):
 
 
 class QuietSweep:
-    """Show nothing. The subclasses show more."""
+    """Show nothing. Subclasses override what they show."""
 
     pace: Pace
 
@@ -136,8 +138,8 @@ class SweepJson(QuietSweep):
 
 
 def _headline(record: RunRecord | None) -> dict[str, float | None]:
-    """Return the mean of a run's main metric by its name. Without a record, use the main metric of a
-    classification.
+    """Map the name of a run's main metric to its mean. If the run has no record, the name is the main metric of a
+    classification, and the mean is None.
     """
     metric = headlines_of([record] if record else [])[0]
     return {metric.name: record.summary.mean if record else None}
@@ -160,7 +162,7 @@ class SweepLines(QuietSweep):
 
 
 class SweepBars(QuietSweep):
-    """Draw the present runs and the progress of the sweep, again and again at the same place of a terminal."""
+    """Draw the present runs and the progress of the sweep on a terminal, and update them in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -192,7 +194,7 @@ def _bar(done: int, of: int) -> ProgressBar:
 
 
 def make_display(console: Console, *, is_json: bool, is_quiet: bool) -> SweepDisplay:
-    """Return the display that the user asked for, or the best one for this terminal."""
+    """Return the display that the user asked for, or by default the best display for this terminal."""
     if is_quiet:
         return QuietSweep()
     if is_json:

@@ -1,4 +1,6 @@
-"""The results of a sweep: mean and spread over seeds of each cell and setting, and differences to the baseline."""
+"""Compute the results of a sweep: mean and spread over seeds for each cell and setting, and differences from the
+baseline.
+"""
 
 import csv
 import io
@@ -20,7 +22,9 @@ MEASURED: Mapping[str, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Hold a cell's values minus the baseline's, pair by pair over the common seeds."""
+    """Hold the differences between a cell and the baseline. For each seed that both have, the baseline's value is
+    subtracted from the cell's value.
+    """
 
     spread: Spread
     better: int  # in how many pairs the cell's is the better
@@ -28,36 +32,40 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """Hold the records of the completed runs, each under its cell, setting and seed."""
+    """Hold the records of a sweep's completed runs, and compute its tables from them. The key of a record is the place
+    (cell and setting) and the seed of the run.
+    """
 
     sweep: Sweep
     records: Mapping[tuple[Place, int], RunRecord]
 
     @cached_property
     def of(self) -> Measures:
-        """Return the measures that the tables can show. They use the main metric of the first run."""
+        """The measures that the tables can show. They are for the main metric of the first run."""
         return Measures(headlines_of(self.records.values())[0])
 
     @cached_property
     def measures(self) -> tuple[str, ...]:
-        """Return the names of the measures in the main table: agreement with the true tasks, the headline metric, and
-        the headline metric on each task.
+        """The names of the measures in the main table: agreement with the true tasks, the main metric, and the main
+        metric on each task.
         """
         tasks = dict.fromkeys(task for run in self.records.values() for task in run.summary.of_headline.tasks or ())
         return (*self._there(self.of.results), *tasks)
 
     @cached_property
     def fairness(self) -> tuple[str, ...]:
-        """Return the names of the measures of fairness over devices, if any run has them."""
+        """The names of those measures of fairness over devices that at least one run has."""
         return self._there(self.of.fairness)
 
     @cached_property
     def costs(self) -> tuple[str, ...]:
-        """Return the names of the costs in bytes, if any run has them."""
+        """The names of those costs in bytes that at least one run has."""
         return self._there(COSTS)
 
     def values(self, place: Place, name: str) -> dict[int, float]:
-        """Return a measure of a cell and setting by seed, for the runs that have it. Percents are given as ratios."""
+        """Return the values of a measure for a cell and setting, by seed. Runs without the measure are left out.
+        Percentages are given as ratios.
+        """
         runs = ((seed, self.records.get((place, seed))) for seed in self.sweep.seeds)
         found = {seed: self.of.named(name).of(run) for seed, run in runs if run is not None}
         return {seed: value for seed, value in found.items() if value is not None}
@@ -66,8 +74,8 @@ class SweepResults:
         return Spread.over(list(self.values(place, name).values()))
 
     def difference(self, place: Place, name: str) -> Difference | None:
-        """Return the difference of a measure from the baseline's in the same setting. Return None if the sweep has no
-        baseline, or if the cell is the baseline.
+        """Return how a measure of a cell differs from the baseline in the same setting. If the sweep has no baseline,
+        or if the cell is the baseline, return None.
         """
         if self.sweep.baseline is None or place.cell == self.sweep.baseline:
             return None
@@ -78,21 +86,23 @@ class SweepResults:
         return Difference(spread=Spread.over(pairs), better=sum(sign * pair > 0 for pair in pairs))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per cell, setting and measure, with the columns of `columns`. Missing numbers are None."""
+        """Return a row for each cell, setting and measure. Its keys are the names in `columns`. Missing numbers are
+        None.
+        """
         return [self._row(place, name) for place in self.sweep.places for name in self._measured]
 
     @property
     def head(self) -> list[str]:
-        """The columns that name a cell and a setting."""
+        """The names of the columns that identify a cell and a setting."""
         return ["cell", *self.sweep.axes]
 
     @property
     def columns(self) -> dict[str, type]:
-        """The columns of `rows` with their kinds."""
+        """The names of the columns of `rows`, with the type of each column."""
         return {**dict.fromkeys(self.head, str), **MEASURED}
 
     def csv_text(self) -> str:
-        """Return the rows as CSV with full digits. The text does not depend on when or where the runs were made."""
+        """Return the rows as CSV with all digits. The text does not depend on when or where the runs were done."""
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, list(self.columns))
         writer.writeheader()
@@ -104,7 +114,7 @@ class SweepResults:
         return (*self.measures, *self.fairness, *self.costs)
 
     def _there(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the measures that at least one run has."""
+        """Return those of the given names of measures that at least one run has."""
         return tuple(
             name for name in names if any(self.of.named(name).of(run) is not None for run in self.records.values())
         )

@@ -1,4 +1,6 @@
-"""The place where the processes of a sweep share its runs: its interface, and a folder as the first such place."""
+"""Define the store in which the processes of a sweep share its runs: the interface, and a store that is a shared
+folder.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,10 +14,14 @@ from emulator.sweeps.folder import joined
 
 
 class RunClaim(Protocol):
-    """Hold a run for this process until it is released. If the process dies, another process gets the run."""
+    """Reserve a run for this process until the claim is released. If the process dies, another process can claim the
+    run.
+    """
 
     def finish(self) -> None:
-        """Give the run's complete record to the other processes. Raises FedstrataError if they cannot get it."""
+        """Make the run's complete record available to the other processes. Raises FedstrataError if this is
+        impossible.
+        """
 
     def note(self, failure: Failure) -> None:
         """Tell the other processes that the run failed. Raises FedstrataError if this is impossible."""
@@ -25,32 +31,34 @@ class RunClaim(Protocol):
 
 
 class SweepStore(Protocol):
-    """Define what a sweep needs of the place where its processes share the runs. A call may take some seconds."""
+    """Define what a sweep needs from the store in which its processes share the runs. A call may take some seconds."""
 
     @property
     def folder(self) -> Path:
-        """Return the folder of this process. Its runs write to this folder. It gets all records and the tables."""
+        """The folder to which the runs of this process write. All records and the tables are written to this folder,
+        too.
+        """
 
     def joined(self, sweep: Sweep) -> AbstractContextManager[None]:
-        """Use the place during the block, together with other processes of the same sweep. Raises FedstrataError if the
-        place cannot be used.
+        """Use the store during the block, together with other processes of the same sweep. Raises FedstrataError if the
+        store cannot be used.
         """
 
     def claim(self, run: SweepRun) -> RunClaim | None:
-        """Return a claim on a run; None if another process has it. If the run is finished, its record is in the folder
-        when this returns.
+        """Claim a run, and return the claim. If another process has the run, return None. If the run is already
+        finished, its record is in the folder when this call returns.
 
         Raises:
             FedstrataError: the run cannot be claimed.
         """
 
     def failures(self, run: SweepRun) -> Sequence[Failure]:
-        """Return the failures of a run, the earliest first. Raises FedstrataError if the place does not answer."""
+        """Return the failures of a run, the earliest first. Raises FedstrataError if the store does not answer."""
 
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """Share the runs in a folder that all processes see. Claims are locks of the kernel."""
+    """Share the runs in a folder that all processes can access. Claims are kernel locks."""
 
     folder: Path
 

@@ -1,6 +1,7 @@
-"""A sweep on this machine: enough runs at once to keep its cores busy, each with a full record, then the table.
+"""Do a sweep on this machine. Enough runs are done at once to keep its cores busy. Each run has a full record. At the
+end the tables are written.
 
-Several processes may do the runs of one folder together.
+Several processes may share the runs of one sweep.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Hold the cost of the runs of one call: wall time, and the CPU time of all their processes."""
+    """Hold the cost of the runs that one call of `sweep` has done: the wall time, and the CPU time of all processes."""
 
     runs: int
     seconds: float
@@ -50,13 +51,17 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """Return the wall time divided by the shortest possible time: all CPU time, divided by the cores."""
+        """The wall time divided by the shortest possible time, which is all CPU time divided by the number of cores.
+        None if no CPU time is known.
+        """
         return self.seconds * self.cores / self.cpu_seconds if self.runs and self.cpu_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """Hold the results of all completed runs, the runs that failed now with reasons, and the cost."""
+    """Hold the outcome of a sweep: the results of all completed runs, the runs that failed in this call with their
+    errors, and the cost.
+    """
 
     results: SweepResults
     failures: tuple[tuple[SweepRun, FedstrataError], ...]
@@ -64,7 +69,7 @@ class SweepOutcome:
 
     @property
     def failure(self) -> FedstrataError | None:
-        """The error to raise if a run has failed; None if no run has failed."""
+        """The error to raise if a run has failed in this call. None if no run has failed."""
         if not self.failures:
             return None
         run, error = self.failures[0]
@@ -79,7 +84,8 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
     Raises:
         FedstrataError: nothing was started because something is wrong. The message names the cell.
-        KeyboardInterrupt: a signal came. All processes have ended, and the same call continues.
+        KeyboardInterrupt: a signal interrupted the sweep. All processes have ended, and the same call continues the
+            sweep.
     """
     raise_limit()
     store, out = request.store, request.store.folder
@@ -95,7 +101,9 @@ def sweep(request: SweepRequest, display: SweepDisplay) -> SweepOutcome:
 
 
 def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> SweepResults:
-    """Return and write the results of all completed runs. Results that another process has just written stay."""
+    """Write the results of all completed runs, and return them. If another process has just written the same results,
+    its files stay.
+    """
     from emulator.sweeps.page import TABLE, are_written, write_results
 
     with turn_at(out / TABLE):
@@ -106,7 +114,7 @@ def written_results(sweep: Sweep, out: Path, wanted: Sequence[SweepRun]) -> Swee
 
 
 class _Work:
-    """Do the runs of one call, except those that other processes complete."""
+    """Do the runs of one call of `sweep`, except runs that other processes complete."""
 
     def __init__(self, request: SweepRequest, wanted: Sequence[SweepRun], display: SweepDisplay) -> None:
         self._store, self._waiting, self._display = request.store, list(wanted), display
@@ -121,7 +129,7 @@ class _Work:
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def do(self) -> Cost:
-        """Do all runs. Return the cost of the runs that this process did."""
+        """Do all runs. Return the cost of the runs that this process has done."""
         began, cpu_seconds = time.monotonic(), _cpu_seconds()
         with self._display.open(self._pace):
             run_interruptibly(self._all())
@@ -136,8 +144,8 @@ class _Work:
         await asyncio.gather(*(self._one_after_the_other() for _ in range(self._jobs)))
 
     async def _one_after_the_other(self) -> None:
-        """Do one run after another until no run is left. If other processes have all remaining runs, wait, and take
-        over the runs that they do not finish.
+        """Do one run after another until no run is left. If other processes have claimed all remaining runs, wait. If
+        such a process ends before its run is finished, take over the run.
         """
         while self._waiting:
             taken = await self._taken()
@@ -161,7 +169,9 @@ class _Work:
         self._display.ended(run, end)
 
     async def _taken(self) -> tuple[SweepRun, RunClaim] | None:
-        """Take a run out of the waiting ones, with a claim on it. Return None if other processes have them all."""
+        """Claim one of the waiting runs, and return the run with the claim. If other processes have claimed all waiting
+        runs, return None.
+        """
         async with self._claiming:
             for run in list(self._waiting):
                 try:
@@ -177,7 +187,9 @@ class _Work:
         return None
 
     async def _end_elsewhere(self, run: SweepRun) -> RunEnd | None:
-        """Return the end of a run that another process has ended since this call began, or None."""
+        """Return how a run ended that another process has done since this call of `sweep` began. If no other process
+        has done the run, return None.
+        """
         folder = self._out / run.path
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
@@ -193,7 +205,9 @@ class _Work:
         return end
 
     async def _end_of(self, run: SweepRun, claim: RunClaim) -> RunEnd:
-        """Do a run up to its record and report. A failed run does not affect other runs."""
+        """Do a run, and write its record and report. Return how the run ended. A failed run does not affect other
+        runs.
+        """
         folder, began = self._out / run.path, time.monotonic()
         self._pace.began(run)
         try:
@@ -229,8 +243,8 @@ class _Work:
 
 
 async def _noted(claim: RunClaim, failure: FedstrataError, seconds: float) -> FedstrataError:
-    """Note the failure of a run for the other processes. Return the failure and, if it cannot be noted, also the reason
-    for this.
+    """Note the failure of a run for the other processes, and return the failure. If it cannot be noted, the returned
+    error also has the reason for this.
     """
     try:
         await asyncio.to_thread(claim.note, Failure(reason=str(failure), seconds=seconds))
@@ -240,7 +254,7 @@ async def _noted(claim: RunClaim, failure: FedstrataError, seconds: float) -> Fe
 
 
 class _OneOfMany(Display):
-    """Show a run of a sweep in the sweep's display."""
+    """Show the progress of one of a sweep's runs in the sweep's display."""
 
     def __init__(self, run: SweepRun, display: SweepDisplay) -> None:
         self._run, self._display = run, display
@@ -253,11 +267,11 @@ class _OneOfMany(Display):
 
 
 def jobs_for(cores: int) -> int:
-    """Return the best number of simultaneous runs for this many cores (docs/sweep.md has the measurements)."""
+    """Return the best number of simultaneous runs for a number of cores (docs/sweep.md has the measurements)."""
     return cores + 1
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process and of all processes that it has started and waited for."""
+    """Return the CPU time in seconds of this process and of its child processes that have ended."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -1,4 +1,4 @@
-"""The tables of a sweep as text: means and spreads, differences to the baseline, and bytes."""
+"""Write the tables of a sweep as text: means and spreads, differences from the baseline, and bytes."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,20 +14,22 @@ Table = worth.Table
 
 
 def means(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting: mean ± standard deviation of each measure, shares in percent."""
+    """Return a table with a row per cell and setting. It has the mean ± standard deviation of each measure in the main
+    table. Ratios are in percent.
+    """
     return _spreads(results, results.measures)
 
 
 def costs(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting: mean ± standard deviation of the bytes that devices have sent
-    and received.
+    """Return a table with a row per cell and setting. It has the mean ± standard deviation of the bytes that devices
+    have sent and received.
     """
     return _spreads(results, results.costs)
 
 
 def differences(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting: the differences from the baseline, seed by seed, and for how many
-    seeds the cell is better.
+    """Return a table with a row per cell and setting. It has the differences from the baseline, computed seed by seed,
+    and the number of seeds for which the cell is better.
     """
     baseline, names = results.sweep.baseline, results.measures
     rows = [
@@ -39,7 +41,9 @@ def differences(results: SweepResults) -> Table:
 
 
 def fairness(results: SweepResults) -> Table:
-    """Return a table with a row per cell and setting: mean ± standard deviation of the measures of fairness."""
+    """Return a table with a row per cell and setting. It has the mean ± standard deviation of the measures of
+    fairness.
+    """
     return _spreads(results, results.fairness)
 
 
@@ -89,7 +93,9 @@ def _spread(results: SweepResults, spread: Spread, name: str, *, sign: str = "")
 
 
 def _difference(results: SweepResults, difference: Difference | None, name: str) -> str:
-    """Return a difference in the form +9.9 ± 2.0 (6/6). Here the cell is better for six of six seeds."""
+    """Return a difference as text, such as +9.9 ± 2.0 (6/6). In this example, the cell is better for six of six
+    seeds.
+    """
     if difference is None or not difference.spread.count:
         return NO_VALUE
     return f"{_spread(results, difference.spread, name, sign='+')} ({difference.better}/{difference.spread.count})"

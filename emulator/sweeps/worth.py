@@ -1,4 +1,6 @@
-"""The gain of devices over devices that train alone, in a sweep that has both: a table, and each device as CSV."""
+"""Compute how much devices gain over training alone, if some runs of the sweep train devices alone. The results are a
+table, and CSV with each device.
+"""
 
 import csv
 import io
@@ -17,7 +19,9 @@ Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the recor
 
 
 def table(results: SweepResults) -> Table | None:
-    """Return a table with a row per cell and setting with gains; None if no run trains alone on the same data."""
+    """Return a table of gains with a row per cell and setting. If no run trains devices alone on the same data, return
+    None.
+    """
     rows = _rows(results)
     unit = Form.of(results.of.metric).unit
     head = [f"Mean gain {unit}", f"Lowest gain {unit}", "Devices that lose %", "of devices"]
@@ -25,7 +29,9 @@ def table(results: SweepResults) -> Table | None:
 
 
 def gains_csv(results: SweepResults) -> str | None:
-    """Return the gain of each device in each run as CSV; None if no run trains alone in the same setting."""
+    """Return the gain of each device in each run as CSV. If no run trains devices alone in the same setting, return
+    None.
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*results.head, "seed", "device", "gain"])
@@ -54,7 +60,9 @@ def _said(each: Worth, form: Form) -> list[str]:
 
 
 def _pairs(results: SweepResults) -> Iterator[Pair]:
-    """Yield each run with the run of devices that train alone, on the same data and with the same seed."""
+    """Yield each run together with the run that trains devices alone on the same data and with the same seed. Runs
+    without such a partner are left out.
+    """
     done = [
         (run, results.records[key]) for run in results.sweep.runs if (key := (run.place, run.seed)) in results.records
     ]

@@ -1,4 +1,4 @@
-"""The report: one self-contained page drawn from a run record."""
+"""Write the report: one self-contained page that is drawn from a run record."""
 
 from emulator.results.report.page import write_report
 

@@ -1,4 +1,6 @@
-"""The figure of a comparison: a metric by task and method. Each seed is a dot, with mean and spread."""
+"""Draw the figure of a comparison: a metric by task and method. Each seed is a dot. Mean and spread are drawn next to
+the dots.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Hold the values that a figure shows in one colour: for each column, one value per seed."""
+    """Hold the values that a figure shows in one colour. Each column of the figure has one value per seed."""
 
     label: str
     values: Mapping[str, Sequence[float]]
@@ -24,7 +26,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Define a figure with several series next to each other in columns."""
+    """Define a figure with columns. Each column shows the values of several series next to each other."""
 
     title: str
     names: Sequence[str]
@@ -33,7 +35,7 @@ class Columns:
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height in inches, of the axes and of the legend below them."""
+        """Width and height of the figure in inches, including the legend below the axes."""
         width = min(16.0, max(6.0, 1.6 + len(self.names) * (0.5 + 0.42 * len(self.series))))
         return width, 4.2 + self._legend_height
 
@@ -42,7 +44,7 @@ class Columns:
         return 0.22 * -(-max(1, len(self.series)) // 2)
 
     def draw(self, figure: "Figure") -> None:
-        """Draw the columns on an empty figure of this size."""
+        """Draw the columns on an empty figure, which must have the size `size`."""
         width, height = self.size
         axes = figure.add_axes((0.62 / width, (0.55 + self._legend_height) / height, 1 - 0.8 / width, 3.2 / height))
         for i, series in enumerate(self.series):
@@ -60,7 +62,7 @@ class Columns:
 
 
 def draw_comparison(comparison: "Comparison", output: Path) -> None:
-    """Write compare.png and compare.svg into the folder `output`."""
+    """Write the figure of a comparison to compare.png and compare.svg in the folder `output`."""
 
     metric, topics = headlines_of(comparison.runs)[0], (*comparison.tasks, MEAN)
     groups = [group for group in comparison.groups if group.headline == metric]
@@ -77,7 +79,7 @@ def draw_comparison(comparison: "Comparison", output: Path) -> None:
 
 
 def title_of(metric: Metric, of: str = "") -> str:
-    """Return a figure's title, for instance: Accuracy by task, %."""
+    """Return a figure's title, such as: Accuracy by task, %."""
     return " ".join(part for part in (metric.label, of) if part) + (", %" if metric.is_percent else "")
 
 
@@ -87,7 +89,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[int, int]) -> None:
-    """Draw a series in each column: the seeds as dots, and next to them the mean and the spread."""
+    """Draw one series in all columns. In each column, seeds are dots, and the mean and the spread are next to them."""
 
     index, count = place
     style: dict[str, Any] = {

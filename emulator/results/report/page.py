@@ -1,4 +1,4 @@
-"""`report.html`: the page of a finished run as one file that works offline, on a screen and on paper."""
+"""Write `report.html`, the page of a finished run. This one file works offline, on a screen and on paper."""
 
 import dataclasses
 import os
@@ -15,9 +15,10 @@ from fedstrata.record.rounds import page_row
 
 
 def write_report(folder: Path, global_round: int | None = None) -> Path:
-    """Write the page with the record in `folder` to `report.html` in the same folder. Return its path.
+    """Write the page about the record in `folder` to `report.html` in the same folder. Return the path of the page.
 
-    With a clock one global round is drawn in detail: the given one, counted from 1, or the longest.
+    If the run had a clock, the page shows one global round in detail. This is `global_round`, counted from 1. By
+    default it is the longest global round.
 
     Raises:
         DataError: the record is missing or malformed, or has no such global round.
@@ -30,8 +31,8 @@ def write_report(folder: Path, global_round: int | None = None) -> Path:
 
 
 def document_of(record: RunRecord, global_round: int | None = None) -> dict[str, Any]:
-    """Return the page's data from a record: the same document as the GPS has at the end of the run, and the additions
-    of a clock.
+    """Return the data of the page. They are the same as on the live page at the end of the run, with labels in
+    addition. If the run had a clock, they also have its times.
     """
     relevance, waits = record.relevance, record.waits
     return {
@@ -52,7 +53,9 @@ def document_of(record: RunRecord, global_round: int | None = None) -> dict[str,
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page to a temporary file, then rename it. Raises OutputError if it cannot be written."""
+    """Write a page to a temporary file, then rename the file to `path`. Raises OutputError if the page cannot be
+    written.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.write_text(page, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The style of figures: colours, fonts, and the conversion of a matplotlib figure to inline SVG."""
+"""Define the style of figures: colours and fonts. Save matplotlib figures, or convert them to inline SVG."""
 
 import io
 import re
@@ -52,7 +52,9 @@ RC: dict[Any, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Run a block in which figures are made and saved in Fedstrata's style, with the same result on all machines."""
+    """Use Fedstrata's style for figures that are made and saved in the block. The result is the same on all
+    machines.
+    """
     import matplotlib as mpl
 
     with mpl.rc_context(), warnings.catch_warnings():
@@ -63,18 +65,18 @@ def drawing() -> Iterator[None]:
 
 
 def save(figure: "Figure", folder: Path, name: str) -> None:
-    """Write a figure as `name`.png and `name`.svg, without date and version, so that the same runs give the
-    same files.
+    """Write a figure to `name`.png and `name`.svg. The files contain no date and no version, so that the same runs give
+    the same files.
     """
     for kind, said in (("png", ("Software",)), ("svg", SVG_METADATA)):
         figure.savefig(folder / f"{name}.{kind}", format=kind, dpi=160, metadata=dict.fromkeys(said))
 
 
 def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[["Figure"], str]) -> str:
-    """Return an `<svg>` element for a page. `draw` draws the figure and returns its description for readers who do not
-    see it.
+    """Return an `<svg>` element for a page. `draw` draws the figure, and returns a description of the figure for
+    readers who cannot see it.
 
-    `key` is unique on the page and prefixes every id; `size` is in inches.
+    `key` must be unique on the page. All ids in the element begin with `key`. `size` is in inches.
     """
     from matplotlib.figure import Figure
 
@@ -101,6 +103,6 @@ def inline_svg(key: str, title: str, size: tuple[float, float], draw: Callable[[
 
 
 def shorten(name: str, most: int = 18) -> str:
-    """Return a name with at most `most` characters. A longer name is cut in its middle."""
+    """Return a name with at most `most` characters. From a longer name, characters in the middle are removed."""
     half = (most - 1) // 2
     return name if len(name) <= most else f"{name[:half]}…{name[-half:]}"

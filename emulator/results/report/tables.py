@@ -1,22 +1,24 @@
-"""Tables as HTML. All texts from a record are escaped here."""
+"""Write tables as HTML. All texts from a record are escaped here."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 
 class Markup(str):
-    """Mark text that is already HTML. All other texts are escaped when they enter a page."""
+    """Mark a text that is already HTML. All other texts are escaped when they are written to a page."""
 
     __slots__ = ()
 
 
 def html(text: object) -> Markup:
-    """Return `text` as HTML: escaped, unless it is Markup."""
+    """Return a text as HTML. The text is escaped unless it is already Markup."""
     return text if isinstance(text, Markup) else Markup(escape(str(text)))
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], numeric: str) -> Markup:
-    """Return a table. `numeric` has one character per column: `1` for alignment to the right, `.` to the left."""
+    """Return a table as HTML. `numeric` has one character per column: `1` for a column aligned to the right, and `.`
+    for a column aligned to the left.
+    """
     kinds = [' class="n"' if kind == "1" else "" for kind in numeric]
     top = "".join(f'<th scope="col"{kind}>{html(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(

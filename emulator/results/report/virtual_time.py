@@ -1,4 +1,4 @@
-"""Figures of runs on the virtual clock, for comparisons and sweeps: the main metric over time."""
+"""Draw the main metric over virtual time, for comparisons and sweeps of runs on the virtual clock."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def write_metric_over_time(curves: Mapping[str, Curve], metric: Metric, folder: Path) -> None:
-    """Write compare-time.png and compare-time.svg with one curve per run."""
+    """Write the figure compare-time.png and compare-time.svg, with one curve per run."""
     from matplotlib.figure import Figure
 
     with drawing():
@@ -32,7 +32,9 @@ def write_metric_over_time(curves: Mapping[str, Curve], metric: Metric, folder: 
 
 
 def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Metric, folder: Path, name: str) -> None:
-    """Write `name`.png and `name`.svg, with a panel per setting, a colour per cell, and a curve per run."""
+    """Write the figure `name`.png and `name`.svg. It has a panel per setting, a colour per cell, and a curve per
+    run.
+    """
     from matplotlib.figure import Figure
 
     cells = list(dict.fromkeys(cell for panel in panels.values() for cell in panel))
@@ -54,7 +56,7 @@ def write_panels(panels: Mapping[str, Mapping[str, Sequence[Curve]]], metric: Me
 
 
 def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
-    """Return one legend entry per label, from the first panel that has it."""
+    """Return one legend entry per label. Each entry comes from the first panel with this label."""
     found: dict[str, Artist] = {}
     for axes in places:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -65,7 +67,9 @@ def _legend(places: Sequence["Axes"]) -> tuple[list["Artist"], list[str]]:
 def _draw(
     axes: "Axes", curves: Mapping[str, Sequence[Curve]], metric: Metric, names: Sequence[str], title: str
 ) -> None:
-    """Draw each curve as steps at the times of new models. The position of its name in `names` decides its colour."""
+    """Draw each curve as steps at the times of new models. The position of a curve's name in `names` decides its
+    colour.
+    """
     longest = max((curve[-1][0] for each in curves.values() for curve in each), default=0.0)
     _, unit_s, unit = next(each for each in UNITS if longest >= each[0])
     for name, each in curves.items():
@@ -82,8 +86,8 @@ def _draw(
 
 
 def metric_over_time(record: RunRecord) -> list[tuple[float, float]]:
-    """Return virtual times in seconds, each with the mean of the main metric over the LPSs' newest models. The first
-    time is when all models are measured.
+    """Return virtual times in seconds. Each has the mean of the main metric over the newest models of all LPSs. The
+    first time is when every LPS has a measured model.
     """
     ready: Mapping[tuple[str | None, int | None], float] = {
         (row.lps_id, row.lps_round): row.ready_s for row in record.timeline if row.tier == "lps"

@@ -1,1 +1,1 @@
-"""The rules of an experiment that concern several sections. A refusal names the key and the value."""
+"""Check the rules that concern several sections of an experiment. An error message names the key and the value."""

@@ -1,7 +1,7 @@
-"""The features of an experiment that do not go together, and why: one table.
+"""One table of the features of an experiment that do not go together, with the reasons.
 
-`check_combinations` refuses these pairs, and `make reference` writes docs/reference/combinations.md from the table. A
-method adds rows of its own with `Method.refuses`.
+`check_combinations` refuses an experiment with such a pair. `make reference` writes docs/reference/combinations.md from
+the table. A method adds its own rows with `Method.refuses`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from fedstrata.streams.streams import asks_in_training, spans_lps
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """Define a property that an experiment has or lacks.
+    """Define a feature that an experiment has or lacks.
 
-    The function `said` returns the key and value with which the experiment file asks for the feature, or "" if the
-    experiment lacks the feature. The text `without` says how to avoid the feature. If `is_missing` is set, an
-    experiment has the feature if it lacks the key.
+    The function `said` returns the key and the value with which the experiment file asks for the feature. If the
+    experiment lacks the feature, `said` returns "". The text `without` says how to avoid the feature. If `is_missing`
+    is set, the feature is the absence of a key.
     """
 
     said: Callable[[Experiment, Method], str]
@@ -30,13 +30,15 @@ class Feature:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Name two features that do not go together."""
+    """Name two features that do not go together, and the reason."""
 
     when: tuple[str, str]
     why: str
 
     def said(self, experiment: Experiment, method: Method) -> str:
-        """Return a message with the fault, the values and advice; "" if the experiment does not have both features."""
+        """Return a message with the fault, the values and advice. If the experiment does not have both features, return
+        "".
+        """
         one, other = (FEATURES[name] for name in self.when)
         first = one.said(experiment, method)
         second = first and other.said(experiment, method)
@@ -51,8 +53,8 @@ def _if(has: object, said: str) -> str:
 
 
 def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")) -> Feature:
-    """Return a feature. An experiment has it if the value of `key` is not one of `off`. `without` says how to avoid the
-    feature. If the key is a section, error messages name only the section.
+    """Return a feature that an experiment has if the value of `key` is not one of `off`. `without` says how to avoid
+    the feature. If the key is a section, error messages name only the section.
     """
     path = key.replace("-", "_").split(".")
 
@@ -250,7 +252,7 @@ REFUSALS = (
 
 
 def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
-    """Yield the message of each feature that the method refuses with `Method.refuses`."""
+    """Yield a message for each feature of the experiment that the method refuses with `Method.refuses`."""
     name = experiment.method.name
     for key, why in method.refuses().items():
         if key not in FEATURES:
@@ -260,12 +262,14 @@ def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
 
 
 def refusals(experiment: Experiment, method: Method) -> list[str]:
-    """Return the message of each pair of features that do not go together, in the order of the table."""
+    """Return a message for each pair of features that the experiment has but that do not go together, in the order of
+    the table. Messages of the method's own rows are included.
+    """
     by_table = (row.said(experiment, method) for row in REFUSALS)
     return [*filter(None, by_table), *_own_refusals(experiment, method)]
 
 
 def check_combinations(experiment: Experiment, method: Method) -> None:
-    """Refuse features that do not go together. Raises ExperimentError for the first such pair."""
+    """Check an experiment for features that do not go together. Raises ExperimentError for the first such pair."""
     if found := refusals(experiment, method):
         raise ExperimentError(found[0])

@@ -1,5 +1,5 @@
-"""Checks of secure aggregation and noise: how many devices a round asks, which values a sum can hold, and how many
-examples a device has.
+"""Check secure aggregation and noise: how many devices a round asks, which values a sum can hold, and how many examples
+a device has.
 """
 
 import math
@@ -21,8 +21,8 @@ from fedstrata.tensors.exact_sum import largest_value
 
 
 def check_protection(experiment: Experiment, method: Method) -> None:
-    """Raise ExperimentError if the experiment has masks and a round asks too few or too many devices, or if noise is
-    too large for the sums.
+    """Check secure aggregation and noise. Raise ExperimentError if rounds with masks ask too few or too many devices,
+    or if noise is too large for the sums. Also raise it if a device has too few examples for noise on profiles.
     """
     if experiment.secure_aggregation is not None:
         _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
@@ -36,9 +36,9 @@ def check_protection(experiment: Experiment, method: Method) -> None:
 
 
 def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int) -> None:
-    """Refuse experiments in which some round certainly asks fewer than `min_devices` devices.
+    """Raise ExperimentError if some round certainly asks fewer than `min_devices` devices.
 
-    If the number of clusters is unknown before the run, the check assumes a single cluster.
+    If the number of clusters is unknown before the run, this check assumes a single cluster.
     """
     there = set(range(experiment.device_count)) - set(experiment.newcomer_indexes)
     sizes, of = _round_sizes(experiment, method, there, "at most")
@@ -51,7 +51,7 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
 
 
 def _check_not_too_many(experiment: Experiment, method: Method) -> None:
-    """Refuse experiments in which some round certainly asks more devices than masks allow.
+    """Raise ExperimentError if some round certainly asks more devices than masks allow.
 
     If the number of clusters is unknown before the run, an LPS makes this check during the run.
     """
@@ -70,8 +70,8 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Refuse moves that leave an LPS with fewer than `min_devices` devices in a round. Moves at the same time are
-    checked together.
+    """Raise ExperimentError if the moves of the schedule leave an LPS with fewer than `min_devices` devices in a round.
+    Moves at the same time are checked together.
     """
     homes = {index: home_of(experiment, index) for index in range(experiment.device_count)}
     moves = [(entry.at, entry.move) for entry in experiment.schedule if entry.move and experiment.clock != "none"]
@@ -86,11 +86,13 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return the numbers of devices that rounds can ask, and the beginning of an error message about these numbers.
+    """Return the numbers of devices that different LPSs or clusters can ask in a round, and the beginning of an error
+    message about these numbers.
 
-    If there is one cluster, the result has the number of devices of each LPS. If there are several clusters, only their
-    mean size is known: the smallest cluster has at most the mean, rounded down, and the largest at least the mean,
-    rounded up. `bound`, "at most" or "at least", goes into the message.
+    If there is one cluster, the numbers are those of the devices of each LPS. If there are several clusters, only their
+    mean size is known. Then the smallest number is the mean rounded down, which the smallest cluster cannot exceed. The
+    largest number is the mean rounded up, which the largest cluster reaches or exceeds. The message contains `bound`,
+    which is "at most" or "at least".
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

@@ -1,4 +1,4 @@
-"""Checks of values that contradict other sections of the experiment, such as indexes out of range or LPSs without
+"""Check values that can contradict other sections of the experiment, such as an index out of range or an LPS without
 devices.
 """
 
@@ -16,7 +16,9 @@ from fedstrata.streams.streams import are_placed_by_index
 
 
 def check_values(experiment: Experiment, method: Method) -> None:
-    """Raise ExperimentError if a section names devices, LPSs, links or rounds that do not exist."""
+    """Check the values of all sections. Raise ExperimentError if a section names devices, LPSs, links or rounds that do
+    not exist.
+    """
     _check_questions(experiment, method)
     _check_drawn(experiment)
     _check_topology(experiment)
@@ -118,7 +120,9 @@ def _check_architectures(experiment: Experiment) -> None:
 
 
 def _check_entries(experiment: Experiment) -> None:
-    """Refuse entries for devices or links that do not exist, and links that the schedule would make invalid."""
+    """Raise ExperimentError if the schedule names devices or links that do not exist, or gives a link contradictory
+    values.
+    """
     for number, entry in enumerate(experiment.schedule):
         where = f"schedule.{number}"
         _check_device(experiment, max(entry.devices, default=0), where)
@@ -139,7 +143,9 @@ def _check_shared(experiment: Experiment, change: SetLink, where: str) -> None:
 
 
 def _check_lps(experiment: Experiment, method: Method) -> None:
-    """Refuse LPSs that do not exist, unless the plan decides how many LPSs there are."""
+    """Raise ExperimentError if the schedule names LPSs that do not exist. If the plan decides the number of LPSs,
+    nothing can be checked.
+    """
     known = lps_known(experiment, method)
     for number, entry in enumerate(experiment.schedule):
         if known and max(entry.lps, default=0) >= known:
@@ -149,7 +155,7 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Refuse moves at the time at which training begins, and moves that leave an LPS without devices."""
+    """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices."""
     homes = Homes(experiment.schedule)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
@@ -165,15 +171,15 @@ def _check_moves(experiment: Experiment) -> None:
 
 
 def _check_leaves(experiment: Experiment) -> None:
-    """Refuse a schedule after which no device is left in the run."""
+    """Raise ExperimentError if all devices are gone for good after the last change of the schedule."""
     presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")
 
 
 def _check_energy(experiment: Experiment) -> None:
-    """Refuse an energy section that names devices that do not exist, or that gives no power for a device with computing
-    time.
+    """Raise ExperimentError if the section `energy` names devices that do not exist. Also raise it if a device has
+    computing time but no known power.
     """
     settings = experiment.energy
     if settings is None:

@@ -1,4 +1,4 @@
-"""The experiment file as plain data, with one module per section. These modules know nothing about methods."""
+"""The experiment file as plain data, with one module per section. These modules do not know the methods."""
 
 from fedstrata.experiment.experiment import Experiment
 from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings

@@ -1,7 +1,8 @@
-"""Descriptions of the keys of the experiment file: the string below each field of a class, read from the source code
-when it is needed.
+"""Read the descriptions of the experiment file's keys from the source code. The description of a key is the string
+below the field in its class.
 
-pydantic can read these strings when it makes a class. But this makes the start of every process a fifth longer.
+pydantic can read these strings when it constructs a class. But then every process takes a fifth longer to start. So
+they are read here, only when a program needs them.
 """
 
 import ast
@@ -21,7 +22,9 @@ def descriptions(kind: type) -> Mapping[str, str]:
 
 @cache
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the descriptions in a module by class and field; an empty mapping if the source code is missing."""
+    """Return the descriptions in a module, by class, then by field. If the source code is missing, return an empty
+    mapping.
+    """
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (KeyError, OSError, TypeError):

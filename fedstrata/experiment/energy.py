@@ -1,6 +1,6 @@
 """The section `energy` of an experiment file: the energy of radios per bit and per second, and the power of boards.
 
-The section changes only the energy in the record, nothing else.
+The section does not change a run. It only adds the calculated energy to the record.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class RadioSettings(Settings):
     down: PerBit
     """Energy per bit received."""
     base: Power
-    """Power while a transfer lasts."""
+    """Power of the radio while a transfer lasts."""
 
 
 # P = up * rate up + down * rate down + base; mW per Mbit/s are mJ/Mbit
@@ -40,10 +40,10 @@ BOARD_WATTS: Mapping[str, int] = {
 
 
 class EnergyOverride(Settings):
-    """Name devices with other radios or boards."""
+    """Give some devices another radio, or another power while computing."""
 
     devices: DeviceList
-    """Indexes of these devices, with ranges; a device is in one entry at most."""
+    """Indexes of the devices, with ranges such as `[3, "20-39"]`; a device is in one entry at most."""
     radio: str | None = None
     """Radio of these devices: `lte`, `wifi`, or one of `energy.radios`."""
     compute: Power | None = None
@@ -57,18 +57,20 @@ class EnergyOverride(Settings):
 
 
 class EnergySettings(Settings):
-    """Hold the energy of transfers and computing."""
+    """Hold the radios and the power from which the energy of transfers and computing is calculated."""
 
     radio: str | None = None
     """Radio of all devices: `lte`, `wifi`, or one of `energy.radios`. Without this key, transfers use no energy."""
     radios: Mapping[str, RadioSettings] | None = None
-    """Own radios by name, such as `{nb: {up: 30mJ/Mbit, down: 20mJ/Mbit, base: 400mW}}`."""
+    """Radios of your own, by name, such as `{nb: {up: 30mJ/Mbit, down: 20mJ/Mbit, base: 400mW}}`."""
     compute: Power | None = None
-    """Power while computing, for devices with a profile without known power."""
+    """Power while computing, for devices with a profile of unknown power, or without a profile."""
     profiles: Mapping[str, Power] | None = None
-    """Power while computing by profile of `compute`, such as `{pi3: 4W}`; `i5-7400t`, `pi5` and `pi4` are known."""
+    """Power while computing, by profile of the section `compute`, such as `{pi3: 4W}`; `i5-7400t`, `pi5` and `pi4` are
+    known.
+    """
     overrides: tuple[EnergyOverride, ...] = ()
-    """Devices with another radio or power than the other devices."""
+    """Devices with their own radio or power, in place of `energy.radio` and the power of their profile."""
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -84,13 +86,13 @@ class EnergySettings(Settings):
         return self
 
     def radio_of(self, index: int) -> RadioSettings | None:
-        """Return the radio of a device; None if the energy of its transfers is not calculated."""
+        """Return the radio of a device. If the file gives none, return None. Then its transfers use no energy."""
         own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 
     def watts_of(self, index: int, profile: str | None) -> int | None:
-        """Return the power, in microwatts, of a device that computes with this profile of `compute`; None if it is
-        unknown.
+        """Return the power, in microwatts, of a device while it computes. `profile` is the device's profile in the
+        section `compute`. If the power is unknown, return None.
         """
         own = next((entry.compute for entry in self.overrides if index in entry.devices), None)
         by_profile = {**BOARD_WATTS, **(self.profiles or {})}.get(profile) if profile is not None else None

@@ -1,7 +1,7 @@
 """The experiment: all settings that define a run, as plain data.
 
-`fedstrata.experiment_file` reads an experiment from YAML and checks rules between sections. Each section checks its own
-values, in another module.
+`fedstrata.experiment_file` reads an experiment from YAML and checks rules between sections. Each section has its own
+module, which checks its values.
 """
 
 import hashlib
@@ -49,47 +49,54 @@ class Experiment(Settings):
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     """Name at the start of the run's id: small letters, digits and hyphens, at most 40."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Number from which all random draws of the run follow."""
+    """Number that determines all random draws of the run."""
     data: DataSettings = DataSettings()
     """The data set."""
     partition: Partition
-    """Examples that each device owns; each kind of partition has keys of its own."""
+    """Division of the examples among devices; each kind of partition has its own keys."""
     model: ModelSettings = ModelSettings()
     """The model and its shared layers."""
     task: SerializeAsAny[TaskSettings] = TaskSettings()
     """The loss and the metrics: a name, or a mapping with a name and the task's options."""
     architectures: tuple[ArchitectureSettings, ...] = ()
-    """Devices with another model than `model`; if several entries name a device, the entry that began last applies."""
+    """Devices with another model than `model`; if several entries have begun for a device, the latest applies."""
     method: SerializeAsAny[MethodSettings]
-    """Grouping of devices, and choice of the tensors that are sent: a name, or a mapping with a name and options."""
+    """The method, which groups devices and chooses the tensors that are sent: a name, or a mapping with a name and
+    options.
+    """
     topology: TopologySettings | None = None
-    """Devices that each LPS serves; without it each cluster has an LPS of its own."""
+    """Number of LPSs, and the devices that each serves; without this key each cluster has its own LPS."""
     training: TrainingSettings = TrainingSettings()
     """Rounds, the local optimiser, and the optimisers of the servers."""
     clock: Clock = "none"
-    """`virtual` calculates how long the run would take, `real` slows the run down to that time, and `none` does
-    neither.
+    """`virtual` calculates how long the run would take on its links, `real` slows the run down to this time, and `none`
+    does neither.
     """
     links: Links = Links()
     """Encodings of tensors and, with a clock, how long transfers take."""
     compute: ComputeSettings | None = None
-    """With a clock, how long devices compute. Without this key, computing takes no time."""
+    """Time that devices need to compute, for runs with a clock; without this key computing takes no time."""
     schedule: Entries = ()
-    """The changes during training: links, presence of devices, and the LPS of a device."""
+    """Changes during training: of links, of the presence of devices, and of the LPS that serves a device."""
     energy: EnergySettings | None = None
-    """Energy that devices use, calculated for the record; it changes neither the run nor its id."""
+    """Radios and power of devices, from which the record's energy is calculated; this section changes neither the run
+    nor its id.
+    """
     deadlines: Deadlines = Deadlines()
-    """The deadlines at which a parent stops waiting for its children; without deadlines it waits for all of them."""
+    """Deadlines after which a parent stops waiting for its children; without deadlines a parent waits for all its
+    children.
+    """
     bounds: Bounds | None = None
-    """Limits on the numbers that a device may claim; a device beyond them is refused for the run."""
+    """Limits on the numbers that a device may report; a device that reports a larger number is excluded from the run.
+    """
     secure_aggregation: SecureAggregation | None = None
-    """Masks on updates, so that an LPS learns only the sum of the updates; `{}` is enough."""
+    """Masks on updates, so that an LPS learns only the sum of the updates; `{}` turns them on."""
     privacy: PrivacySettings | None = None
-    """Noise on the values that leave devices, for differential privacy."""
+    """Noise on the values that devices send, for differential privacy."""
     newcomers: NewcomerSettings | None = None
     """Devices that join after the other devices have been grouped."""
     faults: tuple[Fault, ...] = ()
-    """Failures that are caused on purpose; they are no part of the run's id."""
+    """Failures that the run causes on purpose; they do not change the run's id."""
 
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:
@@ -112,13 +119,13 @@ class Experiment(Settings):
 
     @property
     def is_paced(self) -> bool:
-        """Return whether links and computing take real time."""
+        """Return whether the run slows links and computing down to their configured times (`clock: real`)."""
         return self.clock == "real"
 
     @property
     def limits(self) -> Bounds:
-        """The largest values that a device may claim: the limits of `bounds`, and the most examples of a device in the
-        partition.
+        """The largest values that a device may report. They are the limits of `bounds`. Without `bounds.max_examples`,
+        the largest device of the partition is the limit for examples.
         """
         bounds = self.bounds or Bounds()
         if bounds.max_examples is not None:
@@ -127,7 +134,7 @@ class Experiment(Settings):
 
     @property
     def most_examples(self) -> int:
-        """The largest number of training examples that a device may claim."""
+        """The largest number of training examples that a device may report."""
         return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
 
     @property
@@ -135,7 +142,9 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """Return the ids in index order: `device-000` and so on, or the names in a local partition."""
+        """Return the device ids in index order. They are the names in a local or natural partition, and otherwise
+        `device-000` and so on.
+        """
         return list(self._ids)
 
     @cached_property
@@ -153,7 +162,7 @@ class Experiment(Settings):
         return self.newcomers.indexes(self.task_of_devices() or ["all"] * self.device_count, self.seed)
 
     def task_of_devices(self) -> list[str] | None:
-        """Return the true task or group of each device by index; None if the partition has no tasks or groups."""
+        """Return the true task or group of each device, in index order. If the partition has none, return None."""
         return self.partition.true_groups
 
     def model_of(self, device_index: int, global_round: int) -> ModelSettings:
@@ -164,15 +173,19 @@ class Experiment(Settings):
 
     @property
     def public(self) -> PublicSettings | None:
-        """The settings of the public examples, which no device owns; None without them."""
+        """The settings of the public examples, which no device owns. They are None if the experiment has no public
+        examples.
+        """
         return None if isinstance(self.partition, LocalPartition) else self.partition.public
 
     def to_yaml(self) -> str:
-        """Return the resolved file: every key with its value, in a fixed order."""
+        """Return the resolved experiment file as YAML: every key with its value, in a fixed order."""
         return yaml.safe_dump(self.model_dump(mode="json", by_alias=True), sort_keys=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy. The digest of the copy is computed again."""
+        """Return a copy with changed fields. Values that were computed from the fields, such as the digest, are
+        computed again.
+        """
         copy = super().model_copy(update=update, deep=deep)
         for derived in ("digest", "newcomer_indexes", "_ids"):
             copy.__dict__.pop(derived, None)
@@ -180,10 +193,10 @@ class Experiment(Settings):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the file with all defaults, but without faults and energy, and without paths of data on this
-        machine.
+        """SHA-256 of the experiment with all defaults. Faults, energy, and paths on this machine are left out, because
+        they do not change the result.
 
-        With a clock, the digest also covers times and rates, with presets replaced by their numbers.
+        With a clock, the digest also covers times and rates. Presets are first replaced by their numbers.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)
@@ -206,7 +219,7 @@ class Experiment(Settings):
 
     @property
     def run_id(self) -> str:
-        """The name of the run, equal in every process with the same experiment."""
+        """The id of the run. It is the same in every process with the same experiment."""
         return f"{self.name}-{self.digest[:12]}"
 
 

@@ -1,7 +1,7 @@
-"""The section `faults` of an experiment file: faults on purpose, with their place and time.
+"""The section `faults` of an experiment file: failures that a run causes on purpose, each with its place and time.
 
-Faults do not change the result of a run. Without deadlines, a run with faults and a run without have the same result
-and the same run id. Examples are in docs/how-to/cause-faults.md.
+Without deadlines, a run with faults and the same run without faults have the same result. Both always have the same run
+id. Examples are in docs/how-to/cause-faults.md.
 """
 
 from typing import Annotated, Literal, Self
@@ -17,21 +17,21 @@ PROCESS = r"^(gps|lps-\d+|[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)$"
 
 
 class Moment(Settings):
-    """Hold the time of a fault: a phase of the run, or the opening of a global round (from 1).
+    """Define when a fault happens: when the run enters a phase, or when a global round is open.
 
-    A kill may also come when a process reaches a named point of its code for the `count`-th time.
+    A kill may also happen when a process reaches a named point of its code for the `count`-th time.
     """
 
     phase: Phase | None = None
-    """The fault comes when the run enters this phase."""
+    """The fault happens when the run enters this phase."""
     global_round: int | None = Field(default=None, ge=1)
-    """The fault comes when this global round is open, counted from 1."""
+    """The fault happens when this global round is open, counted from 1."""
     point: Point | None = None
-    """A kill comes when the process reaches this named point of its code."""
+    """The kill happens when the process reaches this named point of its code."""
     round: int | None = Field(default=None, ge=0)
-    """With `point`: only in this round of the tier that reaches it, counted from 0."""
+    """With `point`: the kill happens only in this round of the process's tier, counted from 0."""
     count: int = Field(default=1, ge=1)
-    """With `point`: the process dies when it reaches the point for the `count`-th time."""
+    """With `point`: the process is killed when it reaches the point for the `count`-th time."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -65,27 +65,27 @@ class KillFault(Settings):
 
 
 class PauseFault(Settings):
-    """Send SIGSTOP to a process, and SIGCONT after a time."""
+    """Send SIGSTOP to a process, and SIGCONT after `for_s` seconds."""
 
     do: Literal["pause"]
-    """`pause` sends SIGSTOP to a process, and SIGCONT afterwards."""
+    """`pause` sends SIGSTOP to a process, and SIGCONT after `for_s` seconds."""
     process: str = Field(pattern=PROCESS)
     """Process: `gps`, `lps-0` and so on, or a device's id for the process that hosts the device."""
     for_s: PositiveFloat
-    """Seconds for which the process is stopped."""
+    """Number of seconds for which the process is stopped."""
     at: OpenMoment
     """Moment of the fault: `phase` or `global_round`."""
 
 
 class CutFault(Settings):
-    """Reset the connections of a link, and refuse new ones for a time."""
+    """Reset the connections of a link, and refuse new connections for `for_s` seconds."""
 
     do: Literal["cut"]
-    """`cut` resets the connections of a link and refuses new ones."""
+    """`cut` resets the connections of a link, and refuses new connections for `for_s` seconds."""
     link: Link
     """Link that fails."""
     for_s: PositiveFloat
-    """Seconds that the link is cut."""
+    """Number of seconds for which the link is cut."""
     at: OpenMoment
     """Moment of the fault: `phase` or `global_round`."""
 

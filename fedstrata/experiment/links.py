@@ -26,8 +26,8 @@ NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
 
 @dataclass(frozen=True, kw_only=True)
 class LinkTimes:
-    """Hold a link without presets: bits per second in each direction (None for no limit), and nanoseconds of
-    latency.
+    """Hold the times of a link as numbers, after presets have been replaced. Rates are in bits per second, where None
+    means no limit. Latency and jitter are in nanoseconds.
     """
 
     down_rate: int | None = None
@@ -39,26 +39,28 @@ class LinkTimes:
     up_trace: Trace | Generated | None = None
 
     def rate(self, direction: str) -> int | None:
-        """Return the rate in a direction without a trace, limited to the rate that TCP reaches at this loss (Mathis et
-        al. 1997).
+        """Return the constant rate in a direction. It is limited to the rate that TCP reaches at the link's loss and
+        latency (Mathis et al. 1997).
         """
         rate, reached = (self.down_rate if direction == "down" else self.up_rate), self._reached
         return rate if reached is None else reached if rate is None else min(rate, reached)
 
     def source(self, direction: str) -> int | Trace | None:
-        """Return the rate or the trace in a direction. A generated trace must be drawn first."""
+        """Return the trace in a direction, or the rate if there is no trace. Before, `drawn` must have replaced a
+        generated trace.
+        """
         trace, reached = self.trace(direction), self._reached
         if isinstance(trace, Generated):
             raise TypeError("a generated trace has not been drawn")
         return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
 
     def trace(self, direction: str) -> Trace | Generated | None:
-        """Return the trace in a direction."""
+        """Return the trace in a direction; None if there is none."""
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":
-        """Return the link with traces in place of generators. The random numbers of a trace depend on `address` (seed,
-        tier and child) and on the direction.
+        """Draw the link's generated traces, and return the link with the drawn traces. Their random numbers depend on
+        `address` (seed, tier and child) and on the direction.
         """
         down, up = (
             trace.drawn([*address, number]) if isinstance(trace, Generated) else trace
@@ -73,26 +75,34 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """Return all values that can change a timeline, as numbers. Traces are included if there are any."""
+        """Return all values that can change a timeline, for the experiment's digest. Traces are included if the link
+        has any.
+        """
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
 
 
 class LinkTiming(Settings):
-    """The keys for the times of a link. A missing key takes the value of the preset, or sets no limit."""
+    """Hold the keys for the times of a link. A missing key takes the value of the preset. Without a preset, a missing
+    key sets no limit.
+    """
 
     preset: str | None = None
     """Name of a preset link; values in this entry replace the values of the preset."""
     down_rate: Rate | None = None
-    """Rate towards the devices; without it nothing limits the rate."""
+    """Rate towards the devices; if neither the file nor a preset sets a rate, it has no limit."""
     up_rate: Rate | None = None
-    """Rate towards the GPS; without it nothing limits the rate."""
+    """Rate towards the GPS; if neither the file nor a preset sets a rate, it has no limit."""
     latency: Duration | None = None
-    """Latency one way; without it transfers have no latency."""
+    """Latency in one direction; if neither the file nor a preset sets a latency, transfers have none."""
     jitter: Duration | None = None
-    """Largest random change of a transfer's latency, up or down, drawn evenly; at most as large as the latency."""
+    """Largest random addition to, or subtraction from, a transfer's latency, drawn evenly; at most as large as the
+    latency.
+    """
     loss: float | None = Field(default=None, ge=0, lt=1)
-    """Share of packets that are lost; TCP then reaches a lower rate, so a latency is required."""
+    """Share of packets that are lost; TCP then reaches a lower rate, which depends on the latency, so a latency is
+    required.
+    """
     down_trace: str | None = None
     """Name of a trace that replaces `down_rate`: one of `links.traces`, or `lte-driving`, `3g-driving`,
     `evdo-driving`.
@@ -116,12 +126,12 @@ class LinkTiming(Settings):
 
     @property
     def said(self) -> dict[str, Any]:
-        """The keys that the file gives a value, with their values."""
+        """The keys that the experiment file sets, with their values."""
         return {name: value for name in LinkTiming.model_fields if (value := getattr(self, name)) is not None}
 
     def resolved(self, other: LinkTimes | None = None, traces: Traces | None = None) -> LinkTimes:
-        """Return the link without names of presets and traces. `traces` has the experiment's traces by name. Without a
-        preset, missing keys have the values of `other`. Raises ValueError for unknown traces.
+        """Return the link with the names of its preset and traces replaced by values. `traces` has the experiment's
+        traces by name. Without a preset, missing keys take the values of `other`. Raises ValueError for unknown traces.
         """
         said = self.said
         said.pop("preset", None)
@@ -135,12 +145,12 @@ class LinkTiming(Settings):
 
     @property
     def preset_times(self) -> LinkTimes | None:
-        """The link of the preset; None without a preset."""
+        """The values of the link's preset; None without a preset."""
         return None if self.preset is None else LinkTimes(**asdict(LINK_PRESETS[self.preset]))
 
 
 def check_link(link: LinkTimes, where: str) -> None:
-    """Raise ValueError for a link with contradictory values."""
+    """Raise ValueError for a link with contradictory values. `where` begins the message."""
     if link.jitter > link.latency:
         raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
     if link.loss and not link.latency:
@@ -148,7 +158,9 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """The encoding of tensors on a link, down (models) and up (updates). With a clock, also how long transfers take."""
+    """Hold the encoding of tensors on a link, down (models) and up (updates). For runs with a clock, also hold how long
+    transfers take.
+    """
 
     down: Encoding = "float32"
     """Encoding of models; `int8` has a scale for each tensor."""
@@ -164,7 +176,7 @@ class LinkSettings(LinkTiming):
 
 
 class LinkOverride(LinkTiming):
-    """The devices of this entry have a link that differs from `device-lps`."""
+    """Give the devices of an entry a link that differs from `device-lps`."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""
@@ -177,7 +189,7 @@ class LinkOverride(LinkTiming):
 
 
 class SharedRates(Settings):
-    """A link that all devices of an LPS share fairly, such as a radio cell or the uplink of an edge site."""
+    """Define a link that all devices of an LPS share fairly, such as a radio cell or the uplink of an edge site."""
 
     down_rate: Rate | None = None
     """Rate towards the devices that all devices of an LPS share fairly."""
@@ -194,7 +206,7 @@ class SharedRates(Settings):
 
 
 class SharedLinks(Settings):
-    """The shared rates, by the name of their link."""
+    """Hold the links that several devices share."""
 
     device_lps: SharedRates = Field(alias="device-lps")
     """Link that all devices of an LPS share, such as a cell, in addition to each device's own link."""
@@ -203,18 +215,20 @@ class SharedLinks(Settings):
 
 
 class Links(Settings):
-    """The two links that carry models."""
+    """Hold the settings of the two links that carry models."""
 
     device_lps: LinkSettings = Field(default=LinkSettings(), alias="device-lps")
     """Link between a device and its LPS."""
     lps_gps: LinkSettings = Field(default=LinkSettings(), alias="lps-gps")
     """Link between an LPS and the GPS."""
     overrides: tuple[LinkOverride, ...] = ()
-    """Devices with another link than `device-lps`; with a preset nothing is taken from `device-lps`."""
+    """Devices with another link than `device-lps`; an entry's missing keys take the values of its preset or, without
+    one, of `device-lps`.
+    """
     shared: SharedLinks | None = None
     """Links that several devices share."""
     traces: Mapping[str, TraceSettings] | None = None
-    """Rates over time, by a name of your own."""
+    """Rates that change over time (traces), by a name that you choose."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -231,7 +245,7 @@ class Links(Settings):
         return self
 
     def common(self) -> LinkTimes:
-        """Return the link of the devices that no override names."""
+        """Return the link of all devices that `overrides` does not name."""
         return self.device_lps.resolved(traces=self.traces)
 
     def uplink(self) -> LinkTimes:
@@ -246,7 +260,7 @@ class Links(Settings):
 
     @property
     def timed_key(self) -> str | None:
-        """The first key that sets a time; None if no key does."""
+        """The first key of the section that sets a time; None if no key sets one. Such keys need a clock."""
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
             if link.said:
                 return f"links.{name}.{next(iter(link.said))}"
@@ -258,7 +272,9 @@ class Links(Settings):
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """Return all settings of links that can change a timeline. Presets are replaced by their numbers."""
+        """Return all settings of links that can change a timeline, for the experiment's digest. Presets are replaced by
+        their numbers.
+        """
         common = self.common()
         return {
             "device-lps": common.of_digest(),
@@ -271,8 +287,8 @@ class Links(Settings):
 
 
 class Spread(Settings):
-    """A random factor for each device: exp of a normal number with deviation `lognormal`. The median of the factors is
-    1.
+    """Give each device a random factor for its computing time. The factor is exp of a normal random number with mean 0
+    and standard deviation `lognormal`, so the median factor is 1.
     """
 
     lognormal: float = Field(gt=0, le=5)
@@ -280,22 +296,24 @@ class Spread(Settings):
 
 
 class ComputeSettings(Settings):
-    """The time that a device computes in an LPS round: examples · per_example · profile · spread + minimum +
+    """Define how long a device computes in an LPS round: examples · per_example · profile · spread + minimum +
     exponential.
     """
 
     per_example: Duration | None = None
-    """Time of one example in training on the reference board; without it only `minimum` and `exponential` take time."""
+    """Time to train on one example on the reference board; without this key only `minimum` and `exponential` take time.
+    """
     profiles: Mapping[str, Annotated[float, Field(gt=0, le=1e6)]] | None = None
-    """Own profiles: how many times as long as the reference a device takes, such as `{pi3: 12}`."""
+    """Profiles of your own: the factor by which a device is slower than the reference board, such as `{pi3: 12}`."""
     devices: Mapping[str, DeviceList] | None = None
-    """Devices by profile, such as `{pi4: [0, "5-9"]}`; `i5-7400t` (1), `pi5` (2.4) and `pi4` (6.3) are known."""
+    """Devices by profile, such as `{pi4: [0, "5-9"]}`; `i5-7400t` (factor 1), `pi5` (2.4) and `pi4` (6.3) are known."""
     spread: Spread | None = None
-    """Differences between devices of the same profile."""
+    """Random differences between devices of the same profile."""
     minimum: Duration | None = None
-    """Time added for each device and LPS round (T_min)."""
+    """Time that is added to each device's computing time in each LPS round (T_min)."""
     exponential: Duration | None = None
-    """Mean of a time that is drawn from an exponential distribution for each device and LPS round (1/μ)."""
+    """Mean (1/μ) of a random time, drawn from an exponential distribution, that is added for each device and LPS round.
+    """
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -309,7 +327,9 @@ class ComputeSettings(Settings):
         return self
 
     def factors(self) -> dict[int, float]:
-        """Return the factor of each device that `devices` names: its computing time divided by the reference's."""
+        """Return, for each device in `devices`, the factor of its profile: the device's computing time divided by that
+        on the reference board.
+        """
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
 
@@ -325,7 +345,7 @@ def check_once(entries: Any) -> None:
 
 
 def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> None:
-    """Raise ValueError for devices that the partition does not have."""
+    """Raise ValueError if the sections `links` and `compute` name devices that the partition does not have."""
     named = {"links.overrides": [i for entry in links.overrides for i in entry.devices]}
     if compute is not None:
         named["compute.devices"] = [i for indexes in (compute.devices or {}).values() for i in indexes]

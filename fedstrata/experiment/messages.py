@@ -1,4 +1,6 @@
-"""Turn a validation error of pydantic into one line: key, value, allowed values, and the nearest valid name."""
+"""Turn a validation error of pydantic into one line. The line has the key, the value, the allowed values, and the
+nearest valid name.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,9 +29,10 @@ BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[
 
 
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
-    """Return the first error as `key: fault`, with the value and the allowed values.
+    """Return the first fault of a validation error as `key: fault`, with the value and the allowed values.
 
-    `unknown` returns the message for an unknown key. `section` is the key of the checked section, "" for a whole file.
+    The function `unknown` returns the message for an unknown key. `section` is the key of the checked section, or ""
+    for a whole file.
     """
     faults = [(_key_of(untagged(fault["loc"], schema)[0], section), fault) for fault in error.errors()]
     key, first = faults[0]
@@ -46,8 +49,8 @@ def one_line(error: ValidationError, unknown: Callable[[str], str], section: str
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean …? ` with the nearest known name, or an empty text. Hyphens and capitals make no
-    difference.
+    """Return the hint `did you mean …? ` with the nearest known name. If no known name is near, return an empty text.
+    Hyphens and capitals make no difference.
     """
     plain = {re.sub("[-_ ]", "", each).lower(): each for each in known}
     near = get_close_matches(re.sub("[-_ ]", "", name).lower(), plain, n=1)
@@ -55,7 +58,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _said(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the text after the key: pydantic's message, or a plainer text for it."""
+    """Return the part of the message that follows the key: pydantic's message in plainer words."""
     match fault["type"]:
         case "missing":
             return ": is missing, and has no default"
@@ -71,7 +74,7 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the message about a missing or unknown name of a form."""
+    """Return the message about a key with several forms, if the file names no form or an unknown form."""
     context, place = fault["ctx"], fault["loc"]
     if fault["type"] == "union_tag_not_found":
         tags = [*schema["properties"].get(str(place[0]), {}).get("discriminator", {}).get("mapping", ())]
@@ -98,7 +101,9 @@ def in_plain_words(message: str) -> str:
 
 
 class Chosen(NamedTuple):
-    """Hold a key that can have several forms, the chosen form, and the schema of that form."""
+    """Hold a key that can have several forms, such as `partition`, with the form that the file chose, and the schema of
+    this form.
+    """
 
     key: str
     form: str
@@ -106,7 +111,9 @@ class Chosen(NamedTuple):
 
 
 def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
-    """Return pydantic's location without the names of chosen forms, and the innermost chosen form."""
+    """Return pydantic's location of a fault without the names of chosen forms, and the innermost chosen form. If no
+    form was chosen, return None for it.
+    """
     kept: list[int | str] = []
     chosen, node = None, schema
     for part in place:
@@ -126,7 +133,9 @@ def _resolved(node: Schema, schema: Schema) -> Schema:
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:
-    """Return the key of the experiment file for pydantic's location, which also names branches of unions."""
+    """Return the key of the experiment file at pydantic's location of a fault. The location also names branches of
+    unions, which are removed.
+    """
     parts = [str(part) for part in place]
     kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))
     return ".".join([*filter(None, [section]), *kept])
@@ -137,9 +146,11 @@ def _is_branch(part: str, top: str) -> bool:
 
 
 def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
-    """Return the message for an unknown key, or for a key that the chosen form does not have, with similar keys.
+    """Return the message for a key that is unknown, or that the chosen form does not have. The message names similar
+    keys.
 
-    With a chosen form, the similar keys are keys of this form. Without one, the message lists the keys of the section.
+    With a chosen form, only keys of this form are named. If none of them is similar, the message lists the keys of the
+    form's section.
     """
     known = list(dict.fromkeys(_keys(schema, schema["$defs"])))
     if chosen is None:
@@ -154,15 +165,15 @@ def unknown_key(key: str, schema: Schema, chosen: Chosen | None = None) -> str:
 
 
 def _discriminator(chosen: Chosen) -> str:
-    """Return the key that chooses the form."""
+    """Return the key that names the form, such as `kind`."""
     return next(str(name) for name, field in chosen.schema["properties"].items() if field.get("const") == chosen.form)
 
 
 def _near(key: str, known: Sequence[str]) -> str:
-    """Return a hint with up to three keys: those that are nearest to the unknown key.
+    """Return a hint with up to three known keys that are near the unknown key. If none is near, return an empty text.
 
-    A near key has the same last part, or a synonym of this part. Without such a key, a near key resembles the unknown
-    key and is in the same section.
+    A near key has the same last part, or a synonym of this part. If there is no such key, a near key is in the same
+    section and has a similar last part.
     """
     section, _, _ = key.rpartition(".")
     last = key.rpartition(".")[2]
@@ -175,7 +186,7 @@ def _near(key: str, known: Sequence[str]) -> str:
 
 
 def _like(name: str, known: Sequence[str]) -> list[str]:
-    """Return the keys with a last part that resembles a name."""
+    """Return the known keys with a last part similar to `name`."""
     names = get_close_matches(name, {path.rpartition(".")[2] for path in known}, n=6)
     return [path for path in known if path.rpartition(".")[2] in names]
 
@@ -185,13 +196,13 @@ def _called(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _shared(path: str, key: str) -> int:
-    """Return the number of leading parts that two keys share; N matches any number."""
+    """Return the number of leading parts that two keys have in common. The part N matches any number."""
     pairs = zip(path.split("."), key.split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 
 
 def _keys(node: Schema, definitions: Schema, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a JSON Schema, with N for the index of a list."""
+    """Yield the dotted keys of a JSON Schema. The part N replaces the index of a list."""
     if "$ref" in node:
         node = definitions[node["$ref"].rpartition("/")[2]]
     for branch in (*node.get("anyOf", ()), *node.get("oneOf", ())):

@@ -1,8 +1,8 @@
-"""Newcomers: devices that join a cluster after the other devices have formed the clusters.
+"""The section `newcomers` of an experiment file: devices that join after the other devices have been grouped.
 
-The first plan is made from the other devices, the founders. The method chooses a newcomer's cluster as for a late
-device (`Method.place`), by the founders' answers and its own. A newcomer takes part from a fixed global round on, so
-results do not depend on when its process starts.
+The first plan is made from all other devices, the founders. The method chooses a newcomer's cluster in the same way as
+a late device's (`Method.place`), by the answers of the founders and the newcomer. A newcomer takes part from a fixed
+global round on. So results do not depend on the time at which the newcomer's process starts.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NewcomerSettings(Settings):
-    """Hold the number of newcomers, and the global round in which they begin to train."""
+    """Name the newcomers, or state their share, and the global round in which they begin to train."""
 
     share: Share | None = None
-    """Share of all devices, drawn by the seed; each group of the partition keeps a device that is there from the
-    start.
+    """Share of all devices that are newcomers, drawn by the seed; each group of the partition keeps at least one
+    founder.
     """
     devices: DeviceList | None = None
     """Indexes of the newcomers, such as `[2, "5-7"]`, in place of a share."""
     from_global_round: int = Field(ge=2)
-    """First global round in which newcomers train, counted from 1; if it is the one after the last, they only use the
-    final models.
+    """First global round in which newcomers train, counted from 1; with one more than `global_rounds`, they only use
+    the final models.
     """
 
     def indexes(self, groups: Sequence[str], seed: int) -> frozenset[int]:
-        """Return the newcomers' indexes. `groups` has the true group of each device by index."""
+        """Return the indexes of the newcomers. `groups` has the true group of each device, in index order."""
         if self.devices is not None:
             return frozenset(self.devices)
         return drawn(groups, round((self.share or 0.0) * len(groups)), seed)
@@ -46,8 +46,8 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """Return `count` devices, or fewer if otherwise a group would have no founder. `groups` has the group of each
-    device.
+    """Draw `count` newcomers, and return their indexes. Each group keeps one founder, so there may be fewer newcomers.
+    `groups` has the group of each device, in index order.
     """
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()
     left = {group: groups.count(group) for group in groups}

@@ -1,4 +1,6 @@
-"""The section `partition` of an experiment file: which examples each device owns. `fedstrata.partitions` applies it."""
+"""The section `partition` of an experiment file, which says which examples each device owns. `fedstrata.partitions`
+divides the examples accordingly.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,33 +24,37 @@ Labels = Annotated[tuple[int, ...], Field(min_length=1), AfterValidator(_distinc
 
 
 class PublicSettings(Settings):
-    """Hold the settings of the public examples. No device owns them, and every device has a copy. Each label has nearly
-    the same number of them.
+    """Hold the settings of the public examples. No device owns a public example, and every device has a copy of all.
+    There are nearly equally many public examples of each label.
     """
 
     examples: int = Field(ge=1)
-    """Number of public examples, which no device owns and every device has."""
+    """Number of public examples, which no device owns and of which every device has a copy."""
     labels: Labels | None = None
-    """Labels of these examples. Without this key, all labels."""
+    """Labels of the public examples; without this key all labels."""
     source: Literal["train", "test"] = "train"
-    """Part of the data set from which these examples come; no device owns them."""
+    """Part of the data set from which the public examples are taken."""
     labelled: bool = False
-    """Whether devices see the labels of these examples."""
+    """Whether devices know the labels of the public examples."""
     tests: bool = False
-    """Whether devices are tested only on the public examples with labels that they own."""
+    """Whether devices are tested on public examples instead of other tests, only on those with labels that the device
+    has.
+    """
 
 
 class SplitPartition(Settings):
-    """The settings of all partitions that split one data set among devices."""
+    """Hold the settings that all partitions of one data set among devices have in common."""
 
     kind: str
     """Kind of the partition."""
     test_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of each device's own examples on which it is tested; without it devices use tests of the data set."""
+    """Share of each device's own examples on which it is tested; without this key devices are tested on the data set's
+    tests.
+    """
     test_from: Literal["random", "end"] = "random"
-    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
+    """Choice of the examples of `test_share`: at `random`, or the last ones in the order of the data (`end`)."""
     public: PublicSettings | None = None
-    """Examples that belong to nobody."""
+    """Public examples, which no device owns."""
 
     @model_validator(mode="after")
     def _one_kind_of_tests(self) -> Self:
@@ -58,42 +64,44 @@ class SplitPartition(Settings):
 
     @property
     def most_examples(self) -> int | None:
-        """The number of training examples of the largest device; None if only the data say it. Then
-        `bounds.max_examples` may set a limit.
+        """The number of training examples of the largest device. It is None if it is known only from the data. Then
+        `bounds.max_examples` can set a limit.
         """
         return None
 
     @property
     def least_examples(self) -> int | None:
-        """The number of examples of the smallest device, its test examples included; None if only the data say it."""
+        """The number of examples of the smallest device, including its test examples; None if it is known only from the
+        data.
+        """
         return None
 
     @property
     def true_groups(self) -> list[str] | None:
-        """The name of each device's true group, by device index; None if devices form no known groups."""
+        """The name of each device's true group, in index order. It is None if the partition has no groups."""
         return None
 
 
 class Task(Settings):
-    """A learning task: its labels, and the devices that learn it."""
+    """Define a learning task: its labels, and the devices that learn it."""
 
     name: Name
     """Name of the task: small letters, digits, `-` and `_`."""
     labels: Labels
-    """Labels that the task is about; a label belongs to one task only."""
+    """Labels of the task; a label belongs to one task only."""
     devices: int = Field(ge=1, le=MAX_DEVICES)
     """Number of devices that learn the task; devices are numbered task by task."""
     examples_per_device: int = Field(ge=1)
-    """Training examples of each device, the minority included."""
+    """Number of training examples of each device, including the examples of other tasks."""
 
 
 class TaskPartition(SplitPartition):
-    """Devices take most examples from their own task and a minority from the other tasks."""
+    """Give each device most examples from its own task, and a minority from the other tasks."""
 
     kind: Literal["tasks"] = "tasks"
-    """`tasks`: each device takes most examples from its own task and a minority from other tasks."""
+    """`tasks`: each device has most examples from its own task and a minority from other tasks."""
     tasks: tuple[Task, ...] = Field(min_length=1)
-    """The tasks."""
+    """Learning tasks, and the devices that learn each."""
     by: str | None = None
     """Column that replaces the labels in this partition; without it the labels are used."""
     minority_ratio: float = Field(default=0.1, ge=0, lt=0.5)
@@ -125,37 +133,37 @@ class TaskPartition(SplitPartition):
 
     @property
     def true_groups(self) -> list[str] | None:
-        """The name of each device's task, by device index."""
+        """The name of each device's task, in index order."""
         return [task.name for task in self.tasks for _ in range(task.devices)]
 
 
 class Group(Settings):
-    """Devices with data from one distribution: their labels, and the changes to their examples."""
+    """Define a group of devices with data from one distribution: their labels, and the changes to their examples."""
 
     name: Name
     """Name of the group: small letters, digits, `-` and `_`."""
     devices: int = Field(ge=1, le=MAX_DEVICES)
     """Number of devices; devices are numbered group by group."""
     examples_per_device: Size | tuple[Size, Size]
-    """Training examples of each device, or a range such as `[32, 128]` from which each device draws its number."""
+    """Number of training examples of each device, or a range such as `[32, 128]` from which each device draws its
+    number.
+    """
     labels: Labels | None = None
-    """Labels of the group's devices, as the data set calls them. Without this key, all labels."""
+    """Labels of the group's devices, before `label_permutation`; without this key all labels."""
     labels_per_device: int | None = Field(default=None, ge=1)
-    """Number of these labels that each device draws for itself. Without this key, all of them."""
+    """Number of labels that each device draws from `labels`; without this key a device has all of them."""
     disjoint_labels: bool = False
     """Whether two devices of the group never draw the same label."""
     concentration: float | None = Field(default=None, gt=0)
-    """Concentration of the Dirichlet distribution of a device's label shares; without it labels are as even as
-    possible.
+    """Concentration of the Dirichlet distribution from which label shares are drawn; without this key labels are as
+    even as possible.
     """
     same_shares: bool = False
-    """Whether all devices of the group have the same Dirichlet draw."""
+    """Whether all devices of the group have the same label shares, from one Dirichlet draw."""
     rotation: Literal[0, 90, 180, 270] = 0
-    """Degrees by which images are turned counter-clockwise."""
+    """Degrees by which images are rotated counter-clockwise."""
     label_permutation: Annotated[int, Field(ge=0)] | tuple[int, ...] | None = None
-    """New meaning of labels: a list with the new label for each label, or a number from which a permutation is
-    drawn.
-    """
+    """Change of labels: a list with the new label for each label, or a number that selects a random permutation."""
 
     @field_validator("examples_per_device", mode="before")
     @classmethod
@@ -190,12 +198,12 @@ class Group(Settings):
 
 
 class GroupPartition(SplitPartition):
-    """Groups of devices that differ in labels, label shares, orientation of images or meaning of labels."""
+    """Divide devices into groups that differ in labels, label shares, orientation of images or meaning of labels."""
 
     kind: Literal["groups"]
     """`groups`: devices of a group draw their data from one distribution."""
     groups: tuple[Group, ...] = Field(min_length=1)
-    """The groups."""
+    """Groups of devices."""
     by: str | None = None
     """Column that replaces the labels in this partition; without it the labels are used."""
 
@@ -224,8 +232,8 @@ class GroupPartition(SplitPartition):
 
     @property
     def true_groups(self) -> list[str] | None:
-        """The name of each device's group, by device index. With a single group it is None, because there is nothing to
-        find.
+        """The name of each device's group, in index order. With a single group it is None, because then there are no
+        groups to find.
         """
         if len(self.groups) == 1:
             return None
@@ -233,7 +241,7 @@ class GroupPartition(SplitPartition):
 
 
 class EvenPartition(SplitPartition):
-    """The same number of examples for every device, and no groups of devices."""
+    """Give every device the same number of examples, without groups of devices."""
 
     devices: int = Field(ge=1, le=MAX_DEVICES)
     """Number of devices."""
@@ -256,18 +264,18 @@ class EvenPartition(SplitPartition):
 
 
 class DirichletPartition(EvenPartition):
-    """Label skew: each device's label shares are drawn from Dirichlet(concentration)."""
+    """Draw each device's label shares from Dirichlet(concentration), so that devices differ in their labels."""
 
     kind: Literal["dirichlet"]
     """`dirichlet`: each device draws its label shares from a symmetric Dirichlet distribution."""
     concentration: float = Field(default=0.5, gt=0)
-    """Concentration of the distribution: small is skewed, large is even."""
+    """Concentration of the distribution: small values give skewed label shares, large values give even shares."""
     by: str | None = None
     """Column that replaces the labels in this partition; without it the labels are used."""
 
 
 class IidPartition(EvenPartition):
-    """Every device draws from all examples in the same way."""
+    """Let every device draw from all examples in the same way."""
 
     kind: Literal["iid"]
     """`iid`: every device draws from all examples in the same way."""
@@ -283,16 +291,20 @@ Names = tuple[Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])
 
 
 class NaturalPartition(SplitPartition):
-    """Each device owns the examples with one value of a column, such as a user, a sensor or a file."""
+    """Give each device the examples with one value of a column, such as a user, a sensor or a file."""
 
     kind: Literal["natural"]
     """`natural`: each device owns the examples with its value of a column."""
     by: str = "device"
-    """The column; `device` is the name of each file or sub-folder, if a `folder` has one per device."""
+    """Column that names the owner of an example; `device` is the file's or sub-folder's name, if a `folder` has one per
+    device.
+    """
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
-    """Number of devices, which is the column's number of values; devices are in the order of the sorted values."""
+    """Number of devices, equal to the column's number of different values; devices are in the order of the sorted
+    values.
+    """
     names: Annotated[Names | None, AfterValidator(_distinct_names)] = Field(default=None, min_length=1)
-    """In place of `devices`: the values of the column, in index order; they become the devices' names."""
+    """In place of `devices`: the values of the column, in index order; they are also the devices' names."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -306,18 +318,18 @@ class NaturalPartition(SplitPartition):
 
 
 class GivenPartition(SplitPartition):
-    """Each device owns the training examples that the experiment or a file lists."""
+    """Give each device the training examples that the experiment or a file lists."""
 
     kind: Literal["given"]
     """`given`: each device owns the training examples that are listed here or in a file."""
     examples: tuple[DeviceList, ...] | None = Field(default=None, min_length=1)
     """Indexes of each device's training examples, with ranges: `[[0, 1, "5-9"], [2, 3]]`."""
     file: Path | None = None
-    """In place of `examples`: a text file with the index of its owner for each training example, one per line; -1 means
-    nobody.
+    """In place of `examples`: a text file with one line per training example, the index of its owner, or -1 for no
+    owner.
     """
     devices: int | None = Field(default=None, ge=1, le=MAX_DEVICES)
-    """With `file`: number of devices."""
+    """With `file`: the number of devices."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -334,16 +346,20 @@ class GivenPartition(SplitPartition):
 
 
 class LocalPartition(Settings):
-    """Real boards: each device owns all examples in its data folder. `names` gives each board its index."""
+    """Let each device, such as a real board, own all examples in its data folder. `names` has the devices in index
+    order.
+    """
 
     kind: Literal["local"]
-    """`local`: each device owns all that its folder holds; `data.name: folder` is required."""
+    """`local`: each device owns all examples in its own folder; `data.name: folder` is required."""
     names: Annotated[Names, AfterValidator(_distinct_names)] = Field(min_length=1)
     """Names of the devices, in index order."""
     test_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of each device's own examples on which it is tested; without it devices use the tests in their folders."""
+    """Share of each device's own examples on which it is tested; without this key devices use the tests in their
+    folders.
+    """
     test_from: Literal["random", "end"] = "random"
-    """The examples of `test_share`: drawn at `random`, or the last in the order of the data (`end`)."""
+    """Choice of the examples of `test_share`: at `random`, or the last ones in the order of the data (`end`)."""
 
     @property
     def device_count(self) -> int:
@@ -351,7 +367,7 @@ class LocalPartition(Settings):
 
     @property
     def most_examples(self) -> int | None:
-        """None, because the number of a board's examples is unknown. `bounds.max_examples` may set a limit."""
+        """None, because the number of a board's examples is unknown. `bounds.max_examples` can set a limit."""
         return None
 
     @property

@@ -8,7 +8,7 @@ from fedstrata.experiment.quantities import parsed_duration, parsed_rate
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPreset:
-    """Hold bits per second down and up, and the latency of one way in nanoseconds."""
+    """Hold the values of a preset link: bits per second down and up, and nanoseconds of latency in one direction."""
 
     down_rate: int
     up_rate: int

@@ -10,37 +10,40 @@ from fedstrata.experiment.sections import Settings
 
 
 class ProfilePrivacy(Settings):
-    """Noise on profiles before training, for local differential privacy. The unit is one example, replaced by any
-    other.
+    """Set the noise on answers before training (profiles), for local differential privacy. It protects each single
+    example: neighbouring data sets differ in one example.
     """
 
     epsilon: float = Field(gt=0, le=100)
-    """ε of all answers of a device before training; neighbouring data sets differ in one example."""
+    """ε of all answers of a device before training together; neighbouring data sets differ in one example."""
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
-    """δ; choose it well below one over the number of a device's examples."""
+    """δ; choose a value well below 1 / (number of a device's examples)."""
     clip: float = Field(gt=0)
-    """Largest L2 norm of an example's features; a longer vector is scaled down. The noise is proportional to it."""
+    """Largest L2 norm of an example's features; longer vectors are scaled down to this norm, and the noise is
+    proportional to it.
+    """
     min_examples: int = Field(default=100, ge=1)
-    """Fewest examples of a device; a device with fewer is refused."""
+    """Smallest number of examples of a device; a device with fewer examples is refused."""
 
 
 class UpdatePrivacy(Settings):
-    """Noise on updates of devices, for differential privacy. The unit is all examples of a device, replaced by any
-    others.
+    """Set the noise on updates, for differential privacy. It protects each device: neighbouring data sets differ in all
+    examples of one device.
 
-    Either `epsilon`, for the whole run, or `noise_multiplier` is given.
+    The experiment file gives either `epsilon`, for the whole run, or `noise_multiplier`.
     """
 
     clip: float = Field(ge=1e-4, le=1e4)
-    """Largest L2 norm of an update over all layers; a larger update is scaled down. The noise is proportional to it."""
+    """Largest L2 norm of an update over all layers; longer updates are scaled down to this norm, and the noise is
+    proportional to it.
+    """
     epsilon: float | None = Field(default=None, gt=0, le=1000)
-    """ε of the whole run; neighbouring data sets differ in all examples of one device. Give this key or
-    `noise_multiplier`.
+    """ε of the whole run, in place of `noise_multiplier`; neighbouring data sets differ in all examples of one device.
     """
     noise_multiplier: float | None = Field(default=None, ge=1e-3, le=1e4)
-    """Standard deviation of the noise as a multiple of `clip`; ε then follows."""
+    """Standard deviation of the noise as a multiple of `clip`, in place of `epsilon`; ε follows from it."""
     delta: float = Field(default=1e-5, gt=0, lt=0.5)
-    """δ; choose it well below one over the number of devices."""
+    """δ; choose a value well below 1 / (number of devices)."""
     covers: Literal["update", "sum"] = "update"
     """`update` protects each single update; `sum` protects only sums under `secure_aggregation`, with less noise
     per device.
@@ -54,14 +57,14 @@ class UpdatePrivacy(Settings):
 
 
 class PrivacySettings(Settings):
-    """Set the purpose of the noise, and whether profiles, updates or both receive noise."""
+    """Set whether noise is for research or protection, and whether it is added to profiles, updates or both."""
 
     noise: Literal["research", "protection"]
-    """`protection` draws noise from the system's entropy; `research` draws it from the seed, which can be repeated
-    and protects nobody.
+    """`protection` draws noise from the system's entropy; `research` draws noise from the seed, so the run can be
+    repeated, but nobody is protected.
     """
     profiles: ProfilePrivacy | None = None
-    """Noise on the answers before training."""
+    """Noise on devices' answers before training."""
     updates: UpdatePrivacy | None = None
     """Noise on updates."""
 

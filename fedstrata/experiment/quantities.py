@@ -1,6 +1,7 @@
-"""Quantities of the experiment file, each written with its unit: rates, durations, power; and lists of devices.
+"""Quantities of the experiment file that are written with a unit, such as rates, durations and power. Also lists of
+devices.
 
-Internally they are whole numbers, such as bits per second or nanoseconds, so that nothing depends on rounding.
+Internally, quantities are whole numbers, such as bits per second or nanoseconds. So nothing depends on rounding.
 """
 
 import re
@@ -29,9 +30,10 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
 def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """Return the quantity as a whole number of smallest units. `units` has the size of each unit in smallest units.
+    """Parse a quantity, and return it as a whole number of the smallest unit. `units` has the size of each unit, in
+    smallest units.
 
-    Raises ValueError, which shows `example`, for a text without a unit or with an unknown unit.
+    Raises ValueError for a text without a unit, or with an unknown unit. The message shows `example`.
     """
     known = ", ".join(units)
     is_bare = not isinstance(value, str)
@@ -55,8 +57,8 @@ def parsed_rate(value: Any) -> int:
 
 
 def parsed_sample_rate(value: Any) -> int:
-    """Return the rate of a trace's sample in bits per second, which may be 0. Raises ValueError for a text that is not
-    a rate.
+    """Return the rate of a sample in a trace, in bits per second. Unlike other rates, it may be 0. Raises ValueError
+    for a text that is not a rate.
     """
     return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
 
@@ -86,7 +88,9 @@ def parsed_per_bit(value: Any) -> int:
 
 
 def _written(number: int, units: Mapping[str, int]) -> str:
-    """Return the quantity as text, in the largest unit of which it is at least one."""
+    """Return a quantity as text with its unit. The unit is the largest, except min and h, that is not larger than the
+    quantity.
+    """
     fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
     name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
     return f"{(Decimal(number) / size).normalize():f}{name}"
@@ -114,7 +118,7 @@ def written_per_bit(picojoules: int) -> str:
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
     """Return the device indexes in a list of numbers and ranges. A range such as 4-7 includes both ends. Raises
-    ValueError for any other text.
+    ValueError for any other value.
     """
     items = value if isinstance(value, list | tuple) else [value]
     found: list[int] = []
@@ -135,7 +139,7 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
 
 
 def written_devices(indexes: Iterable[int]) -> list[int | str]:
-    """Return the device indexes in ascending order, with three or more consecutive ones as a range."""
+    """Return the device indexes in ascending order. Three or more consecutive indexes become a range."""
     ordered = list(indexes)
     cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(ordered)) if other != one + 1), len(ordered)]
     written: list[int | str] = []

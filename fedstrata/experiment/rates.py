@@ -1,6 +1,6 @@
-"""Rates of links that change over time: exact, in whole nanoseconds and whole bits per second.
+"""Rates of links that change over time. All results are exact, in whole nanoseconds and whole bits per second.
 
-A rate is a number, None without a limit, or a `RateSchedule`. A link with rate 0 carries nothing.
+A rate is a number of bits per second, a `RateSchedule`, or None if it has no limit. A link with rate 0 carries nothing.
 """
 
 from bisect import bisect_right
@@ -13,8 +13,8 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class Trace:
-    """Hold rates, each from a given time on (the first from time 0). After `period_ns` the trace begins again; without
-    a period the last rate stays.
+    """Hold constant rates, each from its start on (the first from time 0). After `period_ns` the trace begins again.
+    Without a period, the last rate stays.
     """
 
     starts: tuple[int, ...]
@@ -22,7 +22,9 @@ class Trace:
     period_ns: int | None = None
 
     def at(self, now_ns: int) -> tuple[int, int | None]:
-        """Return the rate at a given time, and the time of its next change; None without a further change."""
+        """Return the rate at a given time, and the time of its next change. If there is no further change, the second
+        is None.
+        """
         begun = 0 if self.period_ns is None else now_ns // self.period_ns * self.period_ns
         number = bisect_right(self.starts, now_ns - begun) - 1
         if number + 1 < len(self.starts):
@@ -31,24 +33,26 @@ class Trace:
 
     @cached_property
     def period_worth(self) -> int:
-        """The number of bits that a period carries, multiplied by 10⁹."""
+        """The number of bits that the link carries in one period, multiplied by 10⁹."""
         ends = (*self.starts[1:], self.period_ns or self.starts[-1])
         return sum(rate * (end - start) for start, end, rate in zip(self.starts, ends, self.rates, strict=True))
 
     def limited(self, most: int) -> "Trace":
-        """Return the same trace with no rate above `most`."""
+        """Return the trace with all rates limited to `most`."""
         return Trace(self.starts, tuple(min(rate, most) for rate in self.rates), self.period_ns)
 
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """Hold rates or traces, each from a given time on (the first from time 0). The last rate or trace stays."""
+    """Hold constant rates and traces, each from its start on (the first from time 0). The last of them stays."""
 
     starts: tuple[int, ...]
     sources: "tuple[int | Trace | None, ...]"
 
     def at(self, now_ns: int) -> tuple[int | None, int | None]:
-        """Return the rate at a given time, and the time of its next change."""
+        """Return the rate at a given time, and the time of its next change. If there is no further change, the time is
+        None.
+        """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
         if not isinstance(source, Trace):
@@ -57,8 +61,8 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return the length of the whole periods of a trace that carry at most `worth` from a given time on, and how
-        much they carry.
+        """Return how many nanoseconds a computation can skip, and how much the link carries meanwhile. They are whole
+        periods of the present trace, from `now_ns` on, that carry at most `worth` (bits · 10⁹).
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)
@@ -77,12 +81,14 @@ AnyRate = int | None | RateSchedule
 
 
 def rate_at(rate: AnyRate, now_ns: int) -> tuple[int | None, int | None]:
-    """Return a rate at a given time, and the time of its next change; None without a further change."""
+    """Return the value of a rate at a given time, and the time of its next change. If there is no further change, the
+    time is None.
+    """
     return rate.at(now_ns) if isinstance(rate, RateSchedule) else (rate, None)
 
 
 def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Sequence[tuple[int, int]] = ()) -> AnyRate:
-    """Return a rate schedule of rates or traces, each from a given time on (the first from time 0). During each cut the
+    """Combine rates and traces, each from a given time on (the first from time 0), into one rate. During each cut the
     rate is 0.
     """
     if len(parts) == 1 and not cuts and not isinstance(parts[0][1], Trace):
@@ -96,8 +102,8 @@ def rate_schedule(parts: Sequence[tuple[int, "int | Trace | None"]], cuts: Seque
 
 
 def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
-    """Return when the last bit of a transfer has left a link that carries nothing else. The transfer starts at
-    `start_ns`. A rate of None has no limit.
+    """Return the time at which the last bit of a transfer leaves a link that carries nothing else. The transfer starts
+    at `start_ns`. If the rate is None, it takes no time.
     """
     if isinstance(rate, RateSchedule):
         return _end_on(rate, start_ns, bits * SECOND_NS)
@@ -105,8 +111,8 @@ def end_of(start_ns: int, bits: int, rate: AnyRate) -> int:
 
 
 def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
-    """Return how many bits a link that carries nothing else sends between two times; None if it has no limit at some
-    time in between.
+    """Return how many bits of a transfer a link sends between two times if it carries nothing else. If the rate has no
+    limit at some time in between, return None.
     """
     worth = 0
     while start_ns < now_ns:
@@ -119,7 +125,7 @@ def bits_between(start_ns: int, now_ns: int, rate: AnyRate) -> int | None:
 
 
 def fastest(rate: AnyRate) -> int | None:
-    """Return the largest rate over time; None if there is a time without a limit."""
+    """Return the largest value of a rate over time. If the rate has no limit at some time, return None."""
     if not isinstance(rate, RateSchedule):
         return rate
     rates = [max(source.rates) if isinstance(source, Trace) else source for source in rate.sources]
@@ -127,7 +133,7 @@ def fastest(rate: AnyRate) -> int | None:
 
 
 def longest_ns(bits: int, rate: AnyRate) -> int:
-    """Return the longest time that this many bits can take, for any start."""
+    """Return an upper limit of the time that this many bits take, whenever the transfer starts."""
     if not isinstance(rate, RateSchedule):
         return end_of(0, bits, rate)
     stops = zip(rate.starts, (*rate.starts[1:], rate.starts[-1]), strict=True)
@@ -136,7 +142,7 @@ def longest_ns(bits: int, rate: AnyRate) -> int:
 
 
 def _longest_on(source: "int | Trace", bits: int) -> int:
-    """Return the longest time that this many bits take if only this rate, or this trace, limits them."""
+    """Return an upper limit of the time that this many bits take with this constant rate, or with this trace alone."""
     if not isinstance(source, Trace):
         return end_of(0, bits, source)
     if source.period_ns is None:
@@ -145,7 +151,9 @@ def _longest_on(source: "int | Trace", bits: int) -> int:
 
 
 def _end_on(schedule: RateSchedule, now_ns: int, left: int) -> int:
-    """Return the time at which the bits, given multiplied by 10⁹, have left a link with a changing rate."""
+    """Return the time at which the last bit leaves a link with a changing rate. The transfer starts at `now_ns`, and
+    `left` is its number of bits multiplied by 10⁹.
+    """
     while left:
         skipped_ns, carried = schedule.whole_periods(now_ns, left - 1)
         now_ns, left = now_ns + skipped_ns, left - carried

@@ -1,4 +1,4 @@
-"""Classes that a section of the experiment file names: built in, or own code."""
+"""Find the class that a section of the experiment file names, such as a method: a built-in class, or own code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Chosen = TypeVar("Chosen", bound=Settings)
 
 @dataclass(frozen=True, kw_only=True)
 class Registry(Generic[Kind, Chosen]):
-    """Hold the classes of one section, such as `method`."""
+    """Hold the built-in classes of one section, such as `method`, and load own classes."""
 
     section: str
     base: type[Kind]
@@ -27,11 +27,11 @@ class Registry(Generic[Kind, Chosen]):
     known: Mapping[str, str]  # by name the module and the class; a module is loaded when it is asked for
 
     def kind(self, name: str) -> type[Kind]:
-        """Return the class of this name, or the user's own class for `module:Class`.
+        """Return the built-in class with this name or, for `module:Class`, the user's own class.
 
         Raises:
-            ExperimentError: nothing has that name, as in `no method is called 'fedavgg'`.
-            PluginError: own code is missing or of another kind.
+            ExperimentError: no class has this name, as in `no method is called 'fedavgg'`.
+            PluginError: the own class is missing, or is no subclass of the required class.
         """
         if name in self.known:
             module, _, found = self.known[name].partition(":")
@@ -56,7 +56,7 @@ class Registry(Generic[Kind, Chosen]):
         """Check a section (a name, a mapping, or None for the default name) and return its settings.
 
         Raises:
-            ExperimentError: the section has a key or value that the named class refuses.
+            ExperimentError: no class has the name, or its options refuse a key or a value.
         """
         if isinstance(section, self.options):
             return section
@@ -77,7 +77,9 @@ class Registry(Generic[Kind, Chosen]):
         return checked
 
     def made(self, name: str, make: Callable[[], Kind]) -> Kind:
-        """Return the result of `make`. Raises PluginError if this fails and `name` is own code."""
+        """Call `make`, which constructs an object of the class `name`, and return the object. If `name` is own code and
+        `make` fails, raise PluginError.
+        """
         try:
             return make()
         except FedstrataError:

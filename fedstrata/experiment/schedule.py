@@ -1,4 +1,4 @@
-"""The section `schedule` of an experiment file: changes during training, with their times.
+"""The section `schedule` of an experiment file: changes during training, each with its time.
 
 Times are relative to the beginning of training. docs/links.md explains each entry.
 """
@@ -19,14 +19,14 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """Hold the links that an entry changes: all links, unless it names devices or LPSs."""
+    """Name the links that an entry changes. Without `devices` or `lps`, these are all links of the kind."""
 
     link: ScheduledLink = "device-lps"
-    """Link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
+    """Kind of link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""
     devices: DeviceList | None = None
-    """With `device-lps`: indexes of the devices. Without this key, all devices."""
+    """With `device-lps`: indexes of the devices with a changed link; without this key all devices."""
     lps: LpsList | None = Field(default=None, min_length=1)
-    """With `lps-gps`: numbers of the LPSs, such as `[0, 2]`. Without this key, all LPSs."""
+    """With `lps-gps`: numbers of the LPSs with a changed link, such as `[0, 2]`; without this key all LPSs."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -38,7 +38,7 @@ class _OnLink(Settings):
 
 
 class SetLink(_OnLink, LinkTiming):
-    """Give a link other values from this time on. Values that the entry leaves out stay."""
+    """Give a link new values from the time of the entry on. Values that the entry leaves out do not change."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -50,29 +50,29 @@ class SetLink(_OnLink, LinkTiming):
 
 
 class CutLink(_OnLink):
-    """Let a link carry nothing for a time. Transfers under way continue afterwards."""
+    """Stop all transfers on a link for the duration `for`. Transfers that have begun continue afterwards."""
 
     for_: Annotated[Duration, Field(gt=0)] = Field(alias="for")
-    """Time for which the link carries nothing; transfers go on afterwards."""
+    """Time for which the link carries nothing; transfers that have begun continue afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Leave(Settings):
-    """Let devices leave: they take no part in LPS rounds that begin while they are away. Without `for` they do not
-    return.
+    """Make devices leave the run. They take no part in LPS rounds that begin while they are away. Without `for` they do
+    not return.
     """
 
     devices: DeviceList
-    """Indexes of the devices that are away: they take no part in LPS rounds that begin in this time."""
+    """Indexes of the devices that leave: they take no part in LPS rounds that begin while they are away."""
     for_: Annotated[Duration, Field(gt=0)] | None = Field(default=None, alias="for")
-    """Time for which the devices are away. Without this key, they do not return."""
+    """Time for which the devices are away; without this key they do not return."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class Move(Settings):
-    """Let devices train at another LPS from the next global round on."""
+    """Move devices to another LPS from the next global round on."""
 
     devices: DeviceList
     """Indexes of the devices that another LPS serves from the next global round on; `topology` is required."""
@@ -86,18 +86,20 @@ class Move(Settings):
 
 
 class ScheduleEntry(Settings):
-    """Define an event, and the time at which it happens."""
+    """Define one change during training, and its time. Exactly one of the keys `set`, `cut`, `leave` and `move` is
+    given.
+    """
 
     at: Duration
     """Time of the change, since the start of training."""
     set_: SetLink | None = Field(default=None, alias="set")
-    """A link has these values from this time on; values that are left out stay."""
+    """New values of a link from this time on; values that are left out do not change."""
     cut: CutLink | None = None
-    """A link carries nothing for a time."""
+    """Link that carries nothing for some time."""
     leave: Leave | None = None
-    """Devices are away."""
+    """Devices that leave the run, for some time or for good."""
     move: Move | None = None
-    """Another LPS serves devices."""
+    """Devices that another LPS serves from then on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -109,7 +111,7 @@ class ScheduleEntry(Settings):
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The devices that the entry names."""
+        """The indexes of the devices that the entry names."""
         what = self.set_ or self.cut or self.leave or self.move
         return (what.devices if what is not None else None) or ()
 
@@ -122,7 +124,7 @@ class ScheduleEntry(Settings):
         return (what.lps if what is not None else None) or ()
 
     def of_digest(self, traces: Traces | None) -> dict[str, Any]:
-        """Return the entry as it enters the digest, with numbers in place of the names of presets and traces."""
+        """Return the entry for the experiment's digest. Names of presets and traces are replaced by numbers."""
         said: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         if self.set_ is not None and self.set_.preset_times is not None:
             said["set"]["preset"] = self.set_.preset_times.of_digest()

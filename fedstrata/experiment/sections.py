@@ -1,6 +1,7 @@
-"""The sections of an experiment file. Each checks its own values, and `fedstrata.experiment` combines them.
+"""The main sections of an experiment file. Each section checks its own values, and `fedstrata.experiment` combines the
+sections.
 
-The names of keys are the names of the fields below.
+The fields of the classes below have the names of the keys in the file.
 """
 
 import math
@@ -45,8 +46,8 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Return the name if it is a known name, or names own code as `module:function`. Raises ValueError for
-    any other name. The message calls the name a `what`, such as a method.
+    """Check that a name is known, or names own code as `module:function`. Return the name. Raises ValueError for any
+    other name. The message says what the name should be, such as a model (`what`).
     """
     if value in known or PLUGIN.match(value):
         return value
@@ -55,63 +56,68 @@ def known_or_own(value: str, known: Sequence[str], what: str) -> str:
 
 
 class SyntheticSettings(Settings):
-    """The distribution from which the data set `synthetic` is drawn, separately for each device."""
+    """Define the distribution from which the data set `synthetic` is drawn, separately for each device."""
 
     alpha: float = Field(default=1.0, ge=0, le=100)
-    """α, the standard deviation of the mean weight of a device's true model."""
+    """α: each device draws the mean of its true model's weights with this standard deviation."""
     beta: float = Field(default=1.0, ge=0, le=100)
-    """β, the standard deviation of the centre of a device's mean inputs."""
+    """β: each device draws the centre of its mean inputs with this standard deviation."""
     num_devices: int = Field(default=30, ge=1, le=10_000)
     """Number of devices; `partition` needs the same number."""
     alike: bool = False
-    """If true, all devices have one true model and mean inputs of 0, and α and β change nothing."""
+    """Whether all devices have the same true model, and mean inputs of 0, so that α and β change nothing."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    """Seed of the random numbers that generate the data; without this key the experiment's seed."""
+    """Seed of the random numbers that generate the data; without this key it is the experiment's seed."""
 
 
 class DataSettings(Settings):
-    """The data set, and the folder of its files."""
+    """Name the data set and the folder of its files, and describe own data."""
 
     name: str = "digits"
-    """`digits`, `fcube`, `synthetic`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder` for own
-    files, or own code as `module:function`.
+    """Data set: `digits`, `fcube`, `synthetic`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder`
+    for your own files, or own code as `module:function`.
     """
     folder: Path | None = None
-    """Folder with the files, or the place for downloads, relative to the command's folder; without it the data set's
-    usual places are used.
+    """Folder of the data set's files, or for downloads, relative to the current folder; without this key the data set's
+    usual folders.
     """
     download: bool = False
-    """Whether missing files are downloaded from the publisher and checked by SHA-256."""
+    """Whether missing files are downloaded from the publisher, then checked by SHA-256."""
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Shape of one example, such as `[1, 28, 28]`; required with `folder` and own code, and refused otherwise."""
     num_classes: int | None = Field(default=None, ge=2)
-    """Number of labels, or of values of a whole-number target, with `folder` and own code; without it targets are
-    numbers of any kind.
+    """With `folder` and own code: number of labels, or of values of a whole-number target; without this key targets are
+    any numbers.
     """
     classes: tuple[str, ...] | None = Field(default=None, min_length=2)
-    """Names of the labels, if the target of a `folder` is text; the first is label 0. It takes the place of
-    `num_classes`.
+    """Names of the labels, in place of `num_classes`, if the target of a `folder` is text; the first name is label 0.
     """
     target_shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Shape of one target; `[]` for one number."""
     inputs: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Columns or arrays of a `folder` that are the input, in order; by default `x`, or all without another role."""
+    """Columns or arrays of a `folder` that are the input, in order; without this key `x`, or all that have no other
+    role.
+    """
     target: tuple[str, ...] | None = None
-    """Columns or the array of a `folder` that are the target; without it `y`, if there is one."""
+    """Columns, or the array, of a `folder` that are the target; without this key `y`, if it exists."""
     more: tuple[str, ...] = ()
-    """Columns or arrays of a `folder` that an own model gets as further inputs, by name."""
+    """Columns or arrays of a `folder` that your own model gets as further inputs, by name."""
     columns: tuple[str, ...] = ()
-    """Columns of a `folder` with few values, numbers or text, such as the user; a partition may divide data by them."""
+    """Further columns of a `folder`, such as the user, by which a partition can divide the data; they have few
+    different values.
+    """
     orientations: tuple[Literal[0, 90, 180, 270], ...] | None = Field(default=None, min_length=1)
-    """Orientations in degrees (0, 90, 180, 270), among which the images of each label are divided. Each orientation
-    has labels of its own.
+    """Rotations in degrees, among which the images of each label are divided; each label in each rotation becomes a
+    separate label.
     """
 
     synthetic: SyntheticSettings | None = None
-    """The distribution of `synthetic`; without this key α and β are 1, and there are 30 devices."""
+    """Distribution of the data set `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return equal settings for equal data: `synthetic` states its seed, the present seed or else the given one."""
+        """Return settings that are equal if the data are equal. If `synthetic` has no seed of its own, `seed` is filled
+        in.
+        """
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
             return self
@@ -154,38 +160,38 @@ class DataSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The model, and the layers that all clusters share; `shared: null` takes the model's own default."""
+    """Name the model, its options, and the layers that all clusters share."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code: a torch module as
+    """Model: `mlp`, `cnn`, `lenet5`, `convnet`, `dropout_cnn`, `resnet18`, or own code: a torch module as
     `module:Class`, or `module:function`.
     """
     options: Mapping[str, Any] = {}
-    """Arguments of an own module's class, by name."""
+    """Arguments of your own class `module:Class`, by name."""
     hidden: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] | None = None
-    """Widths of the hidden dense layers; without it each model has its own."""
+    """Widths of the hidden dense layers; without this key each model has its default."""
     channels: tuple[Channels, ...] | None = Field(default=None, min_length=1)
-    """Outputs of each convolution of a `convnet`; without it `[32, 64, 64, 64, 64]`."""
+    """Output channels of each convolution of a `convnet`; without this key `[32, 64, 64, 64, 64]`."""
     activation: Literal["relu", "softmax"] | None = None
-    """Function after each convolution of a `convnet`: `relu`, or `softmax` over the channels of a pixel; without it
-    `relu`.
+    """Function after each convolution of a `convnet`: `relu`, or `softmax` over the channels of a pixel; without this
+    key `relu`.
     """
     shared: tuple[str, ...] | None = None
-    """Names of the layers that all clusters share through the GPS, such as `[fc1]`; `[]` shares none, `null` takes
-    the model's own.
+    """Names of the layers that all clusters share through the GPS, such as `[fc1]`; `[]` shares none, `null` takes the
+    model's default.
     """
     buffers: Literal["average", "device", "freeze"] = "average"
-    """Statistics of batch normalisation: `average` averages them like weights, `device` keeps them on each device,
-    `freeze` keeps their first values.
+    """Treatment of the statistics of batch normalisation: `average` averages them like weights, `device` keeps each
+    device's, `freeze` keeps the first values.
     """
     freeze: tuple[str, ...] = ()
-    """Layers or tensors of a module that neither train nor travel, such as `[backbone]` or `["*.norm"]`."""
+    """Layers or tensors of your own module that are neither trained nor sent, such as `[backbone]` or `["*.norm"]`."""
     weights: Path | None = None
-    """File of a module's weights in the format safetensors: values of frozen layers, and initial values of
+    """File with weights of your own module, in the format safetensors: values of frozen layers, and first values of
     other layers.
     """
     weights_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """SHA-256 of this file, part of the run's id; found when the experiment is read."""
+    """SHA-256 of the file `weights`, a part of the run's id; it is computed when the experiment is read."""
 
     @field_validator("name")
     @classmethod
@@ -205,39 +211,39 @@ class ModelSettings(Settings):
 
 
 class ArchitectureSettings(Settings):
-    """Give the listed devices another model than `model`, from a global round on."""
+    """Give some devices another model than `model`, from a global round on."""
 
     devices: DeviceList
-    """Indexes of these devices, with ranges: `[0, 2, "5-9"]`."""
+    """Indexes of the devices, with ranges: `[0, 2, "5-9"]`."""
     from_global_round: int = Field(default=1, ge=1)
     """Global round in which the devices begin to have this model, counted from 1."""
     model: ModelSettings
-    """Model of these devices, with the keys of `model`."""
+    """Model of the devices, with the same keys as the section `model`."""
 
 
 class MethodSettings(Settings):
-    """Name the method. The options of a method are a subclass of this."""
+    """Name the method. Each method has a subclass of this class with its options."""
 
     name: str
     """Name of a built-in method, or own code as `module:Class`."""
 
 
 class TaskSettings(Settings):
-    """Name the task. The options of a task are a subclass of this."""
+    """Name the task. Each task has a subclass of this class with its options."""
 
     name: str = "classification"
     """Name of a built-in task, or own code as `module:Class`."""
 
 
 class TopologySettings(Settings):
-    """Assign devices to LPSs, if their clusters do not decide the LPSs.
+    """Assign devices to LPSs, instead of one LPS per cluster.
 
-    With only `lps`, the number of LPSs, devices are dealt out in index order, as evenly as possible. `devices` gives
-    the device indexes of each LPS instead.
+    If only `lps`, the number of LPSs, is given, devices are divided in index order, as evenly as possible. With
+    `devices`, the file lists the device indexes of each LPS.
     """
 
     lps: int = Field(ge=1, le=10_000)
-    """Number of LPSs; devices are dealt out in index order, as evenly as possible."""
+    """Number of LPSs; devices are divided among them in index order, as evenly as possible."""
     devices: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...] | None = None
     """Device indexes of each LPS, such as `[[0, 1, 2], [3, 4]]`, in place of an even division."""
 
@@ -254,46 +260,46 @@ class TopologySettings(Settings):
 
 
 class StepSchedule(Settings):
-    """Lower the learning rate by a factor at regular intervals; with decay 1 the rate stays."""
+    """Lower the learning rate by a factor at regular intervals. If the factor is 1, the rate stays constant."""
 
     name: Literal["step"] = "step"
-    """`step` multiplies the learning rate by `decay` after every `every` global rounds."""
+    """`step` multiplies the learning rate by `decay` each time that `every` global rounds have passed."""
     decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor of the learning rate: global round g has `learning_rate * decay ** (g // every)`."""
+    """Factor of each decay: the rate in global round g, counted from 0, is `learning_rate * decay ** (g // every)`."""
     every: int = Field(default=1, ge=1)
-    """Global rounds between two decays."""
+    """Number of global rounds between two decays."""
     warm_up_rounds: int = Field(default=0, ge=0)
-    """Rounds w at the start with (g + 1) / (w + 1) of the rate; the schedule begins after them."""
+    """Number w of warm-up rounds: round g, from 0, has (g + 1) / (w + 1) of the rate; then the schedule begins."""
 
 
 class CosineSchedule(Settings):
     """Lower the learning rate along half a cosine until the last global round."""
 
     name: Literal["cosine"]
-    """`cosine` multiplies the learning rate by floor + (1 − floor) · (1 + cos(π g / T)) / 2 in round g of T."""
+    """`cosine` multiplies the learning rate in round g of T by floor + (1 − floor) · (1 + cos(π g / T)) / 2."""
     floor: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the learning rate at the end of the fall."""
+    """Share of the learning rate to which it falls."""
     warm_up_rounds: int = Field(default=0, ge=0)
-    """Rounds w at the start with (g + 1) / (w + 1) of the rate; the schedule begins after them."""
+    """Number w of warm-up rounds: round g, from 0, has (g + 1) / (w + 1) of the rate; then the schedule begins."""
 
 
 class _LocalOptimiser(Settings):
-    """The settings that all optimisers of devices have in common."""
+    """Hold the settings that all optimisers of devices have in common."""
 
     schedule: Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")] = StepSchedule()
-    """The learning rate by global round."""
+    """Change of the learning rate over global rounds."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of a step's gradient over all tensors; a longer gradient is scaled down. Without this key,
-    gradients stay.
+    """Largest L2 norm of a step's gradient over all tensors; longer gradients are scaled down to it, and without this
+    key none are.
     """
     state: Literal["fresh", "kept"] = "fresh"
-    """`fresh` begins moments and velocities at 0 in every LPS round; `kept` keeps them on the device from round to
-    round.
+    """`fresh` sets moments and velocities to 0 at the start of every LPS round; `kept` keeps them on the device between
+    rounds.
     """
 
     @property
     def is_plain(self) -> bool:
-        """True if the optimiser is SGD and uses no more than momentum, weight decay and a schedule."""
+        """True if the optimiser is SGD with at most momentum, weight decay and a schedule."""
         return False
 
     @field_validator("schedule", mode="before")
@@ -303,7 +309,7 @@ class _LocalOptimiser(Settings):
 
 
 class SgdSettings(_LocalOptimiser):
-    """Stochastic gradient descent as in torch.optim.SGD."""
+    """Set stochastic gradient descent as in torch.optim.SGD."""
 
     name: Literal["sgd"] = "sgd"
     """`sgd` is stochastic gradient descent, `torch.optim.SGD`; it is the default."""
@@ -330,7 +336,7 @@ class SgdSettings(_LocalOptimiser):
 
 
 class LocalAdamSettings(_LocalOptimiser):
-    """Adam as in torch.optim.Adam."""
+    """Set Adam as in torch.optim.Adam."""
 
     name: Literal["adam"]
     """`adam` is `torch.optim.Adam`."""
@@ -345,7 +351,7 @@ class LocalAdamSettings(_LocalOptimiser):
 
 
 class LocalAdamWSettings(_LocalOptimiser):
-    """Adam with decoupled weight decay as in torch.optim.AdamW."""
+    """Set Adam with decoupled weight decay as in torch.optim.AdamW."""
 
     name: Literal["adamw"]
     """`adamw` is `torch.optim.AdamW`."""
@@ -360,16 +366,16 @@ class LocalAdamWSettings(_LocalOptimiser):
 
 
 class LocalRmspropSettings(_LocalOptimiser):
-    """RMSprop as in torch.optim.RMSprop."""
+    """Set RMSprop as in torch.optim.RMSprop."""
 
     name: Literal["rmsprop"]
     """`rmsprop` is `torch.optim.RMSprop`."""
     learning_rate: float = Field(default=0.01, gt=0)
     """Learning rate before the schedule."""
     alpha: Share = 0.99
-    """Share of the mean of squared gradients that is kept in a step."""
+    """Share of the former mean of squared gradients that is kept in each step."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """Number added to the root of that mean."""
+    """Number added to the root of the mean of squared gradients."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -377,7 +383,7 @@ class LocalRmspropSettings(_LocalOptimiser):
 
 
 class LocalAdagradSettings(_LocalOptimiser):
-    """Adagrad as in torch.optim.Adagrad."""
+    """Set Adagrad as in torch.optim.Adagrad."""
 
     name: Literal["adagrad"]
     """`adagrad` is `torch.optim.Adagrad`."""
@@ -395,25 +401,27 @@ LocalOptimiserSettings = (
 
 
 def _named(value: Any, default: str) -> Any:
-    """Return the value of a key with several forms. If the file gives no name, add the name of the default form."""
+    """Return the value of a key with several forms, each with a name. If the file gives no name, add the name
+    `default`.
+    """
     return {"name": default, **value} if isinstance(value, Mapping) else value
 
 
 def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
-    """Return the number of examples in this many batches. The last batch of an epoch can be smaller."""
+    """Return the number of examples in the batches of this many steps. The last batch of an epoch can be smaller."""
     epochs, rest = divmod(steps, -(-examples // batch_size))
     return epochs * examples + rest * batch_size
 
 
 class NoOptimiserSettings(Settings):
-    """Add the mean update to the server's model: FedAvg."""
+    """Set that the server adds the mean update to its model, as in FedAvg."""
 
     name: Literal["none"]
     """`none` adds the mean update to the model, as FedAvg does."""
 
 
 class MomentumSettings(Settings):
-    """FedAvgM (Hsu et al. 2019): v ← momentum · v + update; model + learning_rate · v."""
+    """Set FedAvgM (Hsu et al. 2019): v ← momentum · v + update. Then learning_rate · v is added to the model."""
 
     name: Literal["momentum"]
     """`momentum` is FedAvgM: v ← momentum · v + update, and learning_rate · v is added to the model."""
@@ -424,7 +432,7 @@ class MomentumSettings(Settings):
 
 
 class AdamSettings(Settings):
-    """FedAdam (Reddi et al. 2021), without bias correction; the paper tunes the learning rate for every data set."""
+    """Set FedAdam (Reddi et al. 2021) without bias correction. The paper tunes the learning rate per data set."""
 
     name: Literal["adam"]
     """`adam` is FedAdam without bias correction: learning_rate · m / (√v + tau) is added to the model."""
@@ -442,30 +450,32 @@ ServerOptimiserSettings = Annotated[NoOptimiserSettings | MomentumSettings | Ada
 
 
 class TrainingSettings(Settings):
-    """Rounds and the local optimiser. Either `local_epochs` or `local_steps` is given."""
+    """Hold the numbers of rounds, the local training, and the optimisers. Either `local_epochs` or `local_steps` is
+    given.
+    """
 
     global_rounds: int = Field(default=5, ge=1)
-    """Rounds at the GPS: how often clusters exchange their shared layers."""
+    """Number of rounds at the GPS; in each, clusters exchange their shared layers once."""
     lps_rounds_per_global_round: int = Field(default=2, ge=1)
-    """Rounds inside a cluster, or at an LPS, per global round."""
+    """Number of rounds in a cluster, or at an LPS, per global round."""
     local_epochs: int | None = Field(default=None, ge=1)
-    """Passes over a device's data per LPS round; 1 if neither this key nor `local_steps` is given."""
+    """Number of passes over a device's data per LPS round; it is 1 if neither this key nor `local_steps` is given."""
     local_steps: int | None = Field(default=None, ge=1)
-    """Batches per LPS round, in place of epochs."""
+    """Number of batches per LPS round, in place of `local_epochs`."""
     batch_size: int = Field(default=32, ge=1)
-    """Examples in a batch; the last batch of an epoch may be smaller."""
+    """Number of examples in a batch; the last batch of an epoch may be smaller."""
     evaluate_every: int = Field(default=1, ge=1)
-    """Devices measure the received model in every n-th global round; the final model is always measured."""
+    """Number n: devices measure the received model in every n-th global round, and always the final model."""
     participation: int | float | None = None
-    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; all by
-    default.
+    """Devices that an LPS asks per round: a number such as `10`, or a share such as `0.1`, rounded up; without this key
+    all.
     """
     optimiser: Annotated[LocalOptimiserSettings, Field(discriminator="name")] = SgdSettings()
-    """The optimiser of devices; without a name it is `sgd`."""
+    """Optimiser of devices; without a name it is `sgd`."""
     lps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
-    """The way in which an LPS applies the mean update of an LPS round."""
+    """Optimiser with which an LPS applies the mean update of an LPS round to its model."""
     gps_optimiser: ServerOptimiserSettings = NoOptimiserSettings(name="none")
-    """The way in which the GPS applies the mean update of the shared layers in a global round."""
+    """Optimiser with which the GPS applies the mean update of a global round to the shared layers."""
 
     @field_validator("optimiser", mode="before")
     @classmethod
@@ -499,15 +509,15 @@ class TrainingSettings(Settings):
         return global_round % self.evaluate_every == 0
 
     def steps(self, examples: int) -> int:
-        """Return the number of local steps in an LPS round of a device with this many examples."""
+        """Return the number of local steps that a device with this many examples takes in an LPS round."""
         if self.local_steps is not None:
             return self.local_steps
         return (self.local_epochs or 1) * -(-examples // self.batch_size)
 
     def trained_examples(self, examples: int) -> int:
-        """Return the number of examples that a device trains on in an LPS round.
+        """Return the number of examples on which a device with this many examples trains in an LPS round.
 
-        A repeated example is counted each time.
+        If the device trains on an example several times, each time is counted.
         """
         if self.local_steps is None:
             return (self.local_epochs or 1) * examples
@@ -525,53 +535,57 @@ class TrainingSettings(Settings):
 
 
 class TierDeadline(Settings):
-    """The time after which a parent stops waiting. Without `deadline_s` the parent waits for all children, and results
+    """Set how long a parent waits for its children. Without `deadline_s` the parent waits for all children, so results
     do not depend on time.
     """
 
     deadline_s: float | None = Field(default=None, gt=0)
-    """Seconds until the parent goes on without the children that have not answered; without it the parent waits for
-    all.
+    """Seconds after which the parent continues without the children that have not answered; without this key it waits
+    for all children.
     """
     quorum_ratio: float = Field(default=1.0, gt=0, le=1)
-    """Share of the children that must answer by the deadline; with fewer the run stops."""
+    """Share of the children that must answer by the deadline; if fewer answer, the run stops."""
 
     def quorum(self, children: int) -> int:
-        """Return how many of these children have to report: the quorum's share of them, rounded up, at least one."""
+        """Return how many of this number of children must report. It is the share `quorum_ratio`, rounded up, and at
+        least one.
+        """
         return max(1, math.ceil(self.quorum_ratio * children - 1e-9))
 
 
 class Bounds(Settings):
-    """The largest values that a device may state. A device that states a larger value is excluded from the run."""
+    """Limit the values that a device may report. A device that reports a larger value is excluded from the run."""
 
     max_examples: int | None = Field(default=None, ge=1)
-    """Largest number of training examples. Without this key, the number of the largest device in the partition."""
+    """Largest number of training examples of a device; without this key the number of the largest device in the
+    partition.
+    """
     max_held_out: int | None = Field(default=None, ge=0)
-    """Largest number of examples to measure on. Without this key, a million."""
+    """Largest number of examples on which a device measures; without this key a million."""
     max_update_norm: float | None = Field(default=None, gt=0)
-    """Largest L2 norm of a sent update over all layers. Without this key, any norm that the sums can hold."""
+    """Largest L2 norm of an update over all layers; without this key any norm that the servers' sums can hold."""
 
 
 MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message
 
 
 class SecureAggregation(Settings):
-    """Devices hide their updates under masks, which cancel in the sum of a round's devices."""
+    """Hide the updates of devices under masks. The masks cancel in the sum over a round's devices."""
 
     min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)
-    """Fewest devices in a sum; a round with fewer stops the run."""
+    """Smallest number of devices in a sum; if a round has fewer devices, the run stops."""
 
 
 class Deadlines(Settings):
-    """One deadline per tier. `enrolment` applies to enrolment with the first question, and again to the other
-    questions. The others apply to the rounds of each tier.
+    """Set the deadlines. `enrolment` applies before training, first to enrolment with the first question, then again to
+    the other questions. `lps` and `gps` apply to the rounds of these tiers.
     """
 
     enrolment: TierDeadline = TierDeadline()
-    """Deadline from the start until devices have enrolled and answered the first question, and again for the other
-    questions.
+    """Deadline for devices to enrol and to answer the first question, and again for the other questions before
+    training.
     """
     lps: TierDeadline = TierDeadline()
-    """Deadline of an LPS round for answers, and again for updates."""
+    """Deadline of an LPS round: for the answers to a question, and again for the updates."""
     gps: TierDeadline = TierDeadline()
-    """Deadline of a global round; another LPS adopts the clusters of an LPS that stays silent for this time."""
+    """Deadline of a global round; if an LPS sends nothing for this time, another LPS adopts its clusters."""

@@ -1,9 +1,10 @@
-"""Traces of links from files: read into samples before an experiment is checked, so that a run needs no other file.
+"""Read traces of links from files, before an experiment is checked. The experiment then has the samples, so a run needs
+no other file.
 
-CSV has a line `seconds,Mbit/s` (or another unit), then one line per sample: a time, and the rate until the next time.
-Mahimahi's format has one line per packet of 1,500 bytes: the millisecond at which the packet can go. Ghent's 4G logs
-have six numbers per line: milliseconds since 1970 and since the start, latitude, longitude, and the bytes and
-milliseconds since the last line.
+A CSV file has a header `seconds,Mbit/s` (or another unit), then one line per sample: a time, and the rate until the
+next time. Mahimahi's format has one line per packet of 1,500 bytes: the millisecond at which the packet can be sent.
+Ghent's 4G logs have six numbers per line: milliseconds since 1970, milliseconds since the start, latitude, longitude,
+bytes and milliseconds. The last two are since the previous line.
 """
 
 import math
@@ -25,7 +26,8 @@ Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, a
 
 
 def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an experiment's document with all trace files read. Paths are relative to `folder`.
+    """Return an experiment's document in which the samples replace the names of trace files. Paths are relative to
+    `folder`.
 
     Raises:
         ExperimentError: a file cannot be read, or has invalid content.
@@ -62,14 +64,16 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
 
 
 class _NonsenseError(Exception):
-    """Report an error in a trace file, with its line."""
+    """Report an error in a trace file, with the number of the line. Line 0 means the whole file."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f", line {line}: {what}" if line else f": {what}")
 
 
 def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
-    """Return this many numbers from a line. Each must be in the range of a link's numbers."""
+    """Return the numbers in a line. Raises _NonsenseError if there are not exactly `expected` numbers, or if one is too
+    large for a link.
+    """
     try:
         found = [Decimal(word.strip()) for word in words]
     except InvalidOperation:

@@ -1,7 +1,9 @@
-"""The keys of an experiment file for traces: rates over time, which are generated or read from a file.
+"""The keys of an experiment file for traces. A trace has rates that change over time, and is generated or read from a
+file.
 
-A generated trace has one rate per second: e to the power of a first-order autoregression, or 0 in an outage. A Markov
-chain with two states decides when outages begin and end. The random numbers depend on seed, link and direction.
+A generated trace has one rate per second. It is 0 in an outage, and otherwise e to the power of a first-order
+autoregression. A Markov chain with two states decides when outages begin and end. The random numbers depend on seed,
+link and direction.
 """
 
 import math
@@ -27,14 +29,14 @@ SampleRate = Annotated[
 
 
 class Generated(Settings):
-    """A generated trace, with different random numbers for each device."""
+    """Define a generated trace. Each device and direction draws different random numbers for it."""
 
     median: Rate
     """Median of the rate."""
     sigma: float = Field(gt=0, le=3)
     """Standard deviation of the natural logarithm of the rate."""
     lag: float = Field(ge=0, lt=1)
-    """Correlation of that logarithm from one second to the next."""
+    """Correlation of the rate's logarithm from one second to the next."""
     outage_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the time in which the link carries nothing."""
     outage: Duration | None = Field(default=None, ge=SECOND_NS)
@@ -49,7 +51,7 @@ class Generated(Settings):
         return self
 
     def drawn(self, address: Sequence[int]) -> Trace:
-        """Return a randomly drawn trace for a link in a direction."""
+        """Draw the trace of a link in a direction. `address` is the seed of the random numbers."""
         draws = np.random.default_rng([address[0], DRAWS, *address[1:]])
         count = self.length // SECOND_NS
         level, rates = float(draws.standard_normal()), []
@@ -63,7 +65,9 @@ class Generated(Settings):
         return Trace(tuple(second * SECOND_NS for second in range(count)), tuple(kept), count * SECOND_NS)
 
     def _outages(self, draws: Sequence[float]) -> list[bool]:
-        """Return, for each second, whether the link works."""
+        """Return, for each second, whether it is part of an outage. `draws` has one random number in [0, 1) for the
+        start, and one for each second.
+        """
         if self.outage is None:
             return [False] * (len(draws) - 1)
         ends = SECOND_NS / self.outage
@@ -79,7 +83,9 @@ AnyTrace = Trace | Generated
 
 
 def _from_moments(mean: float, deviation: float, lag: float, **outages: float) -> Generated:
-    """Return the settings of log-normal rates with this mean and standard deviation, in Mbit/s, and this `lag`."""
+    """Return the settings of a generated trace. Its rates are log-normal with this mean, standard deviation (both in
+    Mbit/s) and `lag`.
+    """
     squared = math.log(1 + (deviation / mean) ** 2)
     median = f"{mean / math.exp(squared / 2):.3f}Mbit/s"
     return Generated.model_validate({"median": median, "sigma": round(math.sqrt(squared), 3), "lag": lag, **outages})
@@ -99,15 +105,17 @@ TRACE_SOURCES: Mapping[str, str] = {
 
 
 class TraceSettings(Settings):
-    """A trace with a name in `links.traces`: generated, or read from a file into samples."""
+    """Define a trace with a name in `links.traces`. It is generated, given as samples, or read from a file into
+    samples.
+    """
 
     generate: Generated | None = None
-    """Draw the trace by the seed, for each device and direction, second by second."""
+    """Settings of a trace that is drawn by the seed, for each device and direction, second by second."""
     file: Path | None = None
     """File with the trace, relative to the experiment file's folder."""
     format: Literal["csv", "mahimahi", "ghent"] | None = None
-    """Format of the file: `csv` has a line `seconds,Mbit/s`, `mahimahi` a millisecond per packet, `ghent` six
-    numbers.
+    """Format of the file: `csv` has a header `seconds,Mbit/s`, `mahimahi` has a millisecond per packet, `ghent` six
+    numbers per line.
     """
     samples: tuple[tuple[Duration, SampleRate], ...] | None = Field(default=None, min_length=1, max_length=MOST_SAMPLES)
     """Pairs of time and rate; the first time is 0."""
@@ -150,7 +158,7 @@ class TraceSettings(Settings):
             raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; write after: repeat")
 
     def resolved(self) -> AnyTrace:
-        """Return the trace, or the generator that draws the trace for each link."""
+        """Return the trace. If the trace is generated, return the generator that draws it for each link."""
         if self.generate is not None:
             return self.generate
         samples, period = self.samples or (), self.length if self.after == "repeat" else None
@@ -161,8 +169,8 @@ Traces = Mapping[str, TraceSettings]
 
 
 def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
-    """Return the trace of this name in the direction `way`: from `links.traces`, or a preset. Raises ValueError for an
-    unknown name.
+    """Return the trace with this name, from `links.traces` or the presets. A preset has a trace for each direction
+    `way`. Raises ValueError for an unknown name.
     """
     if name in traces:
         return traces[name].resolved()
@@ -176,7 +184,7 @@ def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
 
 
 def written(trace: AnyTrace) -> Mapping[str, Any]:
-    """Return a trace as a mapping of numbers, to be written as YAML."""
+    """Return a trace as a mapping of numbers, from which YAML can be written."""
     if isinstance(trace, Generated):
         return trace.model_dump(mode="json")
     return {"starts": list(trace.starts), "rates": list(trace.rates), "period": trace.period_ns}

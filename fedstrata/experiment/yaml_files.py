@@ -9,7 +9,9 @@ MOST_VALUES = 200_000  # of a document with its aliases written out; an experime
 
 
 class EachKeyOnce(yaml.SafeLoader):
-    """Load YAML safely, and refuse a key that appears twice. YAML's own loader would keep the last value."""
+    """Load YAML safely, and refuse a key that appears twice in a mapping. PyYAML's own loader would silently keep the
+    last value.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping. Raises ConstructorError for a key that appears twice."""
@@ -23,7 +25,7 @@ class EachKeyOnce(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """Return the document of a YAML text.
+    """Parse a YAML text, and return the document.
 
     Raises:
         ValueError: the text is not YAML, or its aliases expand to too many values. The message is one line.
@@ -41,8 +43,8 @@ def read_yaml(text: str) -> Any:
 
 
 def _values(document: Any) -> Iterator[Any]:
-    """Yield all values of a document, with aliases replaced by their values. If an alias contains itself, the values
-    never end.
+    """Yield all values of a document. An alias yields the values to which it refers. If an alias contains itself, the
+    values never end.
     """
     waiting = [iter((document,))]
     while waiting:

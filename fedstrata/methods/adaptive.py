@@ -164,7 +164,8 @@ def compared(layout: Layout, layers: str) -> Layout:
     """Return the layout of the tensors that the option `layers` names: the last layer, all dense layers, or all
     tensors.
 
-    Raises: ExperimentError: `layers` is `dense`, and the model has no dense layer.
+    Raises:
+        ExperimentError: `layers` is `dense`, and the model has no dense layer.
     """
     dense = [_layer(tensor.name) for tensor in layout.tensors if len(tensor.shape) == MATRIX_AXES]
     wanted = {"last": [_layer(layout.names[-1])], "dense": dense, "all": [_layer(name) for name in layout.names]}

@@ -1,10 +1,10 @@
 """The contract between methods and tiers. A method is one file with a subclass of `Method`.
 
-The tiers do four kinds of work and know no method by name: a device **answers questions**, the GPS makes **plans** from
-the answers, a device does its **local work**, and servers add up the devices' results stream by stream. `Method` has a
-default for each kind of work, and the defaults together are FedAvg. The class below is a whole method. It averages all
-layers over all devices. During training it pulls a device's weights towards the received weights, and the pull is
-stronger on devices with little data:
+The tiers know no method by name. They do four kinds of work. Devices **answer questions**, the GPS makes **plans** from
+the answers, devices do their **local work**, and servers add up the results stream by stream. `Method` has a default
+for each kind of work, and the defaults together are FedAvg. The class below is a whole method. It averages all layers
+over all devices. During training it pulls a device's weights towards the received weights, and the pull is stronger on
+devices with little data:
 
 >>> class Careful(Method):
 ...     class Options(MethodSettings):
@@ -401,7 +401,8 @@ class Method:
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Choose the cluster of a device that joins after the first plan, and return the number of this cluster.
 
-        `answers` has the answers of the planned devices and of the late device, except those to relayed questions.
+        `answers` has the answers of the planned devices and of the late device to questions before training, except to
+        relayed questions.
         """
         return 0
 

@@ -48,7 +48,7 @@ class FedDyn(FedAvg):
         """Hold the strength of the regularisation, α. A smaller α makes larger steps."""
 
         alpha: PositiveFloat = 0.1
-        """Strength α of the regularisation; the smaller, the larger the steps."""
+        """Strength α of the regularisation; smaller values make larger steps."""
 
     has_personal_state = True
 

@@ -1,10 +1,11 @@
 """FedFOMO (Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021).
 
 Every device has its own model. The GPS sends each device the models of some other devices. The device measures all
-these models on some of its examples, on which it does not train. The gain of a model is the loss of the device's own
-model minus the loss of this model, divided by the distance of the two models (Eq. 3 of the paper). The device starts
-from a mean of the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains that each device
-reports over the rounds. It sends the device the models with the highest sums, and sometimes a random one.
+these models on some of its examples, on which it does not train. The gain of a model is the difference between the
+losses of the device's own model and this model. It is divided by the distance of the two models (Eq. 3 of the paper).
+The device starts from a mean of the models with a positive gain, weighted by gain (Eq. 4). The GPS adds up the gains
+that each device reports over the rounds. It sends the device the models with the highest sums, and sometimes a random
+one.
 
 Readings where the paper is open: "the device's own model" in Eq. 3 and 4 is the model with which its last training
 started. The model that it trained last is one of the received models. So a training that does not lower the loss is
@@ -53,12 +54,12 @@ class FedFomo(Method):
     """Give each device a model of its own: a mix of the received models that lower its loss."""
 
     class Options(MethodSettings):
-        """Hold how many models a device receives, and which examples it measures them on."""
+        """Hold how many models a device receives, and on which share of its examples it measures these models."""
 
         offered: int = Field(default=5, ge=1)
         """Number M of other devices' models that a device receives per round."""
         explore: float = Field(default=0.3, ge=0, le=1)
-        """Share ε of these models that is drawn at random in the first round."""
+        """Share ε of the M models that is drawn at random in the first round."""
         explore_less: float = Field(default=0.05, ge=0, le=1)
         """Amount by which ε falls every round, down to 0."""
         validation_share: float = Field(default=0.2, gt=0, lt=1)

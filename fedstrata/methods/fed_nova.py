@@ -2,8 +2,8 @@
 Heterogeneous Federated Optimization, NeurIPS 2020).
 
 FedAvg moves the model further towards devices that take more steps. Here the change x_k − x of device k is divided by
-a_k (‖a_i‖₁ in the paper). a_k is the number of gradients in the sum of the device's steps. With p_k = n_k/n (section 5
-of the paper):
+a_k (‖a_i‖₁ in the paper). This number, a_k, counts the gradients in the sum of the device's steps. With p_k = n_k/n
+(section 5 of the paper):
 
     x ← x + τ Σ_k p_k (x_k − x) / a_k,   τ = Σ_k p_k a_k.
 

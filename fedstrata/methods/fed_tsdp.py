@@ -86,7 +86,7 @@ class FedTsdp(Method):
         return True
 
     def check(self) -> None:
-        """Require a public set that is large enough."""
+        """Raise ExperimentError unless there are enough public examples."""
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(

@@ -105,7 +105,7 @@ def nearest_cluster(late: Candidate, vectors: Mapping[int, NDArray[Any]], plan: 
 
 
 def distances_of(vectors: Sequence[NDArray[Any]]) -> Matrix:
-    """Return the Euclidean distances of N vectors, shape (N, N)."""
+    """Return the Euclidean distances between N vectors, shape (N, N)."""
     stacked = np.stack(vectors)
     distances: Matrix = np.stack([distances_from(one, stacked) for one in stacked])
     return distances

@@ -4,8 +4,8 @@ Representations, 2020).
 Device k trains its own representation l_k and the head g^t together. The heads are averaged, and the representations
 stay on their devices: g^(t+1) = Σ_k n_k/n · g_k.
 
-Departure: all representations begin with the same weights, drawn from the experiment's seed. In some of the authors'
-experiments, training begins with a model that was trained by FedAvg.
+Departure: all representations begin with the same weights, drawn from the experiment's seed. The authors can also begin
+with a model that was trained by FedAvg.
 """
 
 from collections.abc import Mapping

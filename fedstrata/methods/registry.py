@@ -55,8 +55,9 @@ method_class, method_settings = METHODS.kind, METHODS.settings
 def make_method(experiment: Experiment) -> Method:
     """Return the method of an experiment.
 
-    Raises: ExperimentError: the method's options do not fit another section of the experiment. PluginError: own code
-    fails.
+    Raises:
+        ExperimentError: the method's options do not fit another section of the experiment.
+        PluginError: own code fails.
     """
     return method_of(experiment.method, facts_of(experiment))
 

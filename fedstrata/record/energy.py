@@ -1,4 +1,6 @@
-"""The energy of devices in the record: energy.csv, `energy` of summary.json, and the energy so far."""
+"""The energy of devices in the record: energy.csv, the key `energy` of summary.json, and the energy that a run has used
+so far.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ SMALLEST_FJ = 10**6  # of energy.csv: a nanojoule, its last digit
 
 @checked_dataclass(frozen=True, kw_only=True)
 class EnergySummary:
-    """Hold the key `energy` of summary.json."""
+    """Hold the energy of a run: the key `energy` of summary.json."""
 
     joules: Amount
     """Energy of all devices, in joules."""
@@ -55,7 +57,7 @@ ENERGY = Table(EnergyRow)
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """The energy that a device has used in an LPS round, or before training."""
+    """Hold the energy that a device used in an LPS round, or before training."""
 
     row: pb.LpsRound | None
     device: int
@@ -69,8 +71,8 @@ def spent_by(
     times: RunTimes,
     carried_before: Iterable[pb.Carried] = (),
 ) -> list[Spent]:
-    """Return the energy of the questions before training, and then of each round. On the real clock, energy follows
-    from measured durations.
+    """Return the energy that each device used, first for the questions before training, then in each LPS round. On the
+    real clock, energy is calculated from measured durations.
     """
     model = DeviceEnergy(experiment)
     found = _spent(model, None, times.before, carried_before)
@@ -103,7 +105,7 @@ def _cells(spent: Spent, device_id: str) -> tuple[object, ...]:
 
 
 def _as_joules(energy_fj: int) -> str:
-    """Return femtojoules as joules with nine digits, rounded."""
+    """Return femtojoules as a text in joules, rounded to nine decimal places."""
     rounded = (energy_fj + SMALLEST_FJ // 2) // SMALLEST_FJ
     return f"{rounded // 10**9}.{rounded % 10**9:09d}"
 
@@ -123,11 +125,13 @@ def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergyS
 
 
 class EnergySoFar:
-    """Add up the energy of reported LPS rounds. A row that is reported twice is added only once."""
+    """Add up the energy of the LPS rounds that LPSs have reported so far. If a round is reported twice, only the last
+    report counts.
+    """
 
     def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Set `rows_after`, which returns the LpsRound messages that were written after a position of the journal, each
-        with its position.
+        """Set the experiment, and how to read the journal. `rows_after` takes a position of the journal, and returns
+        the LpsRound messages after this position, each with its position.
         """
         self._is_on = counts_energy(experiment)
         self._rows_after = rows_after
@@ -137,7 +141,7 @@ class EnergySoFar:
         self._total_fj = 0
 
     def joules(self) -> float:
-        """Return the joules of all devices so far; 0 if the experiment has no section `energy`."""
+        """Return the energy of all devices so far, in joules. If the experiment has no section `energy`, return 0."""
         for place, data in self._rows_after(self._seen) if self._is_on else ():
             row = pb.LpsRound.FromString(data)
             spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))

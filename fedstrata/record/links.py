@@ -1,4 +1,6 @@
-"""The real clock in the record: links.csv, which compares configured and achieved links, and `real` of summary.json."""
+"""The real clock in the record: links.csv, which compares configured and achieved links, and the key `real` of
+summary.json.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,12 +20,13 @@ WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Real:
-    """Hold the key `real` of summary.json."""
+    """Hold how many links were as configured: the key `real` of summary.json."""
 
     links: NonNegativeInt
     """Number of rows of `links.csv`."""
     outside: NonNegativeInt
-    """Number of these rows that were not as configured."""
+    """Number of these rows with achieved values that differ from the configured values (see `outside` in `links.csv`).
+    """
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -31,37 +34,42 @@ class LinkRow:
     """Hold the configured and the achieved values of a child's link in one direction, or of a device's computing."""
 
     link: Link
-    """Link. `device-gps` holds the answers before training, since the GPS last started."""
+    """Link. Rows of `device-gps` are about the answers before training, since the last start of the GPS."""
     direction: Literal["down", "up", "compute"]
     """`up` is towards the GPS; `compute` is a device's computing."""
     child: str
-    """Device, or cluster."""
+    """Device, or the cluster of an LPS."""
     transfers: NonNegativeInt
-    """Number of transfers in all rounds; for computing, number of rounds. A round with a question has one more transfer
-    up (the answer), and one more down: the message that the round goes on."""
+    """Number of transfers in all rounds. For computing, number of rounds. A round with a question has two more
+    transfers: the answer up, and the message down that the round continues.
+    """
     bytes: NonNegativeInt
-    """Bytes of all transfers. The message that a round goes on has no bytes."""
+    """Bytes of all transfers. The message that a round continues has no bytes here."""
     bits_per_s: NonNegativeInt | None
     """Configured rate; on a shared link, the mean of its max-min fair shares. Empty if nothing limits the rate."""
     achieved_bits_per_s: NonNegativeInt | None
-    """Rate that was achieved. For a broadcast, it follows from all bytes that the device received, and from the time
-    since the device asked."""
+    """Achieved rate. For a broadcast, it is calculated from all bytes that the device received, and from the time since
+    the device asked for the model.
+    """
     latency_s: Amount
-    """Configured latency with random jitter, in seconds: mean over the transfers. For computing, the calculated time:
-    mean over the rounds."""
+    """Configured latency with random jitter, in seconds, as mean over the transfers. For computing, the calculated
+    computing time, as mean over the rounds.
+    """
     achieved_latency_s: Amount
-    """Seconds from the end of the transfer on the link until the parent had the transfer, or had written it. For
-    computing, the time that the device took."""
+    """Achieved latency in seconds: from the time at which the last bit left the link until the parent had the transfer,
+    or had written it. For computing, the time that the device took.
+    """
     outside: str | None
-    """Values that differ from the configured ones by more than 2 % and, in the mean, by more than a millisecond:
-    `rate`, `latency`, `compute`. Empty for a link without rate and latency."""
+    """Names of the values that were not as configured: `rate`, `latency` or `compute`. They differ by more than 2 %
+    and, in the mean, by more than a millisecond. Empty if the link has no configured rate and latency.
+    """
 
 
 LINK_ROWS = Table(LinkRow)
 
 
 def link_rows(rounds: Iterable[Iterable[pb.Carried]], device_ids: Sequence[str]) -> list[LinkRow]:
-    """Return a row for each link in each direction, in the order of links, directions and children."""
+    """Return a row for each child's link in each direction, sorted by link, direction and child."""
     sums: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)
     for each in chain.from_iterable(rounds):
         carried = {name: getattr(each, name) for name in SUMMED}
@@ -111,5 +119,5 @@ def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:
 
 
 def real_summary(rows: Sequence[LinkRow]) -> Real:
-    """Return the number of rows, and the number of rows outside the tolerance."""
+    """Return the key `real` of summary.json: the number of rows, and of rows outside the tolerance."""
     return Real(links=len(rows), outside=sum(row.outside is not None for row in rows))

@@ -1,4 +1,4 @@
-"""`privacy` of summary.json: which values noise protected, with ε and δ, and which it did not protect."""
+"""The key `privacy` of summary.json: which values noise protected, with ε and δ, and which it did not protect."""
 
 from typing import Literal
 
@@ -13,46 +13,48 @@ from fedstrata.record.tables import Amount
 
 @checked_dataclass(frozen=True, kw_only=True)
 class NoisedUpdates:
-    """Hold the noise on updates."""
+    """Describe the noise on updates, with the resulting ε and δ."""
 
     covers: Literal["update", "sum"]
     """Scope of ε: each `update`, or only the `sum` of many."""
     unit: str
-    """Unit of privacy."""
+    """Unit of privacy: the data in which neighbouring data sets differ."""
     clip: Amount
     """Largest norm of an update. A longer update is scaled down to this norm."""
     epsilon: Amount
     """ε of the whole run that the experiment asks for."""
     delta: Amount
-    """δ of every ε here."""
+    """δ of every ε in this object."""
     noise_multiplier: Amount
     """Standard deviation of the noise on the covered values (see `covers`), divided by `clip`."""
     noise_deviation: Amount
     """Standard deviation of the noise that one device adds to each weight."""
     releases: NonNegativeInt
-    """Largest number of updates of one device."""
+    """Largest number of updates that one device sends in the run."""
     epsilon_of_updates: Amount
     """ε of the whole run against a reader of single updates."""
     epsilon_of_sums: Amount | None
-    """ε of the whole run against a reader of sums alone, under masks; null without masks."""
+    """ε of the whole run against a reader of only the sums of masked updates; null without masks."""
     epsilon_spent: Amount | None
-    """ε by the end of the run, the open global round included."""
+    """ε that the run has used by its end, including a global round that was still open."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Hold the key `privacy` of summary.json, which describes the noise of a run."""
+    """Describe the noise of a run: the key `privacy` of summary.json."""
 
     noise: Literal["research", "protection"]
     """Source of the noise: `research` is a function of the seed, `protection` is secret."""
     is_protection: bool
-    """Whether the noise protects anybody."""
+    """Whether the noise protects devices: true for `protection`."""
     is_repeatable: bool
-    """Whether the same file gives the same hashes."""
+    """Whether a second run of the same experiment file gives the same hashes."""
     profiles: dict[str, float | int | str] | None
-    """Noise on profiles: keys of the experiment's section, and `unit`, the data that ε protects."""
+    """Noise on profiles: the keys of the experiment's `privacy.profiles`, and `unit`, the data that ε protects. Null
+    without this noise.
+    """
     not_covered: tuple[str, ...]
-    """Each kind of data that left devices without noise."""
+    """Kinds of data that left devices without noise."""
     updates: NoisedUpdates | None = None
     """Noise on updates; absent if updates had none."""
 

@@ -1,4 +1,4 @@
-"""relevance.csv: the matrix of the first grouping, with device ids as header row and first column."""
+"""relevance.csv: the relevance matrix of the first grouping. The first row and the first column have device ids."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from fedstrata.record.tables import csv_lines, csv_rows
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Relevance:
-    """Hold the relevance matrix R, shape (N, N), symmetric, with values in [0, 1]. Row and column i belong to
-    `ids[i]`.
+    """Hold the relevance matrix R. It has shape (N, N), is symmetric, and has values in [0, 1]. Row and column i belong
+    to the device `ids[i]`.
     """
 
     ids: tuple[str, ...]
@@ -33,14 +33,14 @@ class Relevance:
 
 
 def relevance_csv(relevance: Matrix, ids: Sequence[str]) -> Iterator[str]:
-    """Return the lines of relevance.csv. Reading the numbers gives the same bits."""
+    """Return the lines of relevance.csv. Numbers have enough digits that reading them gives the same bits."""
     rows = ([device_id, *(repr(float(value)) for value in row)] for device_id, row in zip(ids, relevance, strict=True))
     return csv_lines(["device", *ids], rows)
 
 
 def read_relevance(path: Path) -> Relevance | None:
-    """Return the matrix in a file; None if the file has no device or is missing. Raises DataError if the file is
-    malformed.
+    """Return the matrix in a file. If the file is missing or has no device, return None. Raises DataError if the file
+    is malformed.
     """
     table = csv_rows(path) if path.exists() else []
     ids = tuple(table[0][1:]) if table else ()

@@ -1,4 +1,4 @@
-"""rounds.csv: the result of each LPS round, with loss and metrics of the model that the round produced."""
+"""rounds.csv: the result of each LPS round, with the loss and the metrics of the model that the round produced."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -15,24 +15,27 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """Hold one LPS round. `loss` and all metrics are None if no device measured the model."""
+    """Hold the result of one LPS round. If no device measured the model, `loss` and all metrics are None."""
 
     global_round: PositiveInt
     """Global round, counted from 1."""
     lps_round: PositiveInt
     """LPS round, counted from 1 over the whole run."""
     lps_id: str
-    """Cluster; if clusters span LPSs, the LPS."""
+    """Cluster or, if clusters span LPSs, LPS."""
     devices: NonNegativeInt
-    """Number of devices with an update in the mean."""
+    """Number of devices with updates that are part of the mean."""
     num_examples: NonNegativeInt
     """Number of training examples of these devices. Each device's number is its weight in the mean."""
     loss: float | None
-    """Mean loss of the task (cross-entropy for a classification), over held-out examples, of the model that this round
-    produced. Devices measure it when they receive it for the next round. Empty if nobody measured it."""
+    """Mean loss of the model that this round produced, over held-out examples (for a classification, the
+    cross-entropy). Devices measure the model when they receive it for the next round. Empty if no device measured it.
+    """
     metrics: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
-    """A column for each metric of the task, over the same examples: for a classification `accuracy`, the share of hits.
-    After the last LPS round of a global round, the measured model has the average of the shared layers."""
+    """One column for each metric of the task, over the same examples. For a classification, `accuracy` is the share of
+    correct answers. After the last LPS round of a global round, devices measure the model with the averaged shared
+    layers.
+    """
     seconds: Amount
     """Seconds from the opening of the round until its last update."""
     bytes_up: NonNegativeInt
@@ -40,17 +43,15 @@ class RoundRow:
     bytes_down: NonNegativeInt
     """Bytes from the LPS to devices, counted at the LPS during the round."""
     lowest: Annotated[float | None, Field(serialization_alias="lowest_METRIC")]
-    """Lowest value of the task's first metric among the devices that measured the model; empty if nobody did."""
+    """Lowest value of the task's first metric among the devices that measured the model; empty if no device did."""
     highest: Annotated[float | None, Field(serialization_alias="highest_METRIC")]
     """Highest value of the same metric."""
 
     @property
     def key(self) -> tuple[int, str]:
-        """Return the key of a row: the LPS round and the cluster.
+        """The key of the row: the LPS round and the cluster.
 
         A later row with the same key replaces an earlier row.
-
-
         """
         return self.lps_round, self.lps_id
 
@@ -88,7 +89,7 @@ class RoundsTable(Table[RoundRow]):
 
 
 def _check_in_range(cell: str | None, least: float, most: float, said: str) -> None:
-    """Raise DataError if a field of the CSV file is not a number in this range. An empty field is valid."""
+    """Check a field of the CSV file. Raise DataError if it is not a number in this range. An empty field is valid."""
     try:
         is_in_range = cell is None or least <= float(cell) <= most
     except ValueError:
@@ -98,8 +99,8 @@ def _check_in_range(cell: str | None, least: float, most: float, said: str) -> N
 
 
 def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
-    """Return the mean loss as `loss` and the metrics, over held-out examples; None if no device has measured
-    the model.
+    """Return the mean loss (as `loss`) and the metrics of an LPS round's model, over held-out examples. If no device
+    has measured the model, return None.
     """
     if not row.evaluated_examples:
         return None
@@ -107,7 +108,7 @@ def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:
 
 
 def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
-    """Return the row for an LPS's report of a round."""
+    """Return the row of rounds.csv for an LPS's report of a round."""
     found = metrics_of(row, task) or {}
     return RoundRow(
         global_round=row.global_round + 1,
@@ -126,7 +127,9 @@ def round_row(row: pb.LpsRound, task: Task) -> RoundRow:
 
 
 def page_row(row: RoundRow, headline: Metric) -> list[Any]:
-    """Return the values of a row in the order of the page's columns. They have only one metric, the main metric."""
+    """Return the values of a row for the page of a run, in the order of the page's columns. Of the metrics, the page
+    has only the main metric.
+    """
     found = ((each.name, getattr(row, each.name)) for each in fields(row))
     return [value.get(headline.name) if name == "metrics" else value for name, value in found]
 
@@ -138,7 +141,7 @@ def rounds_csv(rows: Iterable[pb.LpsRound], task: Task) -> Iterator[str]:
 
 
 def _text_of(column: str, value: str | int | float | None) -> str:
-    """Return the text of a value; an empty text for a number that was not measured."""
+    """Return the text of a value in rounds.csv. If a number was not measured, return an empty text."""
     if value is None:
         return ""
     return str(value) if not isinstance(value, float) else f"{value:.4f}" if column == "seconds" else f"{value:.6f}"

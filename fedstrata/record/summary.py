@@ -40,12 +40,12 @@ class LinkBytes:
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Exclusion:
-    """Name a device or LPS that took no part from some time on, and give the reason."""
+    """Name a device or an LPS that took no part from some point of the run on, and give the reason."""
 
     device: str
     """Device or LPS."""
     stage: From
-    """Enrolment, or a round counted from 1: the device or LPS took no part from then on."""
+    """Enrolment, or a round counted from 1, from which on the device or LPS took no part."""
     reason: str
     """Reason of the exclusion."""
 
@@ -57,9 +57,11 @@ class Adoption:
     cluster: str
     """Cluster."""
     by: str
-    """LPS that served the cluster from then on."""
+    """LPS that took the cluster over, and served it from then on."""
     stage: From
-    """Global round that was open at that time, counted from 1, or evaluation."""
+    """Global round in which the other LPS took the cluster over, counted from 1, or the evaluation after the last
+    round.
+    """
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Replanning:
     clusters: NonNegativeInt
     """Number of clusters in this plan."""
     moved: NonNegativeInt
-    """Number of devices that came into another cluster."""
+    """Number of devices that the plan put into another cluster."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -81,11 +83,11 @@ class Moved:
     device: str
     """Device."""
     came_from: From
-    """LPS that it left."""
+    """LPS that the device left."""
     to: str
-    """LPS that it joined."""
+    """LPS that the device joined."""
     global_round: PositiveInt
-    """First global round at the new LPS, counted from 1."""
+    """First global round of the device at the new LPS, counted from 1."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -93,16 +95,22 @@ class Measured:
     """Hold the values of one metric. Each device measures the model that it uses, on its held-out examples."""
 
     clusters: Annotated[dict[str, float | None], Field(serialization_alias="METRIC")]
-    """The metric by cluster, over all examples of its devices. `mean` is the plain mean over clusters."""
+    """Value of the metric by cluster, over the held-out examples of all its devices. `mean` is the plain mean over
+    clusters.
+    """
     received: Annotated[dict[str, float | None] | None, Field(serialization_alias="received_METRIC")]
-    """The metric of the models as devices received them, by cluster, if devices use models of their own (ditto)."""
+    """Value of the metric of the received models, by cluster, if devices use other models than they receive (such as
+    with ditto).
+    """
     devices: Annotated[dict[str, float | None], Field(serialization_alias="device_METRIC")]
-    """The metric by device."""
+    """Value of the metric by device."""
     tasks: Annotated[dict[str, float | None] | None, Field(serialization_alias="task_METRIC")]
-    """The metric by true task, over all examples of its devices; null if the partition has no tasks."""
+    """Value of the metric by true task, over the held-out examples of all its devices; null if the partition has no
+    tasks.
+    """
 
     def all_values(self, metric: str) -> Iterator[tuple[str, float | None]]:
-        """Yield each value of a metric with its key in the file."""
+        """Yield each value of the metric, after the key under which summary.json has the value."""
         for part, prefix in PREFIXES.items():
             yield from ((f"{prefix}{metric}.{name}", value) for name, value in (getattr(self, part) or {}).items())
 
@@ -112,9 +120,9 @@ PREFIXES = {"clusters": "", "received": "received_", "devices": "device_", "task
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Hold the result of a run. Unknown keys in a file are ignored.
+    """Hold the result of a run: the content of summary.json. When a file is read, unknown keys are ignored.
 
-    A field with a default is left out of the file if the experiment does not need it.
+    A field that has its default value is left out of the file.
     """
 
     run_id: str
@@ -122,7 +130,9 @@ class Summary:
     name: str
     """Name of the experiment."""
     experiment_sha256: str
-    """SHA-256 of the resolved experiment without `data.folder`, `data.download` and `faults`."""
+    """SHA-256 of the resolved experiment, without keys that do not change the result, such as `faults`, `energy` and
+    paths.
+    """
     seed: int
     """Seed of the experiment."""
     method: str
@@ -130,61 +140,75 @@ class Summary:
     status: Literal["completed", "failed"]
     """Whether the run ended with a result. The record of a failed run has the values up to the failure."""
     reason: str | None
-    """Reason for which the run failed, in one line."""
+    """Reason for which the run failed, in one line; null for a completed run."""
     devices: NonNegativeInt
     """Number of devices in the experiment."""
     clusters: dict[str, tuple[str, ...]]
-    """Device ids by cluster, at the end. A cluster has the name of its LPS, or `cluster-0`, … if clusters span LPSs. A
-    late device is in the cluster that it joined."""
+    """Device ids by cluster, at the end of the run. A cluster has the name of its LPS or, if clusters span LPSs, the
+    name `cluster-0` and so on. A late device is listed in the cluster that it joined.
+    """
     clusters_rule: str
     """Rule that chose the number of clusters."""
     replanned: tuple[Replanning, ...]
     """Plans that the GPS made during training."""
     adjusted_rand_index: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
-    """Agreement of the clusters with the true tasks: 1 if they are equal, about 0 if they are unrelated. Null if the
-    partition has no tasks."""
+    """Agreement of the clusters with the true tasks. It is 1 if both are equal, and about 0 if they are unrelated. Null
+    if the partition has no tasks.
+    """
     device_tasks: dict[str, str] | None
     """True task of each device; null if the partition has no tasks."""
     rounds: NonNegativeInt
-    """Number of global rounds done."""
+    """Number of completed global rounds."""
     measured: dict[str, Measured]
-    """Metrics by name; in the file, each has the keys of `Measured` with its name."""
+    """Values of each metric, by its name. In the file, they are top-level keys that contain the metric's name, such as
+    `device_METRIC`.
+    """
     newcomers: tuple[str, ...]
-    """Devices that joined after the other devices were grouped."""
+    """Devices that joined after all other devices had been grouped."""
     wall_seconds: dict[str, Amount]
-    """Seconds on the GPS's clock by phase: `enrol` (with data loading and the first question), `relevance` (the other
-    questions), `group`, `train` (with the final measurement), and `total`."""
+    """Duration of each phase in seconds, measured by the GPS. Phases are `enrol` (with data loading and the first
+    question), `relevance` (the other questions), `group`, `train` (with the final measurement), and `total`.
+    """
     virtual: Virtual | None
-    """Time on the virtual clock; null without `clock: virtual`."""
+    """Times of the run on the virtual clock; null without `clock: virtual`."""
     real: Real | None
-    """Links on the real clock; null without `clock: real`."""
+    """Accuracy of the links on the real clock; null without `clock: real`."""
     energy: EnergySummary | None = None
-    """Energy of the devices; absent unless the experiment counts it."""
+    """Energy of the devices; absent if the experiment has no section `energy`."""
     bytes: dict[Link, LinkBytes]
-    """Bytes by link, counted at the parents' ends."""
+    """Bytes by link, as counted by the parents."""
     bytes_by_kind: dict[Link, dict[str, LinkBytes]]
-    """Bytes by link, then by kind of call."""
+    """Bytes by link, then by kind of call, as counted by the parents."""
     excluded: tuple[Exclusion, ...]
-    """Devices and LPSs that took no part from some point on: LPSs first, then devices, each in the order of rounds."""
+    """LPSs and devices that took no part from some point of the run on. LPSs come first, then devices, both in the
+    order of rounds.
+    """
     adoptions: tuple[Adoption, ...]
     """Clusters that another LPS took over."""
     kernels: dict[str, NonNegativeInt]
-    """Number of devices by OpenBLAS kernel (`SkylakeX`, `Haswell`, …), which the processor decides. With other kernels,
-    relevance and models may differ in their last bits."""
+    """Number of devices by OpenBLAS kernel (`SkylakeX`, `Haswell`, …). The processor decides the kernel. With another
+    kernel, relevances and models may differ in their last bits.
+    """
     homes: dict[str, tuple[str, ...]] | None
     """Device ids by LPS; null unless clusters span LPSs."""
     moves: tuple[Moved, ...]
     """Devices that the schedule moved to another LPS."""
     lost_state: tuple[str, ...]
-    """Devices that came back without their kept state, and began with a new state."""
+    """Devices that restarted without the state that they had kept, and began with a new state."""
     personal_sha256: dict[str, str]
-    """By device, the digest of its kept state at the end: layers that never leave it, and a model of its own."""
+    """Digest of each device's kept state at the end of the run, by device. The state is the layers that never leave the
+    device, and the device's own model.
+    """
     model_sha256: dict[str, str]
-    """By cluster, the digest of its model in `models/`. It depends only on the weights, so it can compare runs."""
+    """Digest of each cluster's model in `models/`, by cluster. A digest depends only on the weights, so runs can be
+    compared by it.
+    """
     privacy: Privacy | None = None
     """Noise of the run; absent if the experiment has no section `privacy`."""
     metrics: tuple[Metric, ...] = CLASSIFICATION.metrics
-    """Metrics of the task with name, unit, direction and title, the headline first; absent for a classification."""
+    """Metrics of the task, each with name, unit, direction and title. The first is the main metric (headline). Absent
+    for a classification.
+    """
 
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
@@ -213,12 +237,14 @@ class Summary:
         return self.measured[self.headline.name]
 
     def mean_of(self, metric: Metric) -> float | None:
-        """Return the mean of a metric over clusters; None if the task lacks the metric, or no device measured it."""
+        """Return the mean of a metric over clusters. If the task lacks the metric, or no device measured it, return
+        None.
+        """
         return self.measured[metric.name].clusters.get("mean") if metric.name in self.measured else None
 
     @property
     def mean(self) -> float | None:
-        """The mean of the main metric over clusters."""
+        """The mean of the main metric over clusters; None if no device measured it."""
         return self.mean_of(self.headline)
 
     @property
@@ -227,7 +253,7 @@ class Summary:
 
     @property
     def by_lps(self) -> dict[str, tuple[str, ...]]:
-        """Return the devices of each LPS: the devices of its cluster or, if clusters span LPSs, the devices that it
+        """The devices of each LPS. They are the devices of its cluster or, if clusters span LPSs, the devices that it
         serves.
         """
         return self.clusters if self.homes is None else self.homes
@@ -241,7 +267,7 @@ class Summary:
         return sum(link.total for link in self.bytes.values())
 
     def link(self, name: Link) -> LinkBytes:
-        """Return the bytes of a link; zero if none were counted."""
+        """Return the bytes of a link. If none were counted, both numbers are zero."""
         return self.bytes.get(name, LinkBytes(up=0, down=0))
 
     def document(self) -> dict[str, Any]:
@@ -274,9 +300,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a file as `Summary` needs it: the keys of each metric are moved to `measured`, by
-    metric.
-    """
+    """Return the content of a file in the form that `Summary` needs, with the keys of each metric in `measured`."""
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):
@@ -292,7 +316,9 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Raise ExperimentError if a metric has the name of another key or column of the record."""
+    """Check the names of metrics. Raise ExperimentError if a metric has the same name as another key or column of the
+    record.
+    """
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     for metric in metrics:
         if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:

@@ -1,6 +1,6 @@
-"""Tables of the record. The fields of a row's class are the columns of its file, for writing and for reading.
+"""Write and read the tables of the record. The fields of a row's class are the columns of the table's file.
 
-Lines are made one at a time, because a long run has many rows.
+Lines are written one at a time, because a long run has many rows.
 """
 
 import csv
@@ -28,10 +28,10 @@ Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # of seconds, 
 
 
 class Table(Generic[R]):
-    """Describe a CSV file of the record."""
+    """Describe a CSV file of the record, so that it can be written and read."""
 
     def __init__(self, row: type[R]) -> None:
-        """Set the row class, a checked dataclass."""
+        """Set the class of the rows, which must be a checked dataclass."""
         self.columns = tuple(field.name for field in fields(row))
         self._row = row
         self._adapter = TypeAdapter(row)
@@ -55,7 +55,7 @@ class Table(Generic[R]):
         return csv_lines(self.columns, rows)
 
     def read(self, path: Path) -> tuple[R, ...]:
-        """Return the rows of a file, each empty cell as None.
+        """Read a file, and return its rows. An empty cell becomes None.
 
         Raises:
             DataError: the file is missing or malformed; the message is one line with the file, the row and the column.
@@ -70,14 +70,14 @@ class Table(Generic[R]):
         return tuple(self._parsed(header, row, f"{path} row {line}") for line, row in enumerate(table[1:], start=2))
 
     def read_if_there(self, path: Path) -> tuple[R, ...]:
-        """Return the rows of a file that only some runs have; no rows if it is missing."""
+        """Return the rows of a file that only some runs write. If the file is missing, return no rows."""
         return self.read(path) if path.exists() else ()
 
     def _parsed(self, header: list[str], row: list[str], where: str) -> R:
         return self._checked(self._cells(header, row, where), where)
 
     def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
-        """Return the values of a row by column; None for an empty value."""
+        """Return the cells of a row by column. An empty cell becomes None."""
         if len(row) != len(header):
             raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
         return {name: cell or None for name, cell in zip(header, row, strict=True)}
@@ -97,7 +97,9 @@ class OfRound:
     lps_round: PositiveInt | None
     """LPS round, counted from 1 over the whole run; empty in rows of other tiers."""
     lps_id: str | None
-    """Cluster or, if clusters span LPSs, the LPS. In flows.csv before training, the question. Empty in other rows."""
+    """Cluster or, if clusters span LPSs, the LPS. In rows of flows.csv before training, the name of the question. Empty
+    in other rows.
+    """
 
 
 BEFORE = ("before", "", "", "")  # these columns before training
@@ -109,14 +111,14 @@ def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
 
 
 def of_global_round(global_round: int) -> tuple[object, ...]:
-    """Return the first four values of a row about a global round. The argument counts rounds from 0, and the row from
-    1.
+    """Return the first four values of a row about a global round. The argument is counted from 0, and the value in the
+    row from 1.
     """
     return "gps", global_round + 1, "", ""
 
 
 def csv_lines(header: Iterable[str], rows: Iterable[Iterable[object]]) -> Iterator[str]:
-    """Yield the lines of a CSV file, each with its end."""
+    """Yield the lines of a CSV file, each with its line break."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in chain([header], rows):
@@ -147,7 +149,9 @@ def read_text(path: Path) -> str:
 
 
 def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
-    """Return an object of the class `kind`, made from `values`. Raises DataError, which names the first wrong key."""
+    """Construct an object of the class `kind` from `values`, and return it. If a value is wrong, raise DataError with
+    `where` and the first wrong key.
+    """
     try:
         return kind.validate_python(values)
     except ValidationError as error:
@@ -159,5 +163,5 @@ def checked(kind: TypeAdapter[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def as_seconds(duration_ns: int) -> str:
-    """Return nanoseconds as text in seconds, exactly: whole seconds and nine digits."""
+    """Return nanoseconds as an exact text in seconds, with nine decimal places."""
     return f"{duration_ns // 10**9}.{duration_ns % 10**9:09d}"

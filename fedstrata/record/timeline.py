@@ -1,5 +1,5 @@
-"""The virtual clock in the record: timeline.csv, flows.csv with the bytes from which the times follow, and `virtual` of
-summary.json.
+"""The virtual clock in the record: timeline.csv, flows.csv and the key `virtual` of summary.json. flows.csv has the
+bytes from which the times are calculated.
 """
 
 import hashlib
@@ -20,16 +20,18 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Hold how many seconds each part took in all rounds of a tier."""
+    """Hold how many seconds each part of a round took, as sum over all rounds of a tier. Each value is a mean over the
+    children.
+    """
 
     down: Amount
     """Seconds in which models went down."""
     compute: Amount
-    """Seconds of computing; to the GPS, an LPS computes while its LPS rounds last."""
+    """Seconds of computing. For the GPS, the computing of an LPS is the time of its LPS rounds."""
     up: Amount
     """Seconds in which updates went up."""
     waiting: Amount
-    """Seconds in which children waited for the slowest."""
+    """Seconds in which children waited for the slowest child."""
 
     @property
     def total(self) -> float:
@@ -48,35 +50,39 @@ class Virtual:
     before: Parts
     """Seconds of the questions before training, by part."""
     gps: Parts
-    """Seconds of the global rounds as the GPS sees them, by part."""
+    """Seconds of the global rounds, by part."""
     lps: Parts
-    """Seconds of the LPS rounds as the LPSs see them, by part."""
+    """Seconds of the LPS rounds, by part, as mean over the LPSs."""
     timeline_sha256: str
     """SHA-256 of `timeline.csv`."""
 
 
 @checked_dataclass(frozen=True, kw_only=True)
 class TimelineRow(OfRound):
-    """Hold the times of one row: of the questions before training, of an LPS round, or of a global round."""
+    """Hold one row of timeline.csv: the times of an LPS round, a global round, or the questions before training."""
 
     begins_s: Amount
     """Virtual second at which the parent has the model of the round."""
     ends_s: Amount
     """Virtual second at which the parent has the update of the last child."""
     ready_s: Amount
-    """Virtual second at which the parent has the model that the round produced. After the last LPS round of a global
-    round, this is the arrival of the next model from the GPS. For all other rounds it is `ends_s`. The accuracy of
-    the row belongs to this time."""
+    """Virtual second at which the parent has the model that the round produced. For the last LPS round of a global
+    round, this is the time at which the next model arrives from the GPS. For all other rounds it is `ends_s`. The
+    accuracy of the round's model in rounds.csv belongs to this time.
+    """
     down_s: Amount
     """Seconds for which the model went down, mean over the children."""
     compute_s: Amount
-    """Seconds of computing, mean over the children. To the GPS, an LPS computes while its LPS rounds last."""
+    """Seconds of computing, mean over the children. For the GPS, the computing of an LPS is the time of its LPS rounds.
+    """
     up_s: Amount
     """Seconds for which the update went up, mean over the children."""
     waiting_s: Amount
-    """Seconds of waiting for slower children, mean over the children. The four parts add up to the whole round."""
+    """Seconds of waiting for slower children, mean over the children. The four parts add up to the duration of the
+    round.
+    """
     slowest: str | None
-    """Child with the last update: a device or a cluster."""
+    """Child that sent the last update: a device or a cluster."""
 
 
 TIMELINE = Table(TimelineRow)
@@ -84,7 +90,9 @@ TIMELINE = Table(TimelineRow)
 
 @checked_dataclass(frozen=True, kw_only=True)
 class FlowRow(OfRound):
-    """Hold the transfers between a parent and one child in a round, or for a question before training."""
+    """Hold one row of flows.csv: the transfers between a parent and a child in a round, or for a question before
+    training.
+    """
 
     child: NonNegativeInt
     """Index of a device, or number of an LPS."""
@@ -93,16 +101,16 @@ class FlowRow(OfRound):
     up_bytes: Count
     """Bytes of the transfer up; 0 if there was none."""
     examples: Count
-    """Number of examples that the device's training went through."""
+    """Number of examples on which the device trained in the round, with repetitions."""
     stream: Count
     """Number of the model that the child received, among the models of the round."""
     answer_bytes: Count
     """Bytes of the device's answer, if it was asked in the round."""
     answer_examples: Count
-    """Number of `examples` that the device trained on before it answered."""
+    """Part of `examples` on which the device trained before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """Return the transfers and the work of the row. `busy_ns` is the time for which the child was busy."""
+        """Return the transfers and the work of the row. `busy_ns` is how long the child was busy."""
         work = pb.Work(
             examples=self.examples,
             busy_ns=busy_ns,
@@ -118,8 +126,8 @@ OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as t
 
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
-    """Hold the times that the GPS knows: of the questions, since the first question, and of the global rounds, since
-    training began.
+    """Hold the times that the GPS knows. Times of questions are relative to the first question, and times of global
+    rounds to the beginning of training.
     """
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
@@ -128,7 +136,7 @@ class RunTimes:
 
 
 def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:
-    """Yield the lines of timeline.csv: questions, LPS rounds, global rounds."""
+    """Yield the lines of timeline.csv: first the questions, then all LPS rounds, then all global rounds."""
     return TIMELINE.lines(_timeline(rows, times))
 
 
@@ -144,7 +152,8 @@ def _timeline(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[tuple[ob
 def flows_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:
     """Yield the lines of flows.csv.
 
-    Before training `lps_id` is the question's name. After the last global round each LPS has a row for the final model.
+    In rows before training, `lps_id` is the question's name. After the last global round, each LPS has a row for the
+    transfer of its final model.
     """
     return FLOWS.lines(_flows(rows, times))
 
@@ -170,7 +179,7 @@ def _flows_of(of: Sequence[object], times: pb.RoundTimes) -> Iterator[tuple[obje
 
 
 def virtual_summary(rows: Iterable[pb.LpsRound], times: RunTimes) -> Virtual:
-    """Return the duration of the run, and its parts at each tier."""
+    """Return the key `virtual` of summary.json: the duration of the run, and its parts at each tier."""
     by_lps: dict[str, list[int]] = {}
     last_ns = max((closed.ends_ns for closed in times.global_rounds.values()), default=0)
     for row in rows:
@@ -202,10 +211,10 @@ def _means(times: pb.RoundTimes) -> list[int]:
 
 
 def _summed(rounds: Iterable[pb.RoundTimes]) -> Parts:
-    """Return the sum of each part over consecutive rounds."""
+    """Return the sum of each part over rounds, where a part of a round is the mean over its children."""
     return _named(sum(part) / 1e9 for part in zip(*(_means(times) for times in rounds), strict=True))
 
 
 def _named(seconds: Iterable[float]) -> Parts:
-    """Return the seconds of each part, in the order of the parts; 0 for a missing part."""
+    """Return seconds, given in the order of the parts, by the parts' names. Without any seconds, all parts are 0."""
     return Parts(**dict(zip(PARTS, [*seconds] or [0.0] * len(PARTS), strict=True)))

@@ -1,4 +1,4 @@
-"""The tables and the keys of the summary that a clock adds to a record."""
+"""The tables that a clock adds to a record, and the keys that it adds to summary.json."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Hold the times of a run's rounds."""
+    """Hold what is known of a run's times, and write the record's tables and keys about them."""
 
     experiment: Experiment
     rows: Iterable[pb.LpsRound]  # iterated over several times
@@ -25,7 +25,7 @@ class Timing:
     carried_before: Sequence[pb.Carried] = ()  # of answers before training, on the real clock
 
     def tables(self) -> dict[str, Iterator[str]]:
-        """Return the lines of each table by file name; no tables without a clock."""
+        """Return the lines of each table that a clock adds, by file name. Without a clock, there are no such tables."""
         found, ids = {}, self.experiment.device_ids()
         if self.experiment.clock == "virtual":
             found["timeline.csv"] = timeline_csv(self.rows, self.times)
@@ -39,7 +39,7 @@ class Timing:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary's keys that come from a clock."""
+        """Return the keys that a clock adds to the summary. If the run does not need a key, the key's value is None."""
         experiment = self.experiment
         return {
             "virtual": virtual_summary(self.rows, self.times) if experiment.clock == "virtual" else None,

@@ -1,6 +1,6 @@
-"""waits.csv: the four parts of each round for each child, with either clock.
+"""waits.csv: how long each child took for each of the four parts of each round, on the virtual or the real clock.
 
-They show which child the other children waited for.
+The table shows the child for which the other children waited.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,34 +17,37 @@ from fedstrata.v1 import rounds_pb2 as pb
 
 @checked_dataclass(frozen=True, kw_only=True)
 class WaitRow(OfRound):
-    """Hold how long one child spent in each part of a round."""
+    """Hold one row of waits.csv: how long one child spent in each part of a round."""
 
     tier: Literal["lps", "gps"]
     """`lps`: an LPS round; `gps`: a global round."""
     global_round: PositiveInt
     """Global round, counted from 1."""
     child: str
-    """Device in LPS rounds, LPS in global rounds."""
+    """Device in rows of LPS rounds, LPS in rows of global rounds."""
     down_s: Amount
-    """Seconds for which the model went down, with latency. On the virtual clock, this part also has the time until a
-    device is back or no longer busy."""
+    """Seconds for which the model went down, with latency. On the virtual clock, this part also contains the time until
+    an absent device is back, or a busy device is free.
+    """
     compute_s: Amount
-    """Seconds of computing. To the GPS, an LPS computes while its LPS rounds last, also while its devices answer a
-    question."""
+    """Seconds of computing. For the GPS, the computing of an LPS is the time of its LPS rounds, including the answers
+    of its devices to a question.
+    """
     up_s: Amount
     """Seconds for which the update went up, with latency."""
     waiting_s: Amount
-    """The rest of the round, in seconds: the child waited for slower ones. On the real clock, a global round ends with
-    its slowest LPS."""
+    """Seconds for which the child waited for slower children: the rest of the round. On the real clock, a global round
+    ends with its slowest LPS.
+    """
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """Each part with its seconds, in order of time."""
+        """The parts of the round in the order of time, each with its seconds."""
         return [(part, getattr(self, f"{part}_s")) for part in PARTS]
 
     @property
     def busy_s(self) -> float:
-        """The time in which the child received, computed and sent, without waiting."""
+        """Seconds in which the child received, computed and sent, so without waiting."""
         return self.down_s + self.compute_s + self.up_s
 
 
@@ -64,8 +67,8 @@ class _Took:
         return self.down_ns + self.compute_ns + self.up_ns
 
     def cells(self, round_ns: int) -> list[str]:
-        """Return the seconds of the four parts, as text. The fourth part, waiting, is the round's duration minus the
-        other three.
+        """Return the seconds of the four parts as texts. The fourth part, waiting, is the round's duration minus the
+        other three parts.
         """
         parts = (self.down_ns, self.compute_ns, self.up_ns, max(0, round_ns - self.all_ns))
         return [as_seconds(part) for part in parts]
@@ -90,8 +93,8 @@ def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[st
 
 
 def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tuple[int, _Took]]:
-    """Return, by child number, how long each child spent in each part, as calculated (virtual clock) or measured (real
-    clock).
+    """Return, by child number, how long each child spent in each part of a round. The times are calculated on the
+    virtual clock, and measured on the real clock.
     """
     found = {
         flow.child: _Took(down_ns=flow.down_ns, compute_ns=flow.compute_ns, up_ns=flow.up_ns) for flow in times.flows
@@ -105,8 +108,8 @@ def _of_children(times: pb.RoundTimes, carried: Iterable[pb.Carried]) -> list[tu
 def _of_lpss(
     global_round: int, closed: pb.RoundTimes, seconds: Mapping[tuple[int, str], float]
 ) -> Iterator[tuple[int, _Took, int]]:
-    """Yield the parts of each LPS in a global round, and the round's duration. On the real clock, the computing of an
-    LPS is the time of its LPS rounds, in which its devices' answers are also sent.
+    """Yield, for each LPS in a global round: its number, how long it spent in each part, and the round's duration. On
+    the real clock, the computing of an LPS is the time of its LPS rounds, including the answers of its devices.
     """
     found = _of_children(closed, (each for each in closed.carried if not each.is_answer))
     round_ns = closed.ends_ns - closed.begins_ns

@@ -53,8 +53,9 @@ def feature_map(settings: FeatureOptions) -> FeatureMap:
 
     `raw` returns the inputs unchanged. `module:function` names a function of the user, which is called with the inputs.
 
-    Raises: PluginError: the user's function is missing. A later call of Φ also raises PluginError if the user's
-    function fails, or returns anything but finite features of this shape.
+    Raises:
+        PluginError: the user's function is missing. A later call of Φ also raises PluginError if the user's function
+            fails, or returns anything but finite features of this shape.
     """
     if settings.features == "raw":
         return _raw

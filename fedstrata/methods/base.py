@@ -161,7 +161,7 @@ class Answers:
     given: Mapping[str, Mapping[int, Arrays]] = field(default_factory=dict)
     """Answers by name of the question, then by device index."""
     global_round: int = -1
-    """Global round in which devices answered, counted from 0; -1 before training."""
+    """Global round in which devices answered, counted from 0. It is -1 before training."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", sorted(self.devices, key=lambda device: device.device_index))
@@ -286,10 +286,10 @@ EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")
 class Method:
     """Define a method. This class, without a subclass, is FedAvg with one cluster (McMahan et al. 2017).
 
-    A subclass overrides only the functions that differ from FedAvg. `plan`, `sponsors` and `place` run at the GPS
-    without torch. All other functions run on a device. A method object stores nothing between calls. Everything that it
-    must remember is in plans and in the personal state of devices. A subclass that overrides `plan` must also override
-    `place`; otherwise it cannot place late devices.
+    A subclass overrides only the functions that differ from FedAvg. `answer`, `hear`, `local` and `measure` run on a
+    device. All other functions run at servers, too, so they must not need torch. A method object stores nothing between
+    calls. Everything that it must remember is in plans and in the personal state of devices. A subclass that overrides
+    `plan` must also override `place`; otherwise it cannot place late devices.
     """
 
     Options: ClassVar[type[MethodSettings]] = MethodSettings
@@ -379,8 +379,8 @@ class Method:
         """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError for impossible values, as `check_answer` does. Override this function if the check depends
-        on the device that answers.
+        """Raise PayloadError for impossible values, as `check_answer` does. This check may depend on the device that
+        answers. It is called only for questions before training.
         """
         self.check_answer(question, arrays, relayed_by)
 

@@ -108,8 +108,8 @@ class Scores(Method):
         return True
 
     def check(self) -> None:
-        """Raise ExperimentError if the partition lacks public examples, or labels of or tests on them that options
-        need.
+        """Raise ExperimentError if the options need public examples, their labels or tests on them, and the partition
+        lacks these.
         """
         options, facts = self.options, self.facts
         if not facts.public_examples:
@@ -240,7 +240,7 @@ class Scores(Method):
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """Return the measurement of the object that `measure` names; for `model`, also the tested table's."""
+        """Return two measurements: of the object that `measure` names and, if the table is tested, of the table."""
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None

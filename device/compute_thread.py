@@ -93,8 +93,9 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Wait for more jobs from the groups of the waiting jobs. Return when no other device of these groups waits for
-        its message, or when no new job has come for `LULL_S` seconds.
+        """Give other devices of the queued jobs' groups time to add their jobs, so that all run together. Return when
+        none of these devices still listens for its message (see `listening`), or when no job has come for `LULL_S`
+        seconds.
         """
         while any(self._listening[group] for group in self._groups):
             self._came.clear()

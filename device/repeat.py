@@ -1,5 +1,5 @@
-"""Test an experiment before its run: its models, its task, its smallest batch, and whether a training that is done
-twice gives the same result.
+"""Test an experiment before its run: its models, its task, a batch of one example if the run has one, and whether the
+same steps, trained twice, give the same result.
 """
 
 from dataclasses import replace

@@ -270,7 +270,9 @@ class DeviceWork:
         return trained_of(result, job)
 
     def steps(self, start: Flat, *, stream: int = 0) -> LocalSteps:
-        """Return a training in which the method takes each local step itself, as `fedstrata.methods.Work` describes."""
+        """Begin a training in which the method takes each local step itself (see `fedstrata.methods.Work`). Return its
+        steps.
+        """
         steps = LocalSteps(self._job(start, examples=self.examples, stream=stream))
         self._steps.append(steps)
         return steps

@@ -233,8 +233,8 @@ def _named(
 
 
 def _options(what: str, name: str, kind: type[Settings], default: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section that names this method or task. Only the section of the default may leave out
-    `name`.
+    """Return the schema of a section for this method or task. `name` is required, except for the default method or
+    task.
     """
     found = kind.model_json_schema(by_alias=True)
     definitions.update(found.pop("$defs", {}))

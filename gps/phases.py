@@ -57,7 +57,9 @@ class Phases:
         run.tell()
 
     async def _phases(self) -> None:
-        """Go through the phases up to the record of a completed run. An error ends the run as failed."""
+        """Go through all phases, and write the record of the completed run. If an error is raised, the caller ends the
+        run as failed.
+        """
         run = self._run
         if not run.plans.is_made:
             run.enter("enrolment")

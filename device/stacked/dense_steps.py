@@ -23,7 +23,7 @@ class StackedSgd:
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:
-        """Use these settings for the tensors `leaves`, with this learning rate of the round."""
+        """Train the tensors `leaves` with these SGD settings. `rate` is the learning rate of this round."""
         self._rate = rate
         self._weight_decay = settings.weight_decay
         self.has_velocities = settings.momentum > 0 or settings.weight_decay > 0

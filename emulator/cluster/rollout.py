@@ -83,7 +83,7 @@ def _is_of_a_job(pod: Any) -> bool:
 
 def outdated_pods(seen: Seen) -> list[Any]:
     """Return the pods of an earlier revision. If Kubernetes has not yet processed the newest specification of a
-    workload, all pods of the workload are of an earlier revision.
+    workload, all pods of the workload count as outdated.
     """
     newest = {found.metadata.name: _newest(found) for found in [*seen.sets, *seen.daemons]}
     owned = [(pod, next(iter(pod.metadata.owner_references or []), None)) for pod in seen.pods]

@@ -32,7 +32,9 @@ class PodRuns(Protocol):
     """Define the way to the runs of pods."""
 
     def look(self, job_uid: str) -> AbstractContextManager[FinishedRuns | None]:
-        """Yield what is finished now, or None if this cannot be known yet. Raises AddressError if nobody answers."""
+        """Yield the runs finished so far, or None if they cannot be known yet. Raises AddressError if no server
+        answers.
+        """
 
     def leave(self) -> None:
         """End the way."""

@@ -54,7 +54,7 @@ class _Lease:
             return cls(is_held=False, failures=())
 
     def text(self) -> bytes:
-        """Return a content that is never written again, so that its tag is of this write."""
+        """Return the content to write, made unique by a random number. So the object's tag belongs to this write only."""
         return json.dumps({**asdict(self), "write": secrets.token_hex(16)}).encode()
 
     def write(self, bucket: Bucket, name: str, over: str | None) -> str | None:

@@ -184,7 +184,7 @@ class _Lps(_Around):
 
 
 class _Device(_Around):
-    """Make the spans of the devices' computing."""
+    """Make the trace spans of the times in which devices train or answer a question."""
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment) -> None:
         super().__init__(inner, spans, experiment, "device")

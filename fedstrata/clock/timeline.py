@@ -391,8 +391,8 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Hold a question before training, with the bytes of each device's answer. `examples` has the number of examples on
-    which each device trains for its answer.
+    """Describe a question that was asked before training. By device, `answer_bytes` has the size of the answer, and
+    `examples` the number of examples on which the device trains for it.
     """
 
     answer_bytes: Mapping[int, int]

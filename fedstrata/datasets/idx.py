@@ -25,8 +25,8 @@ PIECE_BYTES = 1 << 20
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Return the array in an IDX file of bytes. The array is read-only. Raises DataError if the file has another format
-    or number of dimensions.
+    """Return the array of an IDX file with elements of one byte. The array is read-only. Raises DataError if the file
+    has another format or number of dimensions.
     """
     try:
         with _open(path) as file:

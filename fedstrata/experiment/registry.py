@@ -31,7 +31,7 @@ class Registry(Generic[Kind, Chosen]):
 
         Raises:
             ExperimentError: no class has this name, as in `no method is called 'fedavgg'`.
-            PluginError: the own class is missing, or is no subclass of the required class.
+            PluginError: the user's class is missing, or is not a subclass of the required class.
         """
         if name in self.known:
             module, _, found = self.known[name].partition(":")

@@ -20,8 +20,8 @@ def to_json(value: object) -> bytes:
 
 
 class Feed:
-    """Hold the newest state of a run, and send changes to each reader. The state consists of parts, in JSON by name,
-    and of rows by key.
+    """Hold the newest state of a run, and send changes to each reader. The state has parts and rows, all as JSON. Each
+    part has a name, and each row has a key.
 
     One thread publishes, and many threads read. When the last reader has left, the publisher empties the feed with
     `forget`.

@@ -87,7 +87,7 @@ def level(total: int, available: Counts) -> Counts:
 
 def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], left: Counts) -> Counts:
     """Draw how many examples of each label a device gets, `total` in all, and return these counts. `shares` has the
-    probability of each label. `left` has the number of examples that are left.
+    probability of each label. `left` has the number of unused examples of each label.
     """
     counts = np.zeros_like(left)
     while (missing := total - int(counts.sum())) > 0:

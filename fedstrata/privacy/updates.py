@@ -145,10 +145,11 @@ def private_update(update: Flat, budget: UpdateBudget, noise: Noise, *, device_i
     """Return the update that a device sends, shape (size,). The update is limited to norm `clip` and rounded to the
     grid, and noise is added.
 
-    An update that is not finite is replaced by zeros, because a release must not show whether training diverged.
+    An update that is not finite is replaced by zeros, because what a device sends must not show whether training
+    diverged.
 
     Raises:
-        PayloadError: the device may not send an update in this round.
+        PayloadError: the device is not allowed to send an update in this round.
     """
     budget.check_round(device_index, lps_round)
     scale = _scale(update, budget.settings.clip)

@@ -82,8 +82,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def stay(self, request: socket.socket) -> bool:
-        """Let a connection last for as long as its peer reads, and return True. If too many connections last already,
-        return False.
+        """Let a connection stay open for as long as its peer reads, and return True. If too many such connections are
+        open already, return False.
         """
         if request not in self._staying and len(self._staying) >= MOST_STAYING:
             return False

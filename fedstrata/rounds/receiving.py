@@ -62,7 +62,7 @@ class Receiving:
 
     @property
     def offset(self) -> int:
-        """Return how many bytes have arrived of the model that is now downloaded."""
+        """Return how many bytes of the model that is being downloaded have arrived."""
         return self._partial.offset if self._partial else 0
 
     def request(self, sent_round: int = -1, sent_digest: bytes = b"") -> pb.FetchModelRequest:

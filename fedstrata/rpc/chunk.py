@@ -33,9 +33,7 @@ class Chunk:
 
 
 class Whole:
-    """Hold a part that has a header and a small payload. `chunk` gives the payload as if it had come in a separate
-    part.
-    """
+    """Hold a message that has both a header and a small payload. `chunk` presents the payload like a separate message."""
 
     __slots__ = ("chunk", "header")
     data = b""  # none of the part's own, as protobuf has it

@@ -275,7 +275,7 @@ def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
 
 
 def asks_in_training(method: Method) -> Moment | None:
-    """Return when devices answer a question in global rounds. If the method asks no question in training, return
-    None.
+    """Return the moment of a global round at which devices answer a question. Return None if the method asks no
+    question in training.
     """
     return next((question.moment for question in method.questions() if question.moment is not Moment.BEFORE), None)

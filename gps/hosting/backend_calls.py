@@ -9,7 +9,7 @@ from gps.kubernetes.backend import Backend, Standing
 
 
 class BackendCalls:
-    """Pass calls to the backend without waiting for their results, so that a run never waits for a label."""
+    """Pass calls to the backend without waiting for their results, so that a slow Kubernetes API never delays a run."""
 
     def __init__(self, backend: Backend, *, serving: Serving, journal: Journal) -> None:
         self._backend = backend

@@ -66,7 +66,7 @@ class RoundTable:
         self._file.write("INSERT OR REPLACE INTO link_bytes (source, counts) VALUES (?, ?)", source, counts)
 
     def link_bytes(self) -> dict[str, bytes]:
-        """Return the newest counts of each source."""
+        """Return the newest byte counts by source: the id of an LPS, or "" for the GPS."""
         return dict(self._file.rows("SELECT source, counts FROM link_bytes"))
 
 

@@ -143,7 +143,7 @@ class ReceivedStreams(Holding):
         return RoutedSums(sizes, members.routes(self._streams, children), children, fold)
 
     async def written(self) -> None:
-        """Do nothing, because the GPS has all offered models."""
+        """Do nothing, because the GPS keeps every model that this LPS offers."""
 
     async def move(self, lps_round: int, sums: RoutedSums, report: gps_pb.ReportHeader) -> None:
         """Change the streams by the mean updates. If this is the only LPS round of the global round, keep the sums for

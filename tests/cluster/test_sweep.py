@@ -1,6 +1,7 @@
 """A sweep in pods: the table of this machine, through an interruption and lost pods, and what is refused.
 
 FEDSTRATA_SHARED_FOLDER is a folder that all nodes see as theirs, if there is one. Without it, all pods run on one node.
+By hand, with FEDSTRATA_LONG_SWEEP=1, also a drained node, and two releases at the same time.
 """
 
 import json
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,15 @@ import pytest
 import yaml
 from kubernetes import client, watch
 
-from tests.cluster.conftest import ROOT, Lab
+from emulator.sweeps.claims import claimed
+from tests.cluster.conftest import ROOT, Lab, lasting, run_here
+from tests.support.records import assert_same_result
 from tests.support.sweep_tables import without_bytes
 
 SHARED = os.environ.get("FEDSTRATA_SHARED_FOLDER", "")
 IMAGE = os.environ.get("FEDSTRATA_EMULATOR_IMAGE", "localhost/fedstrata/emulator:0.2.0")
 CLAIM = "runs"
+PACKED = {"device": {"devicesPerPod": 5}}
 
 
 @pytest.fixture
@@ -159,3 +165,94 @@ def test_lost_pods_repeat_at_most_what_was_under_way(lab: Lab, claim: str, tmp_p
     again.end()
     assert {folder: (Path(folder) / "summary.json").stat().st_mtime_ns for folder in done} == times
     check_same(out, here(lab, file, tmp_path / "here"))
+
+
+def beginnings(folder: Path) -> dict[str, list[str]]:
+    """The lines with which the GPS of each begun run of a sweep has begun or gone on, by the run's path."""
+    found = {}
+    for run in claimed(folder):
+        log = run / "logs" / "gps.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        found[str(run.relative_to(folder))] = [line for line in lines if '"event": "serving"' in line]
+    return found
+
+
+def repeated(before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> set[str]:
+    """The runs that began more than once: they went on, or began anew with an empty folder."""
+    return {run for run, lines in after.items() if len(lines) > 1 or before.get(run, lines) not in ([], lines)}
+
+
+@LONG
+@pytest.mark.skipif(not SHARED, reason="needs FEDSTRATA_SHARED_FOLDER (see head)")
+def test_a_drained_node_repeats_at_most_what_was_under_way_on_it(lab: Lab, claim: str, tmp_path: Path) -> None:
+    """24 runs, four at once, on two nodes or more."""
+    file, out = sweep_file(tmp_path, "drained", seeds=12), tmp_path / "out"
+    expected = here(lab, file, tmp_path / "here")
+    folder = Path(SHARED) / claim / "sweeps" / "drained"
+    command = Command(lab, file, out, claim, "--parallelism", "4")
+    for _ in range(4):
+        command.line()
+    pods = sweep_pods(lab, "drained-sweep")
+    node, there = Counter(pod.spec.node_name for pod in pods if pod.status.phase == "Running").most_common(1)[0]
+    before = beginnings(folder)
+    kubectl = ["kubectl", "--namespace", lab.namespace]
+    try:
+        drain = ["drain", node, "--force", "--delete-emptydir-data", "--timeout=120s"]  # --force: for the reader
+        subprocess.run([*kubectl, *drain], check=True, timeout=150)
+        command.end()
+    finally:
+        subprocess.run([*kubectl, "uncordon", node], check=True, timeout=60)
+    again = repeated(before, beginnings(folder))
+    print(f"{there} pods were on {node}; {len(again)} of {len(before)} begun runs of 24 began again: {sorted(again)}")
+    assert 0 < len(again) <= there
+    assert len(beginnings(folder)) == 24
+    assert (out / "table.csv").read_text() == expected
+    with lab.waiting("complete", "drained-sweep") as wait:
+        assert wait.wait(timeout=30) == 0
+
+
+def uids(lab: Lab, instance: str) -> set[str]:
+    """What the namespace has of a release or a sweep, without the reader, which ends with its command."""
+    kinds = "all,configmaps,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings,poddisruptionbudgets"
+    chosen = [
+        "--selector",
+        f"app.kubernetes.io/instance={instance},app.kubernetes.io/component!=reader",
+        "--output",
+        "jsonpath={.items[*].metadata.uid}",
+    ]
+    command = ["kubectl", "--namespace", lab.namespace, "get", kinds, *chosen]
+    return set(subprocess.check_output(command, text=True, timeout=60).split())
+
+
+@LONG
+def test_two_releases_and_a_sweep_at_once_end_as_each_alone(lab: Lab, claim: str, tmp_path: Path) -> None:
+    file, out = sweep_file(tmp_path, "beside", seeds=12), tmp_path / "out"
+    runs = {"one": lasting(60), "two": (*lasting(100), "seed=7", "method={name: random, clusters: 2}")}
+    table = here(lab, file, tmp_path / "here")
+    with ThreadPoolExecutor() as threads:
+        alone = dict(zip(runs, threads.map(lambda name: run_here(tmp_path / name, *runs[name]), runs), strict=True))
+        command = Command(lab, file, out, claim, "--parallelism", "1")
+        list(threads.map(lambda name: lab.up("experiments/digits.yaml", PACKED, sets=runs[name], release=name), runs))
+    assert {lab.status(name)["phase"] for name in runs} == {"training"}
+    assert lab.job("beside-sweep").status.active
+    check_completes(lab, "one", alone["one"], {"two", "beside-sweep"})
+    check_completes(lab, "two", alone["two"], {"beside-sweep"})
+    with lab.waiting("complete", "beside-sweep", 500) as wait:
+        assert wait.wait(timeout=500) == 0
+    command.end()
+    assert claim in lab.claims()
+    assert (out / "table.csv").read_text() == table
+
+
+def check_completes(lab: Lab, release: str, alone: Path, others: set[str]) -> None:
+    """Wait for a release's run, compare its record, and take the release down; all that others have stays."""
+    with lab.waiting("complete", release) as wait:
+        assert wait.wait(timeout=400) == 0
+    folder = lab.folder / release
+    lab.here("collect", "--out", str(folder), "--quiet", release=release)
+    assert_same_result(folder, alone)
+    before = {other: uids(lab, other) for other in others}
+    lab.here("down", "--delete-records", "--yes", release=release)
+    for other in others:
+        assert before[other]
+        assert before[other] <= uids(lab, other)

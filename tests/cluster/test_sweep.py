@@ -1,7 +1,8 @@
 """A sweep in pods: the table of this machine, through an interruption and lost pods, and what is refused.
 
 FEDSTRATA_SHARED_FOLDER is a folder that all nodes see as theirs, if there is one. Without it, all pods run on one node.
-By hand, with FEDSTRATA_LONG_SWEEP=1, also a drained node, and two releases at the same time.
+By hand, with FEDSTRATA_LONG_SWEEP=1, also a drained node, and two releases at the same time. With
+FEDSTRATA_BUCKET_HOST, an address of this machine that pods reach, also a sweep in a bucket.
 """
 
 import json
@@ -22,9 +23,11 @@ from kubernetes import client, watch
 
 from emulator.sweeps.claims import claimed
 from tests.cluster.conftest import ROOT, Lab, lasting, run_here
+from tests.support.buckets import BUCKET, served_bucket, settings_of
 from tests.support.records import assert_same_result
 from tests.support.sweep_tables import without_bytes
 
+BUCKET_HOST = os.environ.get("FEDSTRATA_BUCKET_HOST", "")
 SHARED = os.environ.get("FEDSTRATA_SHARED_FOLDER", "")
 IMAGE = os.environ.get("FEDSTRATA_EMULATOR_IMAGE", "localhost/fedstrata/emulator:0.2.0")
 CLAIM = "runs"
@@ -71,8 +74,8 @@ def sweep_file(folder: Path, name: str, seeds: int) -> Path:
 class Command:
     """`fedstrata sweep --on kubernetes`, and the lines that it prints."""
 
-    def __init__(self, lab: Lab, file: Path, out: Path, claim: str, *options: str) -> None:
-        words = ["sweep", str(file), "--out", str(out), "--on", "kubernetes", "--claim", claim, "--image", IMAGE]
+    def __init__(self, lab: Lab, file: Path, out: Path, *options: str) -> None:
+        words = ["sweep", str(file), "--out", str(out), "--on", "kubernetes", "--image", IMAGE]
         words += ["--namespace", lab.namespace, "--json", *options]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "emulator", *words], cwd=ROOT, text=True, stdout=subprocess.PIPE,
@@ -123,10 +126,10 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
     lab: Lab, claim: str, tmp_path: Path
 ) -> None:
     file, out = sweep_file(tmp_path, "short", seeds=1), tmp_path / "out"
-    first = Command(lab, file, out, claim, "--parallelism", "1")
+    first = Command(lab, file, out, "--claim", claim, "--parallelism", "1")
     first.until_followed("short-sweep", lab)
     assert "job short-sweep goes on" in first.interrupt()
-    second = Command(lab, file, out, claim, "--parallelism", "1")
+    second = Command(lab, file, out, "--claim", claim, "--parallelism", "1")
     assert '"completed": 2' in second.end()
     job = client.BatchV1Api().read_namespaced_job("short-sweep", lab.namespace)
     assert "Complete" in {found.type for found in job.status.conditions}  # from 1.31 on it is not the first
@@ -154,14 +157,14 @@ def test_an_image_that_is_not_there_ends_the_command_and_the_job(lab: Lab, claim
 def test_lost_pods_repeat_at_most_what_was_under_way(lab: Lab, claim: str, tmp_path: Path) -> None:
     """24 runs, four at once. Two pods are lost, and the command is interrupted once."""
     file, out = sweep_file(tmp_path, "long", seeds=12), tmp_path / "out"
-    command = Command(lab, file, out, claim, "--parallelism", "4")
+    command = Command(lab, file, out, "--claim", claim, "--parallelism", "4")
     done = [command.line()["folder"] for _ in range(4)]
     for pod in [pod for pod in sweep_pods(lab, "long-sweep") if pod.status.phase == "Running"][:2]:
         lab.core.delete_namespaced_pod(pod.metadata.name, lab.namespace, grace_period_seconds=0)
     done.append(command.line()["folder"])
     command.interrupt()
     times = {folder: (Path(folder) / "summary.json").stat().st_mtime_ns for folder in done}
-    again = Command(lab, file, out, claim, "--parallelism", "4")
+    again = Command(lab, file, out, "--claim", claim, "--parallelism", "4")
     again.end()
     assert {folder: (Path(folder) / "summary.json").stat().st_mtime_ns for folder in done} == times
     check_same(out, here(lab, file, tmp_path / "here"))
@@ -189,7 +192,7 @@ def test_a_drained_node_repeats_at_most_what_was_under_way_on_it(lab: Lab, claim
     file, out = sweep_file(tmp_path, "drained", seeds=12), tmp_path / "out"
     expected = here(lab, file, tmp_path / "here")
     folder = Path(SHARED) / claim / "sweeps" / "drained"
-    command = Command(lab, file, out, claim, "--parallelism", "4")
+    command = Command(lab, file, out, "--claim", claim, "--parallelism", "4")
     for _ in range(4):
         command.line()
     pods = sweep_pods(lab, "drained-sweep")
@@ -231,7 +234,7 @@ def test_two_releases_and_a_sweep_at_once_end_as_each_alone(lab: Lab, claim: str
     table = here(lab, file, tmp_path / "here")
     with ThreadPoolExecutor() as threads:
         alone = dict(zip(runs, threads.map(lambda name: run_here(tmp_path / name, *runs[name]), runs), strict=True))
-        command = Command(lab, file, out, claim, "--parallelism", "1")
+        command = Command(lab, file, out, "--claim", claim, "--parallelism", "1")
         list(threads.map(lambda name: lab.up("experiments/digits.yaml", PACKED, sets=runs[name], release=name), runs))
     assert {lab.status(name)["phase"] for name in runs} == {"training"}
     assert lab.job("beside-sweep").status.active
@@ -256,3 +259,27 @@ def check_completes(lab: Lab, release: str, alone: Path, others: set[str]) -> No
     for other in others:
         assert before[other]
         assert before[other] <= uids(lab, other)
+
+
+@pytest.mark.skipif(not BUCKET_HOST, reason="needs FEDSTRATA_BUCKET_HOST (see head)")
+def test_pods_that_share_a_bucket_give_the_table_of_this_machine(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve runs, three at once; two pods are deleted by force."""
+    file, out = sweep_file(tmp_path, "bucket", seeds=6), tmp_path / "out"
+    with served_bucket(BUCKET_HOST) as address:
+        settings = settings_of(address)
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        secret = {"metadata": {"name": "bucket"}, "stringData": settings}
+        lab.core.create_namespaced_secret(lab.namespace, secret)
+        to = ("--to", f"s3://{BUCKET}/bucket", "--secret", "bucket", "--parallelism", "3")
+        command = Command(lab, file, out, *to)
+        for _ in range(3):
+            command.line()
+        at_work = [pod for pod in sweep_pods(lab, "bucket-sweep") if pod.status.phase == "Running"][:2]
+        for pod in at_work:
+            lab.core.delete_namespaced_pod(pod.metadata.name, lab.namespace, grace_period_seconds=0)
+        command.end()
+    assert at_work
+    check_same(out, here(lab, file, tmp_path / "here"))

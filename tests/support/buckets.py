@@ -14,7 +14,7 @@ PYTHON = REPOSITORY / ".venv-moto" / "bin" / "python"
 SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server = ThreadedMotoServer(ip_address=sys.argv[1], port=0, verbose=False)
 server.start()
 print("http://{}:{}".format(*server.get_host_and_port()), flush=True)
 sys.stdin.read()
@@ -24,11 +24,11 @@ DIRECT = build_opener(ProxyHandler({}))
 
 
 @contextmanager
-def served_bucket() -> Iterator[str]:
+def served_bucket(host: str = "127.0.0.1") -> Iterator[str]:
     """Yield the address of a server that has the bucket `lab`. Skip the test if the server is not installed."""
     if not PYTHON.exists():
         pytest.skip(f"needs a server of buckets at {PYTHON}; make buckets")
-    command = [PYTHON, "-c", SERVER]
+    command = [PYTHON, "-c", SERVER, host]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -54,7 +54,7 @@ class _Lease:
             return cls(is_held=False, failures=())
 
     def text(self) -> bytes:
-        """Return the content to write, made unique by a random number. So the object's tag belongs to this write only."""
+        """Return the content to write. A random number makes it unique, so the object's tag is of this write only."""
         return json.dumps({**asdict(self), "write": secrets.token_hex(16)}).encode()
 
     def write(self, bucket: Bucket, name: str, over: str | None) -> str | None:

@@ -33,7 +33,7 @@ class Chunk:
 
 
 class Whole:
-    """Hold a message that has both a header and a small payload. `chunk` presents the payload like a separate message."""
+    """Hold a message with both a header and a small payload. `chunk` presents the payload like a separate message."""
 
     __slots__ = ("chunk", "header")
     data = b""  # none of the part's own, as protobuf has it

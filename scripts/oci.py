@@ -49,8 +49,8 @@ def write_chart(packed: Path, archive: Path, *, time: int) -> None:
 
 def write_artefact(
     archive: Path, config: Part, layers: Sequence[Part], *, tag: str, time: int = 0, subject: Part | None = None
-) -> None:
-    """Write a layout as a tar archive, with the same time (seconds since 1970) for all files.
+) -> Part:
+    """Write a layout as a tar archive, with the same time (seconds since 1970) for all files. Return the manifest.
 
     The artefact is attached to the manifest `subject`, if there is one (OCI 1.1).
     """
@@ -67,6 +67,7 @@ def write_artefact(
             member = tarfile.TarInfo(name)
             member.size, member.mtime = len(content), time
             tar.addfile(member, BytesIO(content))
+    return manifest
 
 
 def manifest_of(archive: Path) -> Part:

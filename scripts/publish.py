@@ -2,10 +2,10 @@
 
 Needs skopeo, which knows the registry's credentials (`skopeo login`). Images and chart get their bills of materials. If
 FEDSTRATA_SIGNING_KEY names a key, they also get a signature, and the provenance as a signed attestation. Their names
-and forms are those of cosign: `sha256-DIGEST.sbom`, `.sig` and `.att`. Each also names its subject, so that registries
-with OCI 1.1 list it.
+and forms follow cosign: `sha256-DIGEST.sbom`, `.sig` and `.att`. Each also names its subject, so that registries with
+OCI 1.1 list it.
 
-Nothing is pushed unless all files are those of SHA256SUMS. A version's tag is pushed last, and never replaced.
+Nothing is pushed unless all files match SHA256SUMS. A version's tag is pushed last, and never replaced.
 """
 
 import argparse
@@ -142,11 +142,13 @@ class Registry:
         archive, tag = self.scratch / "attached.tar", f"sha256-{subject.digest}.{kind}"
         rootfs = {"type": "layers", "diff_ids": [f"sha256:{layer.digest}"]}
         config = Part(CONFIG, as_json({"architecture": "", "os": "", "config": {}, "rootfs": rootfs}))
-        write_artefact(archive, config, [layer], tag=tag, subject=subject)
-        self.push(name, f"oci-archive:{archive}", tag, manifest_of(archive))
+        manifest = write_artefact(archive, config, [layer], tag=tag, subject=subject)
+        self.push(name, f"oci-archive:{archive}", tag, manifest)
 
     def _manifest(self, target: str) -> bytes | None:
-        """Return the manifest that the registry has; None if there is none, or if the registry does not answer."""
+        """Return the manifest under a tag of the registry. If the registry has no such tag, or does not answer, return
+        None.
+        """
         try:
             return skopeo("inspect", "--raw", f"--tls-verify={self._tls}", target)
         except subprocess.CalledProcessError:

@@ -157,26 +157,22 @@ def _on_kubernetes(  # noqa: PLR0917
     from emulator.sweep_jobs.finished import BucketRuns, ClaimRuns
     from emulator.sweep_jobs.objects import job_name
     from emulator.sweep_jobs.sweep_job import ClusterSweepRequest, sweep_on_kubernetes
-    from emulator.sweeps.bucket import shared_bucket
+    from emulator.sweeps.bucket import SharedBucket
     from emulator.sweeps.file import load_sweep
     from emulator.sweeps.progress import make_display
-    from emulator.sweeps.store import SharedFolder
     from fedstrata.plugins import look_also_in
 
     job, code = pods.job(to), pods.code or ()
     look_also_in(path.parent for path in code)
     loaded = load_sweep(file)
     where = place.release(job_name(loaded.name))
-    request = partial(ClusterSweepRequest, sweep=loaded, job=job, where=where, code=code)
-    if to is None:
-        given = request(store=SharedFolder(out), runs=partial(ClaimRuns, folder=out))
-    else:
-        bucket = shared_bucket(to, out)
-        given = request(store=bucket, runs=lambda *_: BucketRuns(bucket))
+    store = _place(to, out)
+    runs = (lambda *_: BucketRuns(store)) if isinstance(store, SharedBucket) else partial(ClaimRuns, folder=out)
+    request = ClusterSweepRequest(sweep=loaded, store=store, runs=runs, job=job, where=where, code=code)
     is_apart = output.is_json or output.is_quiet
     beside = Console(highlight=False, stderr=True, quiet=output.is_quiet) if is_apart else console
     display = make_display(console, is_json=output.is_json, is_quiet=output.is_quiet)
-    return sweep_on_kubernetes(given, display, partial(beside.print, soft_wrap=True, markup=False))
+    return sweep_on_kubernetes(request, display, partial(beside.print, soft_wrap=True, markup=False))
 
 
 def _tell(outcome: "SweepOutcome", out: Path, console: "Console", *, is_json: bool) -> None:

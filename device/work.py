@@ -1,4 +1,4 @@
-"""What a device offers to its FL method: data, models, training and measurement."""
+"""Give an FL method what it can use on a device: data, models, training and measurement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +111,8 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
     """Return the source of a device's noise.
 
     Raises:
-        ExperimentError: the experiment has no noise, or the noise needs a `--state` folder and there is none.
+        ExperimentError: the experiment has no noise, or the noise needs a `--state` folder, which the process
+            does not have.
     """
     if experiment.privacy is None:
         raise ExperimentError("a method asks for noise, and the experiment has no section privacy")

@@ -238,7 +238,7 @@ def _places_of(folder: Path, release: Release | None) -> "list[Place]":
 
 
 def show(folder: Path) -> list[Issued]:
-    """Return the certificates in a folder and its subfolders. Raises CertificateError if there are none."""
+    """Return the certificates in a folder and its subfolders. Raises CertificateError if there is no certificate."""
     found = [Issued.read(place) for place in _places(folder)]
     if not found:
         raise CertificateError(f"no certificate in {folder}; fedstrata certs issue makes one")

@@ -127,8 +127,8 @@ def _culprits(message: str, overrides: Sequence[str], is_fine: Callable[[Sequenc
     text.
 
     If the message begins with the key of an override, this override is the cause. Otherwise the cause is each override
-    without which the error disappears. If there is none, but the file without overrides is valid, all overrides
-    together are the cause.
+    without which the error disappears. If no single override is the cause, but the file without overrides is valid, all
+    overrides together are the cause.
     """
     keys = [override.partition("=")[0].strip() for override in overrides]
     found = [each for key, each in zip(keys, overrides, strict=True) if message.startswith((f"{key}:", f"{key}."))][-1:]

@@ -1,8 +1,8 @@
 """Training steps of a stack of dense networks in which a method corrects the gradients before the optimiser uses them.
 
 These steps read and write the weights three more times than plain steps. So they work on a few devices at a time. The
-gradients of these devices are computed, corrected and used before those of the next devices. Then these gradients stay
-in the processor's cache.
+gradients of these devices are computed, corrected and used before the gradients of the next devices. So they stay in
+the processor's cache.
 """
 
 from collections.abc import Sequence

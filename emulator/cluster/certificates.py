@@ -63,8 +63,8 @@ class ReleaseCertificates:
         self._secrets.write(self.secret(AUTHORITY), {**_authority_secret(authority), FIRST: first})
 
     def holders(self) -> list[Issued]:
-        """Return the certificates of the release's pods. Raises CertificateError if there are none, or if one is
-        damaged.
+        """Return the certificates of the release's pods. Raises CertificateError if there is no certificate, or if one
+        is damaged.
         """
         others = {self.secret(AUTHORITY), self.secret(REVOKED_LIST)}
         found = [self._holder(name) for name in sorted(set(self._secrets.made_here()) - others)]

@@ -242,7 +242,9 @@ def _targets(info: DatasetInfo) -> str:
 
 
 def _frozen(experiment: Experiment, model: ModelSize) -> dict[str, str]:
-    """Return a text about the weights that are neither trained nor sent. If there are none, return an empty mapping."""
+    """Return a text about the weights that are neither trained nor sent. If there are no such weights, return an empty
+    mapping.
+    """
     if not model.frozen_elements:
         return {}
     path = experiment.model.weights

@@ -116,7 +116,7 @@ def _schedule_of(record: RunRecord) -> Entries:
 
 
 def write_retimed(retimed: Retimed, out: Path) -> None:
-    """Write the record with its new times to a folder. Clusters, models and accuracy are those of the finished run.
+    """Write the record with its new times to a folder. Clusters, models and accuracy stay as in the finished run.
 
     Raises:
         OutputError: the folder cannot be written.

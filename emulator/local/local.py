@@ -100,7 +100,7 @@ class LocalBackend:
         return process
 
     async def scale_lps(self, replicas: int) -> None:
-        """Start those of the LPSs `lps-0` to `lps-(replicas − 1)` that have not been started yet."""
+        """Start each of the LPSs `lps-0` to `lps-(replicas − 1)` that has not been started yet."""
         missing = range(self._lps_count, replicas)
         self._lps_count = max(self._lps_count, replicas)
         started = [await self._start_lps(index) for index in missing]

@@ -52,7 +52,7 @@ class RunRecord:
 
     @cached_property
     def waits(self) -> tuple[WaitRow, ...]:
-        """The rows of waits.csv. Without a clock there are none. Raises DataError if the file is malformed."""
+        """The rows of waits.csv. Without a clock there are no rows. Raises DataError if the file is malformed."""
         return WAITS.read_if_there(self.folder / "waits.csv")
 
 

@@ -1,4 +1,4 @@
-"""How the command gets the runs that pods have finished: through the reader of a claim, or from a bucket."""
+"""Fetch the runs that pods have finished: through a pod that reads the volume claim, or from a bucket."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress

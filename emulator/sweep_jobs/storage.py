@@ -1,4 +1,4 @@
-"""Where the pods of a sweep keep the runs: on a volume claim that all pods mount, or in a bucket."""
+"""Places in which the pods of a sweep keep the runs: a volume claim that all pods mount, or a bucket."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class _Lease:
 
     @classmethod
     def read(cls, content: bytes) -> "_Lease":
-        """Return a claim; a free one if the content is none."""
+        """Return the claim in an object's content. If the content is not a claim, return a free claim."""
         try:
             said = json.loads(content)
             failures = ((str(each["reason"]), float(each["seconds"])) for each in said["failures"])

@@ -100,7 +100,7 @@ class Bucket:
             yield file
 
     def put(self, name: str, content: bytes | IO[bytes], *, over: str | None = None) -> str | None:
-        """Write an object if there is none of this name, or over the version with a tag.
+        """Write a new object or, with `over`, replace the version that has this tag.
 
         Return the tag of the new version, or None if there is another version.
         """

@@ -89,8 +89,8 @@ def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int
     """Return the numbers of devices that different LPSs or clusters can ask in a round, and the beginning of an error
     message about these numbers.
 
-    If there is one cluster, the numbers are those of the devices of each LPS. If there are several clusters, only their
-    mean size is known. Then the smallest number is the mean rounded down, which the smallest cluster cannot exceed. The
+    If there is one cluster, the numbers count the devices of each LPS. If there are several clusters, only their mean
+    size is known. Then the smallest number is the mean rounded down, which the smallest cluster cannot exceed. The
     largest number is the mean rounded up, which the largest cluster reaches or exceeds. The message contains `bound`,
     which is "at most" or "at least".
     """

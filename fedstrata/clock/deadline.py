@@ -76,7 +76,7 @@ class Deadline:
         """
 
     def lacking(self, children: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the given children that must still send something: an announcement while the round collects
+        """Return the given children that must still send something: an announcement while the round collects
         announcements, and afterwards an update.
         """
         return children

@@ -402,7 +402,9 @@ class Asked:
 
 @dataclass
 class _Asking:
-    """Hold a device's current time and its work so far, before training. The fields are those of pb.Flow."""
+    """Hold a device's current time and its work so far, before training. The fields correspond to the fields of
+    pb.Flow.
+    """
 
     now_ns: int = 0
     down_bytes: int = 0

@@ -55,7 +55,7 @@ class LinkTimes:
         return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
 
     def trace(self, direction: str) -> Trace | Generated | None:
-        """Return the trace in a direction; None if there is none."""
+        """Return the trace in a direction. If the link has no trace, return None."""
         return self.down_trace if direction == "down" else self.up_trace
 
     def drawn(self, address: Sequence[int]) -> "LinkTimes":

@@ -35,11 +35,9 @@ class PublicSettings(Settings):
     source: Literal["train", "test"] = "train"
     """Part of the data set from which the public examples are taken."""
     labelled: bool = False
-    """Whether devices know the labels of the public examples."""
+    """If true, devices know the labels of the public examples."""
     tests: bool = False
-    """Whether devices are tested on public examples instead of other tests, only on those with labels that the device
-    has.
-    """
+    """If true, devices are tested on the public examples with labels that the device has, instead of other tests."""
 
 
 class SplitPartition(Settings):
@@ -159,7 +157,7 @@ class Group(Settings):
     even as possible.
     """
     same_shares: bool = False
-    """Whether all devices of the group have the same label shares, from one Dirichlet draw."""
+    """If true, all devices of the group have the same label shares, from one Dirichlet draw."""
     rotation: Literal[0, 90, 180, 270] = 0
     """Degrees by which images are rotated counter-clockwise."""
     label_permutation: Annotated[int, Field(ge=0)] | tuple[int, ...] | None = None

@@ -65,7 +65,7 @@ class SyntheticSettings(Settings):
     num_devices: int = Field(default=30, ge=1, le=10_000)
     """Number of devices; `partition` needs the same number."""
     alike: bool = False
-    """Whether all devices have the same true model, and mean inputs of 0, so that α and β change nothing."""
+    """If true, all devices have the same true model, and mean inputs of 0, so α and β change nothing."""
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Seed of the random numbers that generate the data; without this key it is the experiment's seed."""
 
@@ -82,7 +82,7 @@ class DataSettings(Settings):
     usual folders.
     """
     download: bool = False
-    """Whether missing files are downloaded from the publisher, then checked by SHA-256."""
+    """If true, missing files are downloaded from the publisher, then checked by SHA-256."""
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Shape of one example, such as `[1, 28, 28]`; required with `folder` and own code, and refused otherwise."""
     num_classes: int | None = Field(default=None, ge=2)

@@ -9,8 +9,8 @@ In a cluster's first round, devices repeat the training from h⁰ with the same 
 the same h_k^E, bit by bit, and send all layers. The mean of these models is the result of lines 8 to 13 of the paper's
 algorithm.
 
-Departures: by default the cosines are those of updates, h_k^E − h⁰, because updates separate tasks better than weights
-do. The linkage is average linkage; the paper names none. Each device computes its own mix, so all devices of a cluster
+Departures: by default the cosines compare updates, h_k^E − h⁰, because updates separate tasks better than weights do.
+The linkage is average linkage; the paper names none. Each device computes its own mix, so all devices of a cluster
 receive the same model.
 """
 

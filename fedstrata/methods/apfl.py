@@ -37,7 +37,7 @@ class Apfl(FedAvg):
         alpha: float = Field(default=0.5, gt=0, le=1)
         """First value of α, the share of the device's own model in the mix."""
         adaptive: bool = True
-        """Whether each device changes its α in each round."""
+        """If true, each device changes its α in each round."""
 
     has_personal_state = True
 

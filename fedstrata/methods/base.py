@@ -135,7 +135,7 @@ class Question:
     arrays: Mapping[str, tuple[str, tuple[int, ...]]]
     """Dtype and largest shape of each array, by the array's name. The first dimension of an answer may be smaller."""
     relayed: bool = False
-    """Whether the GPS also sends each answer to the other devices (`Method.hear`)."""
+    """If true, the GPS also sends each answer to the other devices (`Method.hear`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,15 +295,17 @@ class Method:
     Options: ClassVar[type[MethodSettings]] = MethodSettings
     """The method's options, a subclass of `MethodSettings`. pydantic checks them."""
     fetches_all: ClassVar[bool] = False
-    """Whether devices receive the models of several clusters: of all clusters, or of those in the plan's `offers`."""
+    """If true, devices receive the models of several clusters: of all clusters, or of the clusters in the plan's
+    `offers`.
+    """
     mixes: ClassVar[bool] = False
     """Whether plans have `weights`."""
     withdraws: ClassVar[bool] = False
     """Whether plans have `withdrawn` tensors."""
     has_personal_state: ClassVar[bool] = False
-    """Whether outcomes have `personal` state, which the device can keep sealed on its disk."""
+    """If true, outcomes have `personal` state, which the device can keep sealed on its disk."""
     noises_profiles: ClassVar[bool] = False
-    """Whether the method adds noise from `Work.noise` to all answers if `privacy.profiles` is set."""
+    """If true, the method adds noise from `Work.noise` to all answers when `privacy.profiles` is set."""
 
     def __init__(self, options: Any, facts: Facts) -> None:
         self.options = options

@@ -40,7 +40,8 @@ class Pacfl(Grouping):
         vectors: int = Field(default=3, ge=1, le=4096)
         """Number p of singular vectors that a device sends: for each label, or in all if `by_label` is false."""
         by_label: bool = True
-        """Whether a device computes singular vectors for each label separately, or for all its data together."""
+        """If true, a device computes singular vectors for each label separately; otherwise for all its data together.
+        """
         angle: Literal["principal", "smallest", "sum"] = "smallest"
         """Angle between two devices: `principal` of their subspaces, `smallest` of any two vectors, or `sum` over
         vectors with the same number.
@@ -113,8 +114,8 @@ class Pacfl(Grouping):
 
 
 def leading_vectors(features: Vectors, labels: NDArray[np.int64] | None, count: int) -> Vectors:
-    """Return the `count` leading right singular vectors of features (n, d). With `labels`, return those of each label's
-    rows, one label after another.
+    """Return the `count` leading right singular vectors of features (n, d). With `labels`, return the singular vectors
+    of each label's rows, one label after another.
     """
     parts = [features] if labels is None else [features[labels == label] for label in np.unique(labels)]
     return np.concatenate([np.linalg.svd(part, full_matrices=False)[2][:count] for part in parts])

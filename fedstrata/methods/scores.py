@@ -62,7 +62,7 @@ class Scores(Method):
         exchange nothing.
         """
         normalised: bool = True
-        """Whether sums are divided by the sum of the weights β; `false` is the formula as printed."""
+        """If true, sums are divided by the sum of the weights β; `false` is the formula as printed."""
         alpha: float | None = Field(default=None, gt=0)
         """Weight α of new scores; without this key the number of a device's examples divided by the number of public
         examples.

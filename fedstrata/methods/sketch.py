@@ -1,4 +1,4 @@
-"""Sketches: short vectors that replace long vectors. Inner products of sketches are approximately those of the long
+"""Sketches: short vectors that replace long vectors. Inner products of sketches approximate inner products of the long
 vectors. So norms, cosines and distances are, too.
 
 In a count sketch (Charikar et al. 2002), every coordinate of the vector is added, with a random sign, to a random

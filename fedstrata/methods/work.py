@@ -179,7 +179,7 @@ class Work(Protocol):
 
     @property
     def tables(self) -> Arrays:
-        """Tables of the method's channels by name. Before training there are none."""
+        """Tables of the method's channels by name. Before training there are no tables."""
 
     @property
     def noise(self) -> "Noise":

@@ -1,6 +1,6 @@
 """A model made from the user's own torch module. All three tiers then need torch.
 
-A module has four kinds of tensors. Parameters that train, and statistics (float32 buffers such as those of batch
+A module has four kinds of tensors. Parameters that train, and statistics (float32 buffers, such as the means of batch
 normalisation), are tensors of the model. Frozen parameters and all other buffers are not tensors of the model, and are
 never sent.
 """
@@ -66,7 +66,7 @@ class Kinds:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleModel(Model):
-    """Describe a model that is made from a torch module. Its outputs are those of the module's forward function."""
+    """Describe a model that is made from a torch module. The module's forward function computes its outputs."""
 
     module_factory: "Callable[[], torch.nn.Module]"
     kinds: Kinds

@@ -1,4 +1,4 @@
-"""How every service process starts, reports its addresses, and ends."""
+"""Start a service process, report its addresses, and end it."""
 
 import argparse
 import asyncio

@@ -46,9 +46,9 @@ class Privacy:
     noise: Literal["research", "protection"]
     """Source of the noise: `research` is a function of the seed, `protection` is secret."""
     is_protection: bool
-    """Whether the noise protects devices: true for `protection`."""
+    """True if the noise protects devices, as with `protection`."""
     is_repeatable: bool
-    """Whether a second run of the same experiment file gives the same hashes."""
+    """True if a second run of the same experiment file gives the same hashes."""
     profiles: dict[str, float | int | str] | None
     """Noise on profiles: the keys of the experiment's `privacy.profiles`, and `unit`, the data that ε protects. Null
     without this noise.

@@ -121,7 +121,7 @@ class Enough:
     """
 
     is_void_without_any: ClassVar[bool] = False
-    """Whether the sum is void if any child leaves, even a child that has sent nothing."""
+    """If true, the sum is void when any child leaves, even a child that has sent nothing."""
 
     def are_left(self, left: int, quorum: int) -> bool:
         """Return whether a sum is possible with `left` children, of which at least `quorum` must report."""

@@ -105,8 +105,8 @@ class _Watched(Generic[Content]):
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
-        """Return sizes, times and inode numbers of the files on disk. If they differ from those of the last reading, a
-        file has changed.
+        """Return sizes, times and inode numbers of the files on disk. If they differ from the last reading, a file has
+        changed.
         """
         return tuple(map(_stamp, self._paths))
 

@@ -35,7 +35,7 @@ cut -d ')' -f 2 /proc/1/stat
 
 @dataclass(frozen=True, kw_only=True)
 class Used:
-    """What a pod has used: MB of 10⁶ bytes at most, and processor seconds."""
+    """The resources that a pod has used: the peak in MB of 10⁶ bytes, and processor seconds."""
 
     resident_mb: float
     cgroup_mb: float  # with the files that it has read

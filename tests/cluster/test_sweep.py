@@ -215,7 +215,7 @@ def test_a_drained_node_repeats_at_most_what_was_under_way_on_it(lab: Lab, claim
 
 
 def uids(lab: Lab, instance: str) -> set[str]:
-    """What the namespace has of a release or a sweep, without the reader, which ends with its command."""
+    """The objects of a release or a sweep in the namespace, without the reader, which ends with its command."""
     kinds = "all,configmaps,secrets,persistentvolumeclaims,serviceaccounts,roles,rolebindings,poddisruptionbudgets"
     chosen = [
         "--selector",

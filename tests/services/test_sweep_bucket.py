@@ -73,7 +73,7 @@ def machine(to: str, tmp_path: Path, name: str) -> SharedBucket:
 
 
 def finish(there: SharedBucket, run: SweepRun, mean: float = 0.86) -> None:
-    """What a run leaves in the folder of a machine."""
+    """Write to a machine's folder the files that a run leaves there."""
     folder = write_record(there.folder / run.path, seed=run.seed, accuracy={"mean": mean})
     (folder / "experiment.yaml").write_text(run.experiment.to_yaml(), encoding="utf-8")
     (folder / "models").mkdir()

@@ -27,8 +27,8 @@ INTRODUCTION = """# Reproduced tables
 <!-- results of all tables -->
 
 `ours` is the mean ± sample standard deviation over seeds, and `theirs` is as published. `within 2 sd` says that the
-difference is at most 2 √(theirs² + ours²) plus half a unit of the last published digit. An unknown deviation is left
-out. `models` is the beginning of a SHA-256 of all models of a run.
+two means differ by at most 2 √(a² + b²), where a and b are the two deviations, plus half a unit of the last published
+digit. An unknown deviation counts as 0. `models` is the beginning of a SHA-256 of all models of a run.
 
 <!-- end of results -->
 """

@@ -97,8 +97,8 @@ class OfRound:
     lps_round: PositiveInt | None
     """LPS round, counted from 1 over the whole run; empty in rows of other tiers."""
     lps_id: str | None
-    """Cluster or, if clusters span LPSs, the LPS. In rows of flows.csv before training, the name of the question. Empty
-    in other rows.
+    """The cluster or, if clusters span LPSs, the LPS. Before training, in flows.csv only, the name of the question.
+    Otherwise empty.
     """
 
 

@@ -24,7 +24,7 @@ KINDS = {int: "number", float: "number", str: "text"}
 SERVICES = """
 ## Services
 
-Each option can also come from the environment.
+An option with a name in the column `environment` can also come from this environment variable.
 """
 
 

@@ -19,10 +19,11 @@ MOMENTS: Mapping[Moment, str] = {
 FLAGS: Mapping[str, str] = {
     "fetches_all": "Devices receive the models of several clusters.",
     "mixes": "Devices receive a mix of models.",
-    "withdraws": "Tensors stop travelling while the run trains.",
-    "has_personal_state": "Devices keep something for themselves, which `--state` seals on their disk.",
+    "withdraws": "From some global round on, devices stop sending some of the tensors.",
+    "has_personal_state": "Each device keeps its own state in the folder `--state`, with a checksum but not encrypted.",
     "noises_profiles": "`privacy.profiles` is supported.",
 }
+ALWAYS = "With every method, a device sends numbers of examples, losses, and metrics on held-out examples."
 BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}
 
 
@@ -44,7 +45,7 @@ def page(name: str) -> str:
         f"# {name}\n\n{inspect.getdoc(type(method))}\n\n"
         f"[Methods](../../methods.md#{name}) has its formulas, source, and departures from the paper.\n\n"
         f"## Options\n{key_table(options) if options else chr(10) + 'None.' + chr(10)}"
-        f"\n## What leaves a device\n\nCounts, losses and hits leave a device with every method.\n"
+        f"\n## What leaves a device\n\n{ALWAYS}\n"
         f"{questions(method)}{travels(method, build_model(experiment.model, dataset_info(experiment.data)))}"
         f"\n## Properties\n\n- {chr(10).join(f'- {each}' for each in [*said, late]).removeprefix('- ')}\n"
         f"\n## What it refuses\n{refuses(method)}"

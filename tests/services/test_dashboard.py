@@ -23,7 +23,7 @@ EXPERIMENT = (REPOSITORY / "experiments" / "digits.yaml").read_text()
 # A process of devices dies in the fourth LPS round; it is started again once Prometheus knows who is waited for.
 DIES = {"point": "upload", "round": 3}
 VARIABLES = {"$namespace": "lab", "$release": "demo", "$__rate_interval": "1s"}
-WAITED_FOR = "Waited for, the longest first"
+WAITED_FOR = "The longest waits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def test_the_panels_say_what_the_record_says(watched: Watched) -> None:
     by_link = {link: both["up"] + both["down"] for link, both in summary["bytes"].items()}
     assert watched.panel("Bytes so far") == by_link
     below = by_link["device-lps"] / sum(by_link.values())
-    assert watched.panel("Share that stays below the GPS") == {"-": pytest.approx(below)}
+    assert watched.panel("Share of bytes below the GPS") == {"-": pytest.approx(below)}
     assert watched.panel("Bytes a global round") == {"-": (by_link["device-lps"] + by_link["lps-gps"]) / 8}
     by_kind = watched.panel("Bytes so far, by kind")
     assert sum(by_kind.values()) == sum(by_link.values())
@@ -156,7 +156,7 @@ def test_who_is_waited_for_is_named_and_afterwards_nobody(watched: Watched) -> N
     assert set(held_up) <= {f"device-00{number}" for number in range(5, 10)} | {"lps-0", "lps-1", "lps-2"}
     assert any(name.startswith("device-") and seconds > 5 for name, seconds in held_up.items())
     assert watched.panel(WAITED_FOR) == {"nobody": 0}
-    assert watched.panel("Waited for") == {"-": 0}
+    assert watched.panel("Devices and LPSs waited for") == {"-": 0}
 
 
 def test_the_dashboard_offers_the_namespace_and_the_release(watched: Watched) -> None:

@@ -65,10 +65,6 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
             r"calls made more than once: \d+; one call at most [12] times",
         ],
     ),
-    "exponential_rounds": (
-        "exponential_rounds --devices 3 --rounds 5 --most-apart 80",
-        [rf"T_min \+ H_m / mu = {N} s with m = 3", rf"seed 0: 5 rounds, mean {N} s, {N} %"],
-    ),
     "fold": (
         "fold --mb 1 --rounds 3",
         [rf"1 MB: fedstrata {N} GB/s, raw stream {N} GB/s, ratio {N}"],

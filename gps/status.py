@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping
 
 from fedstrata.privacy.report import EpsilonSpent
-from fedstrata.record.energy import EnergySoFar
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.tasks import Metric
 from fedstrata.v1 import gps_service_pb2 as pb
@@ -17,7 +16,6 @@ class Status:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._energy = EnergySoFar(run.experiment, run.journal.rounds.rows_after)
         self._epsilon = EpsilonSpent(run.experiment)
 
     def now(self) -> pb.RunStatus:
@@ -40,7 +38,6 @@ class Status:
             waits=to_proto(run.waiting.waits),
             seconds=seconds_of(run.journal.phases()),
             virtual_ns=run.clock.since_questions_ns(run.rounds.global_round),
-            energy_joules=self._energy.joules(),
             headline=_metric(run.task.headline),
             epsilon_spent=self._epsilon.after(run.rounds.global_round, is_grouped=run.plans.is_made),
         )

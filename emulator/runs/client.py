@@ -27,7 +27,7 @@ log = EventLog("client")
 
 def checked_status(status: pb.RunStatus) -> pb.RunStatus:
     """Check a status from a GPS, and return it. Raises PayloadError if a number is invalid or impossibly large."""
-    told = [status.seconds, status.energy_joules, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
+    told = [status.seconds, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
     told += [number for cluster in status.clusters for number in (cluster.loss, cluster.headline)]
     for number in told:
         checked_number(number, -LARGEST_METRIC, LARGEST_METRIC, "the GPS tells a state with")

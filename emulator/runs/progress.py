@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, measured
+from emulator.console.units import counted, decimal, human_bytes, human_seconds, measured
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.json_text import json_text
 from fedstrata.process.owned import Restart
@@ -163,14 +163,10 @@ def progress_line(status: pb.RunStatus) -> str:
 
 
 def _so_far(status: pb.RunStatus) -> list[str]:
-    """Return texts with the virtual time, the energy and the ε of a run so far. Values that the run does not have are
-    left out.
-    """
+    """Return texts with the virtual time and the ε of a run so far. Values that the run does not have are left out."""
     parts = []
     if status.virtual_ns:
         parts.append(f"virtual time {human_seconds(status.virtual_ns / 1e9)}")
-    if status.energy_joules:
-        parts.append(f"energy {human_joules(status.energy_joules)}")
     if status.HasField("epsilon_spent"):
         parts.append(f"ε {status.epsilon_spent:.3g} spent")
     return parts
@@ -258,7 +254,6 @@ def status_fields(status: pb.RunStatus) -> dict[str, Any]:
         "global_rounds": status.global_rounds,
         "seconds": round(status.seconds, 3),
         "virtual_seconds": status.virtual_ns / 1e9 if status.virtual_ns else None,
-        "energy_joules": status.energy_joules or None,
         "epsilon_spent": status.epsilon_spent if status.HasField("epsilon_spent") else None,
         "lps_wanted": status.lps_wanted,
         "devices": {entry.state: entry.devices for entry in status.devices},

@@ -27,7 +27,6 @@ def status_schema() -> dict[str, Any]:
             "virtual_seconds": _amount(
                 "virtual time at which the open global round began; null before the second round"
             ),
-            "energy_joules": _amount("energy of the devices in LPS rounds; null if the experiment counts none"),
             "epsilon_spent": _amount("ε of all updates, with the open global round; null if updates have no noise"),
             "lps_wanted": _count("the number of LPSs that the run needs; 0 while it is unknown"),
             "devices": {

@@ -1,14 +1,12 @@
-"""The energy of devices in the record: energy.csv, the key `energy` of summary.json, and the energy that a run has used
-so far.
-"""
+"""The energy of devices in the record: energy.csv, and the key `energy` of summary.json."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, counts_energy, summed
+from fedstrata.clock.energy import JOULE_FJ, NONE, DeviceEnergy, Energy, summed
 from fedstrata.clock.timeline import PARTS
 from fedstrata.experiment import Experiment
 from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, of_lps_round
@@ -122,30 +120,3 @@ def energy_summary(spent: Sequence[Spent], device_ids: Sequence[str]) -> EnergyS
         late=summed(each.energy for each in spent if each.is_late).total / JOULE_FJ,
         by_device={name: energy_fj / JOULE_FJ for name, energy_fj in by_device.items()},
     )
-
-
-class EnergySoFar:
-    """Add up the energy of the LPS rounds that LPSs have reported so far. If a round is reported twice, only the last
-    report counts.
-    """
-
-    def __init__(self, experiment: Experiment, rows_after: Callable[[int], Iterable[tuple[int, bytes]]]) -> None:
-        """Set the experiment, and how to read the journal. `rows_after` takes a position of the journal, and returns
-        the LpsRound messages after this position, each with its position.
-        """
-        self._is_on = counts_energy(experiment)
-        self._rows_after = rows_after
-        self._model = DeviceEnergy(experiment)
-        self._seen = 0
-        self._by_round: dict[tuple[str, int], int] = {}
-        self._total_fj = 0
-
-    def joules(self) -> float:
-        """Return the energy of all devices so far, in joules. If the experiment has no section `energy`, return 0."""
-        for place, data in self._rows_after(self._seen) if self._is_on else ():
-            row = pb.LpsRound.FromString(data)
-            spent_fj = sum(each.energy.total for each in _spent(self._model, row, row.times, row.times.carried))
-            key = row.home_id, row.lps_round
-            self._total_fj += spent_fj - self._by_round.get(key, 0)
-            self._by_round[key], self._seen = spent_fj, place
-        return self._total_fj / JOULE_FJ

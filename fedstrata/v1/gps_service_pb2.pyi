@@ -238,7 +238,7 @@ class WatchRunRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns", "energy_joules", "epsilon_spent", "headline", "job")
+    __slots__ = ("run_id", "phase", "reason", "global_round", "global_rounds", "lps_wanted", "clusters", "link_bytes", "devices", "has_record", "waits", "seconds", "virtual_ns", "epsilon_spent", "headline", "job")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -252,7 +252,6 @@ class RunStatus(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     VIRTUAL_NS_FIELD_NUMBER: _ClassVar[int]
-    ENERGY_JOULES_FIELD_NUMBER: _ClassVar[int]
     EPSILON_SPENT_FIELD_NUMBER: _ClassVar[int]
     HEADLINE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -269,11 +268,10 @@ class RunStatus(_message.Message):
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     seconds: float
     virtual_ns: int
-    energy_joules: float
     epsilon_spent: float
     headline: Metric
     job: str
-    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., energy_joules: _Optional[float] = ..., epsilon_spent: _Optional[float] = ..., headline: _Optional[_Union[Metric, _Mapping]] = ..., job: _Optional[str] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., phase: _Optional[str] = ..., reason: _Optional[str] = ..., global_round: _Optional[int] = ..., global_rounds: _Optional[int] = ..., lps_wanted: _Optional[int] = ..., clusters: _Optional[_Iterable[_Union[ClusterStatus, _Mapping]]] = ..., link_bytes: _Optional[_Iterable[_Union[_rounds_pb2.LinkBytes, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., has_record: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., seconds: _Optional[float] = ..., virtual_ns: _Optional[int] = ..., epsilon_spent: _Optional[float] = ..., headline: _Optional[_Union[Metric, _Mapping]] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Metric(_message.Message):
     __slots__ = ("name", "title", "is_percent", "higher_is_better")

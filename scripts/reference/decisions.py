@@ -34,6 +34,7 @@ SECTIONS = {
         "schedules",
         "real-broadcasts",
         "spans",
+        "energy",
     ),
     "Security and privacy": (
         "identities",

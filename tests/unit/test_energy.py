@@ -7,14 +7,12 @@ import pytest
 
 from emulator.console.units import human_joules
 from emulator.results.result import energy_line
-from emulator.runs.progress import progress_line, status_fields
-from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy
+from fedstrata.clock.energy import DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
-from fedstrata.record.energy import ENERGY, EnergySoFar, EnergySummary, energy_csv, energy_summary, spent_by
+from fedstrata.record.energy import ENERGY, EnergySummary, energy_csv, energy_summary, spent_by
 from fedstrata.record.timeline import RunTimes
-from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
 MS, S = 10**6, 10**9
@@ -151,21 +149,7 @@ def test_the_record_has_a_row_a_device_and_round_and_their_sums(tmp_path: Path) 
     assert said.late == 22.787
 
 
-def test_a_round_that_is_told_again_counts_once_and_an_earlier_life_counts() -> None:
-    rows = [(1, ROW), (2, ROW)]
-    one = sum(each.energy.total for each in spent_by(energy(), [ROW], RunTimes())) / JOULE_FJ
-
-    def after(seen: int) -> list[tuple[int, bytes]]:
-        return [(place, row.SerializeToString()) for place, row in rows if place > seen]
-
-    so_far = EnergySoFar(energy(), after)
-    assert so_far.joules() == one
-    rows += [(3, ROW), (4, pb.LpsRound(home_id="lps-1", lps_round=3, global_round=1, times=ROW.times))]
-    assert so_far.joules() == so_far.joules() == 2 * one
-    assert EnergySoFar(energy("energy=null"), lambda _: [(1, b"not read")]).joules() == 0
-
-
-def test_it_is_told_in_one_line_and_while_the_run_goes_on() -> None:
+def test_it_is_told_in_one_line() -> None:
     said = EnergySummary(joules=30.0, down=1.0, compute=20.0, up=9.0, late=2.0, by_device={"a": 10.0, "b": 20.0})
     assert energy_line(said).replace("\u00a0", " ") == (
         "energy: 30.0 J (receiving 1.00 J, computing 20.0 J, sending 9.00 J); 2.00 J of it for updates that were late; "
@@ -174,7 +158,3 @@ def test_it_is_told_in_one_line_and_while_the_run_goes_on() -> None:
     assert [human_joules(n).replace("\u00a0", " ") for n in (0.0123, 0.9999, 4560.0, 7.89e6)] == [
         "12.3 mJ", "1.00 J", "4.56 kJ", "7.89 MJ",
     ]  # fmt: skip
-    status = gps_pb.RunStatus(phase="training", global_round=1, global_rounds=3, energy_joules=1500.0)
-    assert progress_line(status).endswith("energy 1.50\u00a0kJ")
-    assert status_fields(status)["energy_joules"] == 1500.0
-    assert status_fields(gps_pb.RunStatus(phase="training"))["energy_joules"] is None

@@ -63,7 +63,6 @@ READERS: dict[str, Callable[[Path, float], object]] = {
     "LpsRound.highest": lambda _, x: lps_round(lowest=0, highest=x),
     # the GPS to the experimenter, with the waits that it tells
     "RunStatus.seconds": lambda _, x: checked_status(pb.RunStatus(seconds=x, waits=[pb.Wait(seconds=1)])),
-    "RunStatus.energy_joules": lambda _, x: checked_status(pb.RunStatus(energy_joules=x)),
     "RunStatus.epsilon_spent": lambda _, x: checked_status(pb.RunStatus(epsilon_spent=x)),
     "ClusterStatus.loss": lambda _, x: checked_status(pb.RunStatus(clusters=[pb.ClusterStatus(loss=x)])),
     "ClusterStatus.headline": lambda _, x: checked_status(pb.RunStatus(clusters=[pb.ClusterStatus(headline=x)])),

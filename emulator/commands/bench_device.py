@@ -53,13 +53,13 @@ def pace_fields(pace: "Pace", experiment: "Experiment") -> dict[str, object]:
 def said_of(pace: "Pace", experiment: "Experiment") -> str:
     """Return the measured values as text, and as lines for an experiment file."""
     from emulator.console.units import counted
-    from fedstrata.experiment.quantities import written_duration
+    from fedstrata.experiment.quantities import DURATION
 
-    shown = [written_duration(_three_digits(seconds * 1e9)) for seconds in (min(pace.seconds), max(pace.seconds))]
+    shown = [DURATION.written(_three_digits(seconds * 1e9)) for seconds in (min(pace.seconds), max(pace.seconds))]
     lines = [
-        f"{written_duration(_three_digits(pace.per_example_ns))} an example of {experiment.model.name}: the median of "
+        f"{DURATION.written(_three_digits(pace.per_example_ns))} an example of {experiment.model.name}: the median of "
         f"{counted(len(pace.seconds), 'round')} of {counted(pace.examples, 'example')}, {shown[0]} to {shown[1]}",
-        f"compute: {{per_example: {written_duration(_three_digits(pace.per_example_ns))}}}",
+        f"compute: {{per_example: {DURATION.written(_three_digits(pace.per_example_ns))}}}",
     ]
     profile = _profile(pace, experiment)
     if profile is not None:

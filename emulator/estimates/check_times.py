@@ -19,7 +19,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import WAYS, LinkTimes
 from fedstrata.experiment.partition import LocalPartition
-from fedstrata.experiment.quantities import written_devices, written_duration, written_rate
+from fedstrata.experiment.quantities import DURATION, RATE, written_devices
 from fedstrata.experiment.sections import TrainingSettings
 from fedstrata.methods import Moment, make_method
 from fedstrata.partitions import example_counts
@@ -275,10 +275,10 @@ def _link_table(experiment: Experiment) -> Table:
 
 
 def _written(rate: int | None) -> str:
-    return written_rate(rate) if rate is not None else "unlimited"
+    return RATE.written(rate) if rate is not None else "unlimited"
 
 
 def _link_cells(link: LinkTimes) -> list[str]:
     loss = f"{100 * link.loss:g} %" if link.loss else "none"
     shown = ["trace" if link.trace(way) is not None else _written(link.rate(way)) for way in WAYS]
-    return [*shown, written_duration(link.latency), written_duration(link.jitter), loss]
+    return [*shown, DURATION.written(link.latency), DURATION.written(link.jitter), loss]

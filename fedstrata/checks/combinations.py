@@ -116,11 +116,6 @@ def _unnoised_answers(experiment: Experiment, method: Method) -> str:
     return _if(asked and is_bare, f"privacy.profiles with method {experiment.method.name} ({asked})")
 
 
-def _times(experiment: Experiment, _: Method) -> str:
-    sections = ("compute", "schedule", "energy")
-    return experiment.links.timed_key or next((key for key in sections if getattr(experiment, key)), "")
-
-
 def _averaged_statistics(experiment: Experiment, method: Method) -> str:
     if experiment.model.name in MODELS or experiment.model.buffers != "average":
         return ""
@@ -152,7 +147,7 @@ FEATURES: Mapping[str, Feature] = {
     "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
     **{key: _setting(key) for key in SECTIONS},
     **{key: _setting(key, f"say {key}: float32", off=("float32",)) for key in LINKS},
-    "times": Feature(said=_times, without="leave it out"),
+    "times": Feature(said=lambda experiment, _: experiment.timed_key, without="leave it out"),
     "clock: virtual": _setting("clock", "say clock: real", off=("none", "real")),
     "not plain SGD": Feature(said=_not_plain_sgd, without="choose sgd without nesterov, clip_norm and state: kept"),
     "schedule.leave": _scheduled("leave"),

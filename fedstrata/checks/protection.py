@@ -10,7 +10,7 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment.privacy import ProfilePrivacy
-from fedstrata.experiment.quantities import written_duration
+from fedstrata.experiment.quantities import DURATION
 from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.methods import Method
 from fedstrata.methods.profiles.private_profiles import check_enough
@@ -80,7 +80,7 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
         home, devices = min(Counter(homes.values()).items(), key=lambda item: item[1])
         if cohort_size(devices, experiment.training.participation) < min_devices:
             raise ExperimentError(
-                f"secure_aggregation: the moves at {written_duration(at)} leave {devices} devices to lps-{home}, fewer "
+                f"secure_aggregation: the moves at {DURATION.written(at)} leave {devices} devices to lps-{home}, fewer "
                 f"than min_devices, {min_devices}; move others there at the same time, or leave the moves out"
             )
 

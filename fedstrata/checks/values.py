@@ -3,7 +3,6 @@ devices.
 """
 
 from fedstrata.clock.devices import Homes, Presence
-from fedstrata.clock.energy import profiles_of
 from fedstrata.clock.links import ScheduledLinks
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment, SyntheticSettings
@@ -29,8 +28,6 @@ def check_values(experiment: Experiment, method: Method) -> None:
         _check_lps(experiment, method)
         _check_moves(experiment)
         _check_leaves(experiment)
-    if experiment.clock != "none":
-        _check_energy(experiment)
 
 
 def _check_device(experiment: Experiment, index: int, where: str) -> None:
@@ -175,23 +172,3 @@ def _check_leaves(experiment: Experiment) -> None:
     presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")
-
-
-def _check_energy(experiment: Experiment) -> None:
-    """Raise ExperimentError if the section `energy` names devices that do not exist. Also raise it if a device has
-    computing time but no known power.
-    """
-    settings = experiment.energy
-    if settings is None:
-        return
-    _check_device(
-        experiment, max((i for each in settings.overrides for i in each.devices), default=0), "energy.overrides"
-    )
-    profiles = profiles_of(experiment) if experiment.compute is not None else {}
-    for index in range(experiment.device_count) if experiment.compute is not None else ():
-        if settings.watts_of(index, profiles.get(index)) is None:
-            of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
-            raise ExperimentError(
-                f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
-                "give energy.compute, energy.profiles or an override; 0W leaves it out"
-            )

@@ -1,6 +1,6 @@
 """The energy that devices use in a run, in whole femtojoules. Sums of whole numbers do not depend on their order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedstrata.clock.timeline import PARTS
@@ -53,7 +53,7 @@ class DeviceEnergy:
 
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
-        self._profiles = profiles_of(experiment)
+        self._profiles = experiment.compute.profile_of_devices() if experiment.compute is not None else {}
         self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
 
     def of(self, flow: pb.Flow) -> Energy:
@@ -93,11 +93,3 @@ class DeviceEnergy:
             compute=computing,
             up=8 * up[0] * radio.up * FJ_A_PICOJOULE + radio.base * up[1],
         )
-
-
-def profiles_of(experiment: Experiment) -> Mapping[int, str]:
-    """Return, by device index, the name of the device's profile in the section `compute`. Devices without a profile are
-    left out.
-    """
-    named = (experiment.compute.devices or {}) if experiment.compute is not None else {}
-    return {index: name for name, indexes in named.items() for index in indexes}

@@ -4,13 +4,28 @@ The section does not change a run. It only adds the calculated energy to the rec
 """
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from fedstrata.experiment.links import check_once
-from fedstrata.experiment.quantities import DeviceList, PerBit, Power, parsed_power
+from fedstrata.experiment.links import ComputeSettings, check_index, check_once
+from fedstrata.experiment.quantities import DeviceList, Quantity
 from fedstrata.experiment.sections import Settings
+
+POWER = Quantity(
+    units={"uW": 1, "mW": 10**3, "W": 10**6, "kW": 10**9},
+    example="7.2W",
+    most=10**12,
+    limits="power here is at most a megawatt, 1000kW",
+)
+PER_BIT = Quantity(
+    units={"uJ/Mbit": 1, "mJ/Mbit": 10**3, "J/Mbit": 10**6},  # which are picojoules a bit, and so on
+    example="438.39mJ/Mbit",
+    most=10**12,
+    limits="a megabit here takes at most 1000000J/Mbit",
+)
+Power = Annotated[int, *POWER.form]
+PerBit = Annotated[int, *PER_BIT.form]
 
 
 class RadioSettings(Settings):
@@ -33,9 +48,9 @@ RADIOS: Mapping[str, RadioSettings] = {
 # Whole boards while all their cores compute, by the profiles of compute.
 WATTS_SOURCE = "Jeff Geerling's list of HPL runs"
 BOARD_WATTS: Mapping[str, int] = {
-    "i5-7400t": parsed_power("41W"),
-    "pi4": parsed_power("7.2W"),
-    "pi5": parsed_power("11W"),
+    "i5-7400t": POWER.parsed("41W"),
+    "pi4": POWER.parsed("7.2W"),
+    "pi5": POWER.parsed("11W"),
 }
 
 
@@ -84,6 +99,20 @@ class EnergySettings(Settings):
                 raise ValueError(f"radios.{name} is a radio that there is already; choose another name")
         check_once(entry.devices for entry in self.overrides)
         return self
+
+    def check_known(self, compute: ComputeSettings | None, devices: int) -> None:
+        """Raise ValueError if `overrides` names a device that the partition does not have, or if a device has computing
+        time but no known power.
+        """
+        check_index("energy.overrides", [index for entry in self.overrides for index in entry.devices], devices)
+        profiles = compute.profile_of_devices() if compute is not None else {}
+        for index in range(devices) if compute is not None else ():
+            if self.watts_of(index, profiles.get(index)) is None:
+                of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
+                raise ValueError(
+                    f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
+                    "give energy.compute, energy.profiles or an override; 0W leaves it out"
+                )
 
     def radio_of(self, index: int) -> RadioSettings | None:
         """Return the radio of a device. If the file gives none, return None. Then its transfers use no energy."""

@@ -115,12 +115,20 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _names_known_devices(self) -> Self:
         check_known(self.links, self.compute, self.device_count)
+        if self.energy is not None and self.clock != "none":
+            self.energy.check_known(self.compute, self.device_count)
         return self
 
     @property
     def is_paced(self) -> bool:
         """Return whether the run slows links and computing down to their configured times (`clock: real`)."""
         return self.clock == "real"
+
+    @property
+    def timed_key(self) -> str:
+        """The first key that only a clock heeds; "" if the experiment has no such key."""
+        sections = ("compute", "schedule", "energy")
+        return self.links.timed_key or next((key for key in sections if getattr(self, key)), "")
 
     @property
     def limits(self) -> Bounds:

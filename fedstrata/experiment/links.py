@@ -4,14 +4,14 @@ Times are whole nanoseconds, and rates whole bits per second (`fedstrata.experim
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from fedstrata.experiment.presets import BOARDS, LINK_PRESETS
-from fedstrata.experiment.quantities import RATE_UNITS, DeviceList, Duration, Rate
+from fedstrata.experiment.quantities import RATE, DeviceList, Duration, Rate
 from fedstrata.experiment.rates import Trace
 from fedstrata.experiment.sections import Encoding, Settings
 from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
@@ -170,7 +170,7 @@ class LinkSettings(LinkTiming):
     @field_validator("down", "up", mode="before")
     @classmethod
     def _no_rate(cls, value: Any) -> Any:
-        if isinstance(value, str) and value.endswith(tuple(RATE_UNITS)):
+        if isinstance(value, str) and value.endswith(tuple(RATE.units)):
             raise ValueError(f"{value!r} is a rate, and this key an encoding such as float32; see up_rate, down_rate")
         return value
 
@@ -326,12 +326,16 @@ class ComputeSettings(Settings):
             raise ValueError("devices and spread scale per_example, which is missing; add it, such as 0.8ms")
         return self
 
+    def profile_of_devices(self) -> dict[int, str]:
+        """Return the name of the profile of each device in `devices`, by index."""
+        return {index: name for name, indexes in (self.devices or {}).items() for index in indexes}
+
     def factors(self) -> dict[int, float]:
         """Return, for each device in `devices`, the factor of its profile: the device's computing time divided by that
         on the reference board.
         """
         known = {**BOARDS, **(self.profiles or {})}
-        return {index: known[name] for name, indexes in (self.devices or {}).items() for index in indexes}
+        return {index: known[name] for index, name in self.profile_of_devices().items()}
 
 
 def check_once(entries: Any) -> None:
@@ -346,9 +350,11 @@ def check_once(entries: Any) -> None:
 
 def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> None:
     """Raise ValueError if the sections `links` and `compute` name devices that the partition does not have."""
-    named = {"links.overrides": [i for entry in links.overrides for i in entry.devices]}
-    if compute is not None:
-        named["compute.devices"] = [i for indexes in (compute.devices or {}).values() for i in indexes]
-    for key, indexes in named.items():
-        if max(indexes, default=0) >= devices:
-            raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")
+    check_index("links.overrides", [index for entry in links.overrides for index in entry.devices], devices)
+    check_index("compute.devices", compute.profile_of_devices() if compute is not None else (), devices)
+
+
+def check_index(key: str, indexes: Collection[int], devices: int) -> None:
+    """Raise ValueError if `key` names a device that the partition does not have."""
+    if max(indexes, default=0) >= devices:
+        raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")

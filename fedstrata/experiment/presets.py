@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedstrata.experiment.quantities import parsed_duration, parsed_rate
+from fedstrata.experiment.quantities import DURATION, RATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class LinkPreset:
 
 
 def _preset(down: str, up: str, latency: str) -> LinkPreset:
-    return LinkPreset(down_rate=parsed_rate(down), up_rate=parsed_rate(up), latency=parsed_duration(latency))
+    return LinkPreset(down_rate=RATE.parsed(down), up_rate=RATE.parsed(up), latency=DURATION.parsed(latency))
 
 
 LINK_PRESETS: Mapping[str, LinkPreset] = {

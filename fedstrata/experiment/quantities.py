@@ -1,119 +1,74 @@
-"""Quantities of the experiment file that are written with a unit, such as rates, durations and power. Also lists of
-devices.
+"""Quantities of the experiment file that are written with a unit, such as rates and durations. Also lists of devices.
 
 Internally, quantities are whole numbers, such as bits per second or nanoseconds. So nothing depends on rounding.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-RATE_UNITS: Mapping[str, int] = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
-DURATION_UNITS: Mapping[str, int] = {
-    "ns": 1,
-    "us": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "min": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-POWER_UNITS: Mapping[str, int] = {"uW": 1, "mW": 10**3, "W": 10**6, "kW": 10**9}
-PER_BIT_UNITS: Mapping[str, int] = {"uJ/Mbit": 1, "mJ/Mbit": 10**3, "J/Mbit": 10**6}
-MOST_POWER, MOST_PER_BIT = 10**12, 10**12  # a megawatt; a joule a bit
 FASTEST, LONGEST_NS = 10**15, 7 * 24 * 3600 * 10**9  # of a link; of one latency or computation, a week
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?) ?([A-Za-z/µ]+)$")
 _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 
-def _parsed(value: Any, units: Mapping[str, int], example: str) -> int:
-    """Parse a quantity, and return it as a whole number of the smallest unit. `units` has the size of each unit, in
-    smallest units.
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """Define a kind of quantity that is written with a unit, and the parts of its type for pydantic."""
 
-    Raises ValueError for a text without a unit, or with an unknown unit. The message shows `example`.
-    """
-    known = ", ".join(units)
-    is_bare = not isinstance(value, str)
-    if is_bare:
-        raise ValueError(f"{value!r} has no unit; write it as {example}, in one of {known}")
-    found = _QUANTITY.match(value.strip())
-    if found is None:
-        raise ValueError(f"{value!r} is no number, 0 or more, with a unit; write it as {example}, in one of {known}")
-    number, unit = found.groups()
-    if unit not in units:
-        raise ValueError(f"{value!r}: no unit is called {unit!r}; write it as {example}, in one of {known}")
-    return round(Decimal(number) * units[unit])
+    units: Mapping[str, int]  # each with its size in the smallest
+    example: str
+    least: int = 0
+    most: int
+    limits: str  # as a message says them
+    zero: str = ""  # how 0 is written; by default in the first unit
 
+    def parsed(self, value: Any) -> int:
+        """Parse a quantity, and return it as a whole number of the smallest unit.
 
-def parsed_rate(value: Any) -> int:
-    """Return a rate in bits per second. Raises ValueError for a text that is not a rate."""
-    rate = _parsed(value, RATE_UNITS, "1.9Mbit/s")
-    if not 1 <= rate <= FASTEST:
-        raise ValueError(f"{value!r}: a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit")
-    return rate
+        Raises ValueError for a text without a unit, or with an unknown unit, and for a number beyond the limits.
+        """
+        known = ", ".join(self.units)
+        is_bare = not isinstance(value, str)
+        if is_bare:
+            raise ValueError(f"{value!r} has no unit; write it as {self.example}, in one of {known}")
+        found = _QUANTITY.match(value.strip())
+        if found is None:
+            raise ValueError(
+                f"{value!r} is no number, 0 or more, with a unit; write it as {self.example}, in one of {known}"
+            )
+        number, unit = found.groups()
+        if unit not in self.units:
+            raise ValueError(f"{value!r}: no unit is called {unit!r}; write it as {self.example}, in one of {known}")
+        parsed = round(Decimal(number) * self.units[unit])
+        if not self.least <= parsed <= self.most:
+            raise ValueError(f"{value!r}: {self.limits}")
+        return parsed
 
+    def written(self, number: int) -> str:
+        """Return a quantity in the notation of the experiment file. The unit is the largest, except min and h, that is
+        not larger than the quantity.
+        """
+        if not number and self.zero:
+            return self.zero
+        fitting = [(name, size) for name, size in self.units.items() if name not in {"min", "h"} and size <= number]
+        name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(self.units.items()))
+        return f"{(Decimal(number) / size).normalize():f}{name}"
 
-def parsed_sample_rate(value: Any) -> int:
-    """Return the rate of a sample in a trace, in bits per second. Unlike other rates, it may be 0. Raises ValueError
-    for a text that is not a rate.
-    """
-    return 0 if isinstance(value, str) and not _parsed(value, RATE_UNITS, "1.9Mbit/s") else parsed_rate(value)
-
-
-def parsed_duration(value: Any) -> int:
-    """Return a duration in nanoseconds. Raises ValueError for a text that is not a duration."""
-    duration = _parsed(value, DURATION_UNITS, "40ms")
-    if duration > LONGEST_NS:
-        raise ValueError(f"{value!r}: a duration here is at most a week, 168h")
-    return duration
-
-
-def parsed_power(value: Any) -> int:
-    """Return a power in microwatts. Raises ValueError for a text that is not a power."""
-    power = _parsed(value, POWER_UNITS, "7.2W")
-    if power > MOST_POWER:
-        raise ValueError(f"{value!r}: power here is at most a megawatt, 1000kW")
-    return power
-
-
-def parsed_per_bit(value: Any) -> int:
-    """Return an energy per bit in picojoules. Raises ValueError for a text that is not an energy per bit."""
-    picojoules = _parsed(value, PER_BIT_UNITS, "438.39mJ/Mbit")
-    if picojoules > MOST_PER_BIT:
-        raise ValueError(f"{value!r}: a megabit here takes at most 1000000J/Mbit")
-    return picojoules
-
-
-def _written(number: int, units: Mapping[str, int]) -> str:
-    """Return a quantity as text with its unit. The unit is the largest, except min and h, that is not larger than the
-    quantity.
-    """
-    fitting = [(name, size) for name, size in units.items() if name not in {"min", "h"} and size <= number]
-    name, size = max(fitting, key=lambda unit: unit[1]) if fitting else next(iter(units.items()))
-    return f"{(Decimal(number) / size).normalize():f}{name}"
-
-
-def written_rate(rate: int) -> str:
-    """Return a rate in the notation of the experiment file."""
-    return _written(rate, RATE_UNITS)
-
-
-def written_duration(duration_ns: int) -> str:
-    """Return a duration in the notation of the experiment file."""
-    return _written(duration_ns, DURATION_UNITS) if duration_ns else "0s"
-
-
-def written_power(power: int) -> str:
-    """Return a power in the notation of the experiment file."""
-    return _written(power, POWER_UNITS)
-
-
-def written_per_bit(picojoules: int) -> str:
-    """Return an energy per bit in the notation of the experiment file."""
-    return _written(picojoules, PER_BIT_UNITS)
+    @property
+    def form(self) -> tuple[BeforeValidator, PlainSerializer, WithJsonSchema]:
+        """The metadata of the quantity's type, by which pydantic reads, writes and describes it."""
+        pattern = rf"^\d+(\.\d+)? ?({'|'.join(self.units)})$"
+        return (
+            BeforeValidator(self.parsed),
+            PlainSerializer(self.written, return_type=str, when_used="json"),
+            WithJsonSchema({"type": "string", "pattern": pattern, "examples": [self.example]}),
+        )
 
 
 def parsed_devices(value: Any) -> tuple[int, ...]:
@@ -149,22 +104,23 @@ def written_devices(indexes: Iterable[int]) -> list[int | str]:
     return written
 
 
-Rate = Annotated[
-    int, BeforeValidator(parsed_rate), PlainSerializer(written_rate, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[kMG]?bit/s$", "examples": ["1.9Mbit/s"]}),
-]  # fmt: skip
-Duration = Annotated[
-    int, BeforeValidator(parsed_duration), PlainSerializer(written_duration, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(ns|us|ms|s|min|h)$", "examples": ["40ms"]}),
-]  # fmt: skip
-Power = Annotated[
-    int, BeforeValidator(parsed_power), PlainSerializer(written_power, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(uW|mW|W|kW)$", "examples": ["7.2W"]}),
-]  # fmt: skip
-PerBit = Annotated[
-    int, BeforeValidator(parsed_per_bit), PlainSerializer(written_per_bit, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[mu]?J/Mbit$", "examples": ["438.39mJ/Mbit"]}),
-]  # fmt: skip
+RATE = Quantity(
+    units={"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9},
+    example="1.9Mbit/s",
+    least=1,
+    most=FASTEST,
+    limits="a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit",
+)
+DURATION = Quantity(
+    units={"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9},
+    example="40ms",
+    most=LONGEST_NS,
+    limits="a duration here is at most a week, 168h",
+    zero="0s",
+)
+Rate = Annotated[int, *RATE.form]
+SampleRate = Annotated[int, *replace(RATE, least=0).form]  # of a trace, which may stand still
+Duration = Annotated[int, *DURATION.form]
 DeviceList = Annotated[
     tuple[int, ...], BeforeValidator(parsed_devices),
     PlainSerializer(written_devices, return_type=list[int | str], when_used="json"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstrata.errors import ExperimentError
-from fedstrata.experiment.quantities import RATE_UNITS, written_duration, written_rate
+from fedstrata.experiment.quantities import DURATION, RATE
 from fedstrata.experiment.traces import MOST_SAMPLES
 from fedstrata.process.quoting import brief
 
@@ -59,8 +59,8 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
     if len(samples) > MOST_SAMPLES:
         raise ExperimentError(f"{key}: {path} has {len(samples)} samples, at most {MOST_SAMPLES} are taken; cut it")
     rest = {name: value for name, value in trace.items() if name not in {"file", "format"}}
-    pairs = [[written_duration(at_ns), written_rate(rate)] for at_ns, rate in samples]
-    return {**rest, "samples": pairs, "length": written_duration(end_ns)}
+    pairs = [[DURATION.written(at_ns), RATE.written(rate)] for at_ns, rate in samples]
+    return {**rest, "samples": pairs, "length": DURATION.written(end_ns)}
 
 
 class _NonsenseError(Exception):
@@ -88,8 +88,8 @@ def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
 
 def _of_csv(lines: Sequence[str]) -> Samples:
     head = [word.strip() for word in lines[0].split(",")] if lines else []
-    if len(head) != 2 or head[0] != "seconds" or head[1] not in RATE_UNITS:
-        raise _NonsenseError(1, f"begins with a line such as seconds,Mbit/s; units are {', '.join(RATE_UNITS)}")
+    if len(head) != 2 or head[0] != "seconds" or head[1] not in RATE.units:
+        raise _NonsenseError(1, f"begins with a line such as seconds,Mbit/s; units are {', '.join(RATE.units)}")
     samples: list[tuple[int, int]] = []
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
@@ -98,7 +98,7 @@ def _of_csv(lines: Sequence[str]) -> Samples:
             if rate < 0 or (samples and at_ns <= samples[-1][0]) or at < 0:
                 what = "a rate is negative" if rate < 0 else "its time is not after the one before"
                 raise _NonsenseError(number, f"{what}; times ascend, and rates are 0 or more")
-            samples.append((at_ns, round(rate * RATE_UNITS[head[1]])))
+            samples.append((at_ns, round(rate * RATE.units[head[1]])))
     if len(samples) < 2:
         raise _NonsenseError(0, "holds fewer than two samples")
     return samples, 2 * samples[-1][0] - samples[-2][0]

@@ -9,12 +9,12 @@ link and direction.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
-from fedstrata.experiment.quantities import Duration, Rate, parsed_sample_rate, written_rate
+from fedstrata.experiment.quantities import Duration, Rate, SampleRate
 from fedstrata.experiment.rates import SECOND_NS, Trace
 from fedstrata.experiment.sections import Settings
 
@@ -22,10 +22,6 @@ DRAWS = 0x74726163  # "trac": tells these draws from all others
 GRAIN = 1_000  # bits a second to which a generated rate is rounded, so that no machine rounds otherwise
 MOST_SAMPLES = 20_000
 SHORTEST_NS = 10**6  # that a rate of a trace lasts; a transfer goes through a trace rate by rate
-SampleRate = Annotated[
-    int, BeforeValidator(parsed_sample_rate), PlainSerializer(written_rate, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[kMG]?bit/s$"}),
-]  # fmt: skip
 
 
 class Generated(Settings):

@@ -125,7 +125,7 @@ class Steps(Protocol):
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
         """Return the gradient of a batch's mean loss at these weights. Each call adds the batch's examples to the
-        computing time and energy of the device.
+        device's work.
         """
 
     def move(self, gradient: "torch.Tensor") -> None:
@@ -223,7 +223,7 @@ class Work(Protocol):
         another.
 
         `trained_examples` is the number of examples that the computation uses, with repetitions. They cost the device
-        as much time and energy as examples in `train`.
+        as much as examples in `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:

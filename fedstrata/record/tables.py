@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound="DataclassInstance")
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # of seconds, joules or ε
+Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # such as seconds
 
 
 class Table(Generic[R]):

@@ -1,8 +1,8 @@
 """docs/reference/presets.md: links, traces, boards and radios that an experiment file can name, and their sources."""
 
-from fedstrata.experiment.energy import BOARD_WATTS, RADIO_SOURCE, RADIOS, WATTS_SOURCE
+from fedstrata.experiment.energy import BOARD_WATTS, PER_BIT, POWER, RADIO_SOURCE, RADIOS, WATTS_SOURCE
 from fedstrata.experiment.presets import BOARD_SOURCES, BOARDS, LINK_PRESETS, LINK_SOURCES
-from fedstrata.experiment.quantities import written_duration, written_per_bit, written_power, written_rate
+from fedstrata.experiment.quantities import DURATION, RATE
 from fedstrata.experiment.traces import TRACE_PRESETS, TRACE_SOURCES, Generated
 from scripts.reference.markdown import cell, code, table
 
@@ -38,7 +38,7 @@ A value of `energy.radio`, from {radios}. The base is the power while a transfer
 def page() -> str:
     """Return the page."""
     links = [
-        [code(name), written_rate(link.down_rate), written_rate(link.up_rate), written_duration(link.latency),
+        [code(name), RATE.written(link.down_rate), RATE.written(link.up_rate), DURATION.written(link.latency),
          cell(LINK_SOURCES[name])]
         for name, link in LINK_PRESETS.items()
     ]  # fmt: skip
@@ -47,11 +47,11 @@ def page() -> str:
         for name, ways in TRACE_PRESETS.items()
     ]
     boards = [
-        [code(name), f"{factor:g}", written_power(BOARD_WATTS[name]), cell(BOARD_SOURCES[name])]
+        [code(name), f"{factor:g}", POWER.written(BOARD_WATTS[name]), cell(BOARD_SOURCES[name])]
         for name, factor in BOARDS.items()
     ]
     radios = [
-        [code(name), written_per_bit(radio.up), written_per_bit(radio.down), written_power(radio.base)]
+        [code(name), PER_BIT.written(radio.up), PER_BIT.written(radio.down), POWER.written(radio.base)]
         for name, radio in RADIOS.items()
     ]
     return (
@@ -68,8 +68,8 @@ def page() -> str:
 
 
 def _trace(trace: Generated) -> str:
-    text = f"median {written_rate(trace.median)}, σ {trace.sigma:g}, lag {trace.lag:g}"
+    text = f"median {RATE.written(trace.median)}, σ {trace.sigma:g}, lag {trace.lag:g}"
     if trace.outage is None:
         return text
-    length = written_duration(trace.outage)
+    length = DURATION.written(trace.outage)
     return f"{text}; nothing for {trace.outage_share:.0%} of the time, in outages of {length} on average"

@@ -11,16 +11,12 @@ from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.links import LinkTimes
 from fedstrata.experiment.quantities import (
-    DURATION_UNITS,
+    DURATION,
     FASTEST,
     LONGEST_NS,
-    RATE_UNITS,
+    RATE,
     parsed_devices,
-    parsed_duration,
-    parsed_rate,
     written_devices,
-    written_duration,
-    written_rate,
 )
 from fedstrata.experiment_file import parse_experiment
 
@@ -43,27 +39,27 @@ def refusal(text: str, *overrides: str) -> str:
 
 
 def test_units_go_by_thousands() -> None:
-    assert parsed_rate("1.9Mbit/s") == 1_900_000
-    assert parsed_rate("26 kbit/s") == 26_000
-    assert parsed_duration("40ms") == 40_000_000
-    assert parsed_duration("1.5h") == 5_400_000_000_000
+    assert RATE.parsed("1.9Mbit/s") == 1_900_000
+    assert RATE.parsed("26 kbit/s") == 26_000
+    assert DURATION.parsed("40ms") == 40_000_000
+    assert DURATION.parsed("1.5h") == 5_400_000_000_000
 
 
 @given(st.integers(1, FASTEST))
 def test_a_rate_is_read_back_as_it_is_written(rate: int) -> None:
-    assert parsed_rate(written_rate(rate)) == rate
+    assert RATE.parsed(RATE.written(rate)) == rate
 
 
 @given(st.integers(0, LONGEST_NS))
 def test_a_duration_is_read_back_as_it_is_written(duration: int) -> None:
-    assert parsed_duration(written_duration(duration)) == duration
+    assert DURATION.parsed(DURATION.written(duration)) == duration
 
 
-@given(st.decimals(0, 999, places=3), st.sampled_from(list(DURATION_UNITS)))
+@given(st.decimals(0, 999, places=3), st.sampled_from(list(DURATION.units)))
 def test_a_duration_is_its_number_times_its_unit(number: Decimal, unit: str) -> None:
-    expected = number * DURATION_UNITS[unit]
+    expected = number * DURATION.units[unit]
     if expected <= LONGEST_NS:
-        assert abs(parsed_duration(f"{number}{unit}") - expected) <= Decimal("0.5")
+        assert abs(DURATION.parsed(f"{number}{unit}") - expected) <= Decimal("0.5")
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -252,4 +248,4 @@ def test_times_that_no_clock_heeds_are_refused(said: str) -> None:
 
 
 def test_every_unit_is_told_where_one_is_missing() -> None:
-    assert all(unit in refusal(TIMED, "links.device-lps.up_rate=3") for unit in RATE_UNITS)
+    assert all(unit in refusal(TIMED, "links.device-lps.up_rate=3") for unit in RATE.units)

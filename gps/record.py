@@ -37,7 +37,7 @@ class RunResult:
     clusters_rule: str
     plans: Sequence[tuple[int, int, int]] = ()  # made in training: global round, clusters, devices that changed theirs
     homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
-    moves: Sequence[tuple[int, str, str, str]] = ()  # by the schedule: from which global round on, device, LPS, LPS
+    moves: Sequence[tuple[int, str, str, str]] = ()  # from which global round on, device, LPS, LPS
     evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
     model_sha256: Mapping[str, str]  # by cluster
     lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves

@@ -65,7 +65,7 @@ class Session:
             log,
             lps.executor,
             accepts_updates=self._holding.accepts_updates,
-            serves=members.has if Homes(experiment.schedule).moving else None,
+            serves=members.has if Homes(experiment).moving else None,
             refused=notes.refused,
             hear=self._updates.hear,
         )

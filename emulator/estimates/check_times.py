@@ -112,7 +112,7 @@ def check_deadline(experiment: Experiment, payloads: Payloads, dataset: Dataset)
     knows_homes = are_placed_by_index(experiment, method) or method.clusters_known == 1
     for number, home in enumerate(_homes(experiment) if knows_homes else [everybody]):
         begins_ns = uplinks.arrival_ns(f"lps-{number}", 0, 0, payloads.lps_down)
-        there = Presence(experiment.schedule).there(home, begins_ns)
+        there = Presence(experiment).there(home, begins_ns)
         asked = cohort(list(there), experiment.training.participation if knows_homes else None, experiment.seed, 0)
         took = _alone(experiment, payloads, counts, {index: max(begins_ns, there[index]) for index in asked})
         quorum = wait.quorum(len(asked)) if knows_homes else 1

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+from fedstrata.clock.devices import Homes
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
@@ -70,13 +71,13 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Raise ExperimentError if the moves of the schedule leave an LPS with fewer than `min_devices` devices in a round.
-    Moves at the same time are checked together.
+    """Raise ExperimentError if moves of devices leave an LPS with fewer than `min_devices` devices in a round. Moves at
+    the same time are checked together.
     """
-    homes = {index: home_of(experiment, index) for index in range(experiment.device_count)}
-    moves = [(entry.at, entry.move) for entry in experiment.schedule if entry.move and experiment.clock != "none"]
-    for at in sorted({at for at, _ in moves}):
-        homes |= {index: move.home for time, move in moves if time == at for index in move.devices}
+    first = {index: home_of(experiment, index) for index in range(experiment.device_count)}
+    moved = Homes(experiment)
+    for at in moved.times:
+        homes = {**first, **moved.at(at)}
         home, devices = min(Counter(homes.values()).items(), key=lambda item: item[1])
         if cohort_size(devices, experiment.training.participation) < min_devices:
             raise ExperimentError(

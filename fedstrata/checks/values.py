@@ -153,7 +153,7 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 def _check_moves(experiment: Experiment) -> None:
     """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices."""
-    homes = Homes(experiment.schedule)
+    homes = Homes(experiment)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
     before = {index: home_of(experiment, index) for index in range(experiment.device_count)} if homes.times else {}
@@ -169,6 +169,6 @@ def _check_moves(experiment: Experiment) -> None:
 
 def _check_leaves(experiment: Experiment) -> None:
     """Raise ExperimentError if all devices are gone for good after the last change of the schedule."""
-    presence, last_ns = Presence(experiment.schedule), max(entry.at for entry in experiment.schedule)
+    presence, last_ns = Presence(experiment), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")

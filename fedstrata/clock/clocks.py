@@ -37,7 +37,7 @@ class Clock:
 
     def gps(self, journal: Journal) -> GpsClock:
         """Return the clock for the GPS."""
-        return GpsClock(journal)
+        return GpsClock(self.experiment, journal)
 
     def device(self) -> DeviceClock:
         """Return the clock for devices."""

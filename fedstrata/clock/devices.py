@@ -2,7 +2,7 @@
 belong.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -69,9 +69,9 @@ class Boards:
 class Presence:
     """Hold the times at which devices are away, as the schedule says."""
 
-    def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
-        for entry in sorted(schedule, key=lambda entry: entry.at):
+        for entry in _entries(experiment):
             if entry.leave is not None:
                 until = None if entry.leave.for_ is None else entry.at + entry.leave.for_
                 for index in entry.leave.devices:
@@ -103,8 +103,8 @@ class Presence:
 class Homes:
     """Hold the times at which the schedule moves devices to other LPSs."""
 
-    def __init__(self, schedule: Sequence[ScheduleEntry]) -> None:
-        self._moves = sorted((entry for entry in schedule if entry.move is not None), key=lambda entry: entry.at)
+    def __init__(self, experiment: Experiment) -> None:
+        self._moves = [entry for entry in _entries(experiment) if entry.move is not None]
 
     @property
     def moving(self) -> frozenset[int]:
@@ -132,5 +132,9 @@ def devices_come_to_others(experiment: Experiment) -> bool:
     """Return whether an LPS can get further devices during training. This happens if the schedule moves devices, or if
     the experiment has newcomers.
     """
-    is_moving = experiment.clock != "none" and any(entry.move for entry in experiment.schedule)
-    return is_moving or experiment.newcomers is not None
+    return bool(Homes(experiment).moving) or experiment.newcomers is not None
+
+
+def _entries(experiment: Experiment) -> list[ScheduleEntry]:
+    """Return the schedule in order of time. Without a clock, nothing is scheduled."""
+    return sorted(experiment.schedule if experiment.clock != "none" else (), key=lambda entry: entry.at)

@@ -33,11 +33,11 @@ class Journal(Protocol):
 class GpsClock:
     """Represent a GPS in a run without a clock. Nothing is delayed, and no times are kept."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, experiment: Experiment, journal: Journal) -> None:
+        self._experiment, self._journal = experiment, journal
         self.rounds = ParentClock()
         self.questions = ParentClock()  # before training
-        self.homes = Homes(())
+        self.homes = Homes(experiment)
         self.before = pb.RoundTimes()  # of the questions before training
         self.asked: dict[str, Asked] = {}
         self.closed = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
@@ -104,11 +104,9 @@ class VirtualGpsClock(GpsClock):
     """Calculate times from the transferred bytes and from the LPSs' reports of their rounds."""
 
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
-        super().__init__(journal)
-        self._experiment = experiment
+        super().__init__(experiment, journal)
         self._timeline = LpsTimeline(experiment)
         self.rounds = ParentClock(wants_work=True)
-        self.homes = Homes(experiment.schedule)
 
     def begin(self) -> None:
         self.asked = _asked(self._experiment, self._journal)
@@ -125,10 +123,9 @@ class RealGpsClock(GpsClock):
     """Delay the traffic of LPSs and, before training, of devices."""
 
     def __init__(self, experiment: Experiment, journal: Journal, time: Clock | None = None) -> None:
-        super().__init__(journal)
+        super().__init__(experiment, journal)
         self.rounds = HeldBack(Transfers(lps_links(experiment), time))
         self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))
-        self.homes = Homes(experiment.schedule)
         self._counts = bool(experiment.schedule or experiment.links.has_trace)  # if something happens by the time
         self._began_unix_ns = 0
 

@@ -40,7 +40,7 @@ class LpsClock:
 
     def __init__(self, experiment: Experiment) -> None:
         self.wait: TierDeadline = experiment.deadlines.lps  # by the wall
-        self.presence = Presence(())
+        self.presence = Presence(experiment)
         self.rounds = ParentClock()
 
     async def begins_ns(self, report: gps_pb.ReportHeader, global_round: int, devices: Devices) -> int:
@@ -99,7 +99,6 @@ class VirtualLpsClock(LpsClock):
         super().__init__(experiment)
         deadline_s = self.wait.deadline_s
         self.wait = self.wait.model_copy(update={"deadline_s": None})  # deadlines are in virtual time
-        self.presence = Presence(experiment.schedule)
         self.rounds = ParentClock(wants_work=True)
         self._home_id = cluster.home_id
         self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
@@ -155,7 +154,6 @@ class RealLpsClock(LpsClock):
 
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
-        self.presence = Presence(experiment.schedule)
         transfers = Transfers(device_links(experiment))
         self._began_unix_ns = cluster.began_unix_ns  # when training began, if something happens by that time; else 0
         if self._began_unix_ns:

@@ -107,8 +107,8 @@ class GlobalRounds:
         return model
 
     def _move(self, global_round: int) -> list[str]:
-        """Move devices to other LPSs from a global round on, as the schedule says for the beginning of this round.
-        Return the ids of the moved devices.
+        """Move devices to the LPSs that the clock gives them at the beginning of a global round. Return the ids of the
+        moved devices.
         """
         if global_round == self._experiment.training.global_rounds:
             return []

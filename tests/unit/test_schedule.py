@@ -70,7 +70,7 @@ def test_a_shared_link_changes_too() -> None:
 
 def members_of(experiment: Experiment) -> Members:
     members = [Member(device_id=f"device-00{i}", device_index=i, num_examples=7) for i in (0, 2)]
-    return Members(experiment, Cluster(home_id="lps-0", members=members), Presence(experiment.schedule))
+    return Members(experiment, Cluster(home_id="lps-0", members=members), Presence(experiment))
 
 
 def test_who_is_away_as_a_round_begins_takes_no_part() -> None:
@@ -92,9 +92,7 @@ def test_where_all_are_away_the_round_is_of_whoever_is_back_first() -> None:
 
 
 def test_times_away_that_follow_each_other_or_overlap_are_one() -> None:
-    presence = Presence(
-        scheduled("{at: 1s, leave: {devices: 0, for: 4s}}", "{at: 3s, leave: {devices: 0, for: 4s}}").schedule
-    )
+    presence = Presence(scheduled("{at: 1s, leave: {devices: 0, for: 4s}}", "{at: 3s, leave: {devices: 0, for: 4s}}"))
     assert [presence.back_ns(0, at_s * S) for at_s in (0, 1, 4, 7)] == [0, 7 * S, 7 * S, 7 * S]
     assert presence.back_ns(1, 2 * S) == 2 * S
 
@@ -106,9 +104,7 @@ def test_a_run_whose_lps_has_lost_all_devices_for_good_ends_with_a_line() -> Non
 
 
 def test_devices_hang_where_they_were_moved_last() -> None:
-    homes = Homes(
-        scheduled("{at: 9s, move: {devices: 0, to: lps-0}}", "{at: 3s, move: {devices: 0, to: lps-1}}").schedule
-    )
+    homes = Homes(scheduled("{at: 9s, move: {devices: 0, to: lps-0}}", "{at: 3s, move: {devices: 0, to: lps-1}}"))
     assert [dict(homes.at(at_s * S)) for at_s in (2, 3, 9)] == [{}, {0: 1}, {0: 0}]
 
 

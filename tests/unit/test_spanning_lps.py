@@ -181,7 +181,9 @@ def test_a_stream_that_nobody_moved_in_any_lps_round_has_no_weight() -> None:
 def members_of(*members: pb.Member, participation: float | None = None, mixed: tuple[str, ...] = ()) -> Members:
     overrides = [] if participation is None else [f"training.participation={participation}"]
     experiment = parse_experiment(TEXT, overrides=overrides)
-    return Members(experiment, pb.Cluster(home_id="lps-0", members=members, clusters=2, mixed=mixed), Presence(()))
+    return Members(
+        experiment, pb.Cluster(home_id="lps-0", members=members, clusters=2, mixed=mixed), Presence(experiment)
+    )
 
 
 def member(index: int, **fields: int) -> pb.Member:

@@ -20,7 +20,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import shown
 from fedstrata.process.sleeping import PATIENCE_S, Backoff, hold_s, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
-from fedstrata.rounds.exchanged import Offered
+from fedstrata.rounds.models_and_updates import Offered
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rpc.answers import largest_bytes
 from fedstrata.rpc.client import call_until_answered

@@ -20,7 +20,7 @@ from fedstrata.record.privacy import privacy_summary
 from fedstrata.record.relevance import relevance_csv
 from fedstrata.record.rounds import rounds_csv
 from fedstrata.record.summary import Adoption, Exclusion, LinkBytes, Measured, Moved, Replanning, Summary, read_summary
-from fedstrata.record.timing import Timing
+from fedstrata.record.timing import UNKNOWN, Timing
 from fedstrata.store import AnyModel, write_aside, write_model
 from fedstrata.tasks import Task, make_task, measured
 from fedstrata.v1 import rounds_pb2
@@ -103,8 +103,7 @@ def summary(result: RunResult) -> Summary:
         measured=measured_by_metric(task, result.evaluations, result.clusters, task_of),
         newcomers=tuple(ids[index] for index in sorted(experiment.newcomer_indexes)),
         wall_seconds={phase: round(seconds, 3) for phase, seconds in result.wall_seconds.items()},
-        virtual=None,
-        real=None,
+        **UNKNOWN,
         bytes=_bytes(result.link_bytes),
         bytes_by_kind=_bytes_by_kind(result.link_bytes),
         excluded=tuple(Exclusion(device=device, stage=at, reason=why) for device, at, why in result.exclusions),

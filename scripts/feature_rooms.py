@@ -1,6 +1,7 @@
 """Print which files outside a feature's own home name the feature: python -m scripts.feature_rooms [--files FEATURE].
 
-The home of a feature is its room, its section of the experiment file, its table of the record, and its estimates.
+The home of a feature is its room, its section of the experiment file, its table of the record, its estimates, its
+command and its figure.
 A file names a feature if `git grep -iE PATTERN` finds the pattern in code, docstrings or comments. Words of general
 use, such as "schedule a pod", are not distinguished.
 """
@@ -27,7 +28,10 @@ CLOCK = ("fedstrata/clock/", "fedstrata/experiment/links.py", "fedstrata/experim
 FEATURES = {
     "virtual clock": Feature(
         pattern=r"\bvirtual",
-        home=(*CLOCK, "fedstrata/record/timeline.py", "emulator/estimates/times.py", "emulator/estimates/retime.py"),
+        home=(
+            *CLOCK, "fedstrata/record/timeline.py", "emulator/estimates/check_times.py", "emulator/estimates/retime.py",
+            "emulator/commands/retime.py", "emulator/results/report/virtual_time.py",
+        ),
         most=15,
     ),
     "real clock": Feature(

@@ -30,8 +30,8 @@ class RunRecord:
     summary: Summary
     rounds: tuple[RoundRow, ...]
     relevance: Relevance | None
-    timeline: tuple[TimelineRow, ...] = ()  # on the virtual clock
-    links: tuple[LinkRow, ...] = ()  # on the real clock
+    timeline: tuple[TimelineRow, ...] = ()  # of timeline.csv, which some runs lack
+    links: tuple[LinkRow, ...] = ()  # of links.csv, which some runs lack
 
     def __post_init__(self) -> None:
         for row in self.rounds:

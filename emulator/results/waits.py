@@ -40,7 +40,7 @@ def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | Non
     if global_round is not None and global_round not in lasted:
         raise DataError(
             f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(lasted)}, and only "
-            "runs with clock: virtual or real have any"
+            "runs with a clock have any"
         )
     if not lasted:
         return None
@@ -88,12 +88,12 @@ def _rounds_of(record: RunRecord, rows: Sequence[WaitRow], of_lps: WaitRow) -> l
     """Return an LPS's rounds. The first begins when the model has arrived at the LPS, and each other round when the
     round before it ends. On the real clock, rounds have their real durations.
     """
-    took = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
-    virtual = {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
+    took: dict[int | None, float] = {row.lps_round: row.seconds for row in record.rounds if row.lps_id == of_lps.child}
+    took |= {row.lps_round: row.ends_s - row.begins_s for row in record.timeline if row.lps_id == of_lps.child}
     rounds, now_s = [], of_lps.down_s
     for number in sorted({row.lps_round for row in rows if row.lps_round is not None}):
         of_round = [row for row in rows if row.lps_round == number]
-        ends_s = now_s + (virtual or took).get(number, max(row.busy_s for row in of_round))
+        ends_s = now_s + took.get(number, max(row.busy_s for row in of_round))
         rounds.append(_Round(number=number, begins_s=now_s, ends_s=ends_s, rows=of_round))
         now_s = ends_s
     return rounds

@@ -14,10 +14,9 @@ from fedstrata.clock.timeline import DeviceTimeline, LpsTimeline, Sent
 from fedstrata.clock.transfers import Transfers
 from fedstrata.experiment import Experiment, TierDeadline
 from fedstrata.process.sleeping import since_ns, until_ns
+from fedstrata.rpc.messages import MOST_COUNTED
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
-
-MOST_COUNTED = 1 << 53  # as `fedstrata.rounds.notes` bounds what is reported
 
 
 class Devices(Protocol):

@@ -1,6 +1,6 @@
 """The tables that a clock adds to a record, and the keys that it adds to summary.json."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -13,6 +13,8 @@ from fedstrata.record.links import LinkRow, link_rows, links_csv, real_summary
 from fedstrata.record.timeline import RunTimes, flows_csv, timeline_csv, virtual_summary
 from fedstrata.record.waits import waits_csv
 from fedstrata.v1 import rounds_pb2 as pb
+
+UNKNOWN: Mapping[str, Any] = {"virtual": None, "real": None}  # the keys of a run whose times are not read
 
 
 @dataclass(frozen=True, kw_only=True)

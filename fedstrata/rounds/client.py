@@ -12,7 +12,7 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief
 from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
-from fedstrata.rounds.exchanged import Identity, Masker, Offered, ParentCalls, Update
+from fedstrata.rounds.models_and_updates import Identity, Masker, Offered, ParentCalls, Update
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.receiving import Receiving
 from fedstrata.rounds.sending import Sending

@@ -8,24 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.clock.reported import check_times, check_work
 from fedstrata.errors import PayloadError, WrongRunError
 from fedstrata.process.quoting import brief, quoted
-from fedstrata.rpc.messages import checked_number
+from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED, checked_number
 from fedstrata.tasks import Task
-from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
 # What is reported is summed over children and rounds and written as JSON: these bounds keep every sum a number that
 # float64 and int64 hold, and nothing real comes near them.
 LARGEST_LOSS = 1e39  # of an example; float32, in which devices compute it, ends at 3.4e38
-MOST_MEASURED = 1 << 40  # examples of one device
-MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
-MOST_ANSWERED = CHUNK_BYTES + (64 << 10)  # bytes of an answer in a round, which is one message
 LONGEST_S = 1e9  # of a round: thirty years
-LATEST_NS = 1 << 61  # on the virtual clock: seventy years
-TIMES = ("begins_ns", "ends_ns", "ready_ns")
-SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # over the children of a round
-DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_examples", "received_examples")
 
 
@@ -55,12 +48,7 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
         raise PayloadError(
             f"{header.child_id} says {'nothing' if has_work else 'something'} of its work for a timeline"
         )
-    work, longest_ns = header.work, max(header.work.busy_ns, header.work.computed_ns)
-    can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
-    if not (0 <= work.answer_examples <= work.examples < MOST_MEASURED and can_be):
-        raise PayloadError(f"{header.child_id} has worked on {work.examples} examples, {longest_ns} ns")
-    if not 0 <= work.answer_bytes <= MOST_ANSWERED:
-        raise PayloadError(f"{header.child_id} says that its answer had {work.answer_bytes} bytes")
+    check_work(header.work, header.child_id)
 
 
 def check_evaluation(evaluation: pb.Evaluation) -> None:
@@ -98,20 +86,7 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
             raise PayloadError(f"LPS round {row.lps_round} is reported with a lowest or a highest metric alone")
         for name, (least, most) in _ranges(row, task).items():
             checked_number(getattr(row, name), least, most, f"LPS round {row.lps_round} is reported with {name}")
-        if not all(0 <= getattr(row.times, name) < LATEST_NS for name in TIMES):
-            raise PayloadError(f"LPS round {row.lps_round} is reported at a time that is none: {row.times.ends_ns} ns")
-        if any(getattr(row.times, name) < 0 for name in SUMMED):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with children that took less than no time")
-        flows = [*row.times.flows, *row.times.late]
-        sizes = [row.times.next_bytes, *(size for flow in flows for size in _sizes(flow))]
-        are_sent = all(flow.unsent_bytes <= flow.up_bytes + flow.answer_bytes for flow in flows)
-        if not (are_sent and all(0 <= size < MOST_COUNTED for size in sizes)):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with flows of sizes that are none")
-        are_parts = all(0 <= took < LATEST_NS for flow in flows for took in _parts(flow))
-        if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with flows that took as long as none can")
-        if not all(_can_be(each) for each in row.times.carried):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with transfers that cannot be")
+        check_times(row.times, f"LPS round {row.lps_round}")
 
 
 def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -> None:
@@ -137,22 +112,6 @@ def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
         "received_loss_sum": (-largest_received, largest_received),
         "seconds": (0, LONGEST_S),
     } | ({"lowest": (least, row.highest), "highest": (least, most)} if row.HasField("highest") else {})
-
-
-def _can_be(carried: pb.Carried) -> bool:
-    """Return whether an LPS can have measured these values on a link to its devices."""
-    durations = (getattr(carried, f"{name}_ns") for name in DURATIONS)
-    is_known = carried.link == "device-lps" and carried.direction in {"down", "up", "compute"}
-    return is_known and 0 <= carried.bytes < MOST_COUNTED and all(0 <= each < MOST_COUNTED for each in durations)
-
-
-def _sizes(flow: pb.Flow) -> tuple[int, ...]:
-    sent = (flow.down_bytes, flow.up_bytes, flow.answer_bytes)
-    return flow.child, *sent, flow.unsent_bytes, flow.examples, flow.answer_examples, flow.stream
-
-
-def _parts(flow: pb.Flow) -> tuple[int, ...]:
-    return flow.down_ns, flow.compute_ns, flow.up_ns
 
 
 def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:

@@ -9,9 +9,9 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
-from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rounds.open_round import Around, Stage, Verdict
 from fedstrata.rpc.answers import arrays_of
+from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -6,6 +6,9 @@ from fedstrata.errors import PayloadError
 from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2 as pb
 
+MOST_MEASURED = 1 << 40  # examples of one device
+MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
+
 
 def checked_number(value: float, least: float, most: float, said: str) -> float:
     """Check a number from a peer, and return it. If the number is out of range, raise PayloadError with a message that

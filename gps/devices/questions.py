@@ -17,8 +17,8 @@ from fedstrata.methods import Arrays, Candidate, Method, Moment, Question, place
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes, hold_s, wait_until
-from fedstrata.rounds.notes import MOST_MEASURED
 from fedstrata.rpc.answers import answer_parts, arrays_of, payload_bytes, question_named
+from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.devices.roster import Device, Roster

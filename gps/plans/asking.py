@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from fedstrata.clock.gps_side import GpsClock
+from fedstrata.clock.reported import LATEST_NS
 from fedstrata.errors import FedstrataError, PayloadError, PluginError, SupersededError, UnknownChildError
 from fedstrata.methods import Answers, Candidate, Method, Moment, Plan, Question
 from fedstrata.plugins import failed
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Changes
-from fedstrata.rounds.notes import LATEST_NS
 from fedstrata.rpc.answers import arrays_of, bytes_of
 from fedstrata.streams.plan_checks import check_plan
 from fedstrata.streams.streams import Streams

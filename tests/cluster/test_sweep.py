@@ -139,7 +139,7 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
 
 def test_a_claim_that_is_not_there_is_refused(lab: Lab, tmp_path: Path) -> None:
     file = sweep_file(tmp_path, "refused", seeds=1)
-    assert "has no claim nowhere" in Command(lab, file, tmp_path / "out", "nowhere").end(2)
+    assert "has no claim nowhere" in Command(lab, file, tmp_path / "out", "--claim", "nowhere").end(2)
 
 
 LONG = pytest.mark.skipif(not os.environ.get("FEDSTRATA_LONG_SWEEP"), reason="ten minutes; set FEDSTRATA_LONG_SWEEP=1")
@@ -148,7 +148,7 @@ LONG = pytest.mark.skipif(not os.environ.get("FEDSTRATA_LONG_SWEEP"), reason="te
 @LONG
 def test_an_image_that_is_not_there_ends_the_command_and_the_job(lab: Lab, claim: str, tmp_path: Path) -> None:
     file, absent = sweep_file(tmp_path, "absent", seeds=1), "localhost/fedstrata/emulator:no-such-tag"
-    said = Command(lab, file, tmp_path / "out", claim, "--parallelism", "1", "--image", absent).end(4)
+    said = Command(lab, file, tmp_path / "out", "--claim", claim, "--parallelism", "1", "--image", absent).end(4)
     assert "no-such-tag" in said
     assert "so it was deleted" in said
 

@@ -44,22 +44,14 @@ from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Layout, OneSum
-from fedstrata.trust.guard import guard_of
-from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.table import Claim
+from fedstrata.trust.names import Name
+from fedstrata.trust.security import OPEN
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.kept.state import ClusterState, Writing
 from lps.servicer import LpsServicer
 
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
 ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
-
-
-class Everywhere:
-    """Treat every device as a member of every cluster."""
-
-    async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        return True
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
@@ -75,8 +67,7 @@ async def serve(options: argparse.Namespace) -> None:
     exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
-    guard = guard_of(None, Everywhere(), metrics.refused)
-    server = RpcServer(metrics.links, payload_bytes=options.bytes, guard=guard)
+    server = RpcServer(metrics.links, payload_bytes=options.bytes)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)
@@ -111,7 +102,7 @@ async def serve(options: argparse.Namespace) -> None:
 async def attend(options: argparse.Namespace) -> None:
     """Run one device, which sends each received model back as its update."""
     keep_for_training()  # as any device process does
-    channel, counting = open_channel(options.address, LinkMeter(), None, Name("lps", CLUSTER))
+    channel, counting = open_channel(options.address, LinkMeter(), OPEN, Name("lps", CLUSTER))
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(

@@ -16,6 +16,7 @@ from device.agent import DeviceAgent  # noqa: E402
 from device.channels import Channels  # noqa: E402
 from device.compute_thread import Bench  # noqa: E402
 from device.identity import device_indexes  # noqa: E402
+from device.masking import shields  # noqa: E402
 from device.stacked.training import Stacked  # noqa: E402
 from device.training import limit_threads  # noqa: E402
 from device.trial import try_all  # noqa: E402
@@ -41,15 +42,15 @@ from fedstrata.process.process import (  # noqa: E402
 )
 from fedstrata.streams.architectures import Architectures  # noqa: E402
 from fedstrata.tasks import make_task  # noqa: E402
-from fedstrata.trust.files import load_tls  # noqa: E402
 from fedstrata.trust.names import Name  # noqa: E402
+from fedstrata.trust.security import security_of, with_tls_options  # noqa: E402
 
 log = EventLog("device")
 
 
 def options_of_process() -> Arguments:
     """Return the options of a device process."""
-    arguments = service_arguments("device", "Devices hold data, and train when their LPS asks.")
+    arguments = with_tls_options(service_arguments("device", "Devices hold data, and train when their LPS asks."))
     arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
     arguments.option("devices", "Run the devices of these indexes, for instance 0-4,7.")
     arguments.option("device-name", "Run the one device with this name of partition.names.")
@@ -78,11 +79,6 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
         noise_of(experiment, "", state)  # who cannot seal its noise is not ready
-    proofs = None
-    if experiment.secure_aggregation is not None:
-        from device.masking.proofs import Proofs
-
-        proofs = Proofs(experiment.run_id, channels.tls)
     return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
@@ -96,7 +92,7 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
         pod_name=os.environ.get("FEDSTRATA_POD_NAME", ""),
         state=state,
         clock=clock_of(experiment).device(),
-        proofs=proofs,
+        shield_of=shields(experiment, channels.security),
     )
 
 
@@ -131,13 +127,13 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     indexes = device_indexes(experiment, options.devices, options.device_name)
     ids = experiment.device_ids()
     names = [Name("device", ids[index]) for index in indexes]
-    tls = load_tls(options.tls, *names, revoked=options.revoked, server_domain=options.server_domain)
+    security = security_of(options, *names)
     metrics = ProcessMetrics("device")
     folder = Path(options.state) if options.state else None
     state = {"ready": False}
     names = options.http_names.split(",")
     with StatusServer(options.http, metrics.registry, lambda: state["ready"], names=names) as status:
-        channels = Channels(options.gps, metrics.links, tls)
+        channels = Channels(options.gps, metrics.links, security)
         host = await asyncio.to_thread(load, experiment, channels, metrics, folder)
         spare_what_is_loaded()
         say_listening(http=status.address)

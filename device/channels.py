@@ -6,9 +6,9 @@ from typing import Any
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import Channel, open_channel, until_reached
-from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import GPS, TlsFiles
+from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import Security
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 
@@ -16,9 +16,9 @@ from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
 class Channels:
     """Open and keep the connections of a device process. Each connection is opened only once."""
 
-    def __init__(self, gps_address: str, meter: LinkMeter, tls: TlsFiles | None = None) -> None:
+    def __init__(self, gps_address: str, meter: LinkMeter, security: Security) -> None:
         self._meter = meter
-        self._tls = tls
+        self.security = security
         self._gps_address = gps_address
         self._channels: list[Channel] = []
         self._gps = GpsServiceStub(self._open(gps_address, GPS))
@@ -27,18 +27,13 @@ class Channels:
         self._greetings: dict[tuple[str, str], asyncio.Future[str | None]] = {}
 
     def _open(self, address: str, parent: Name) -> Any:
-        channel, counting = open_channel(address, self._meter, self._tls, parent)
+        channel, counting = open_channel(address, self._meter, self.security, parent)
         self._channels.append(channel)
         return counting
 
     async def until_gps_reached(self, log: EventLog) -> None:
         """Wait for the first connection to the GPS. Raises HandshakeError if device and GPS do not trust each other."""
-        await until_reached(self._channels[0], self._gps_address, self._tls, GPS, log)
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """The certificate of this process. None if the process has no certificate."""
-        return self._tls
+        await until_reached(self._channels[0], self._gps_address, self.security, GPS, log)
 
     def gps(self) -> Any:
         """Return the gRPC stub of the GPS."""
@@ -67,7 +62,7 @@ class Channels:
             return None
         greeting = self._greetings.get(where)
         if greeting is None or greeting.done():
-            greeting = asyncio.ensure_future(why_refused(address, self._tls, Name("lps", lps_id)))
+            greeting = asyncio.ensure_future(self.security.why_refused(address, Name("lps", lps_id)))
             self._greetings[where] = greeting
         return await asyncio.shield(greeting)
 

@@ -252,17 +252,10 @@ class RoundJob:
             evaluations=(measured,) if measured is not None else (),
             base_digest=received.digest,
             work=await self._host.clock.worked(self._said, self._done),
-            trained_from=await self._trained_from(),
+            trained_from=await self._client.shield.trained_from(
+                received, self._client.identity.home_id, self.work.cluster, self._host.bench.compute
+            ),
         )
-
-    async def _trained_from(self) -> bytes:
-        """Return the digest of all received values from which this round's training starts. If updates are not masked,
-        return an empty digest.
-        """
-        if self._host.proofs is None:
-            return b""
-        of_whom = (self._client.identity.home_id, self.work.cluster)
-        return await self._host.bench.compute(lambda: self.received.trained_from(*of_whom))
 
     async def _released(self, update: Flat) -> Flat:
         """Return the update that is sent. If updates are private, its norm is clipped and noise is added."""

@@ -90,7 +90,7 @@ class DeviceRounds:
         self._store = store
         self._made = made
         self._log = log
-        self._masks = host.masks_of(self._device_id)
+        self._shield = host.shield_of(self._device_id)
         self._sent: Update | None = None
         self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
         self._job: RoundJob | None = None  # what the round now open is about
@@ -162,8 +162,7 @@ class DeviceRounds:
         reply.
         """
         if isinstance(goes_up, Update):
-            if self._masks is not None:
-                goes_up = await self._host.bench.compute(partial(self._masks.masked, goes_up))
+            goes_up = await self._shield.hidden(goes_up, self._host.bench.compute)
             return await (client.announce(goes_up) if is_announced else client.exchange(goes_up))
         if goes_up is not None and self._job is not None:
             return await client.answer(self._job.received.round, goes_up)
@@ -237,7 +236,7 @@ class DeviceRounds:
         identity = Identity(run_id=host.experiment.run_id, child_id=self._device_id, home_id=home_id)
         link = host.experiment.links.device_lps
         layout = host.streams.travelling
-        largest = layout.float32_bytes if self._masks is None else 2 * layout.float32_bytes
+        largest = self._shield.growth * layout.float32_bytes
         asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
         if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
             largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
@@ -257,7 +256,7 @@ class DeviceRounds:
             link=link,
             log=self._log,
             accepts_model=partial(_acceptance, host, link.down),
-            masks=self._masks,
+            shield=self._shield,
         )
 
     async def _measure(self, lps: Any, client: RoundClient) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,17 +28,13 @@ from fedstrata.partitions import DeviceData, PublicData, public_data
 from fedstrata.plugins import own_code_of
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rounds import ReceivedModel
+from fedstrata.rounds import ReceivedModel, Shield
 from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import Streams
 from fedstrata.tasks import Task
 from fedstrata.tensors import Flat
 from fedstrata.v1 import answers_pb2
-
-if TYPE_CHECKING:  # what only secure aggregation needs is loaded for it alone
-    from device.masking.masks import Masks
-    from device.masking.proofs import Proofs
 
 Made = TypeVar("Made")
 
@@ -57,8 +53,8 @@ class DeviceProcess:
     metrics: ProcessMetrics
     process_id: str
     pod_name: str
+    shield_of: Callable[[str], Shield]  # by device: prepares its updates
     state: Path | None = None  # where devices keep what never leaves them; None: in memory
-    proofs: "Proofs | None" = None  # under secure aggregation
     clock: DeviceClock = field(default_factory=DeviceClock)
     # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
     held: dict[str, ReceivedModel] = field(default_factory=dict)
@@ -90,14 +86,6 @@ class DeviceProcess:
         """Return whether devices keep, from round to round, a state that never leaves them."""
         keeps_own = self.method.has_personal_state or any(each.streams.own.size for each in self.architectures.all)
         return keeps_own or self.experiment.training.optimiser.state == "kept"
-
-    def masks_of(self, device_id: str) -> "Masks | None":
-        """Return the masks of a device, with a new key. Without secure aggregation, return None."""
-        if self.proofs is None:
-            return None
-        from device.masking.masks import Masks
-
-        return Masks(self.experiment, device_id, self.proofs)
 
     def store_of(self, device_id: str) -> PersonalStore | KeptInMemory:
         """Return the store in which a device keeps its state."""

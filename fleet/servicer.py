@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fedstrata.errors import CertificateError, PayloadError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import HOLD_S, Changes
 from fedstrata.trust.board_keys import public_key_of
@@ -29,10 +28,7 @@ class FleetServicer(FleetServiceServicer):
             PayloadError: the board's key cannot be certified.
         """
         name = request.board.name
-        try:
-            public_key_of(request.board.public_key)
-        except CertificateError as error:
-            raise PayloadError(str(error)) from None
+        public_key_of(request.board.public_key)
         with self._fleet.visit(name):
             if self._fleet.report(request):
                 self._log.info("board", name=name, runs={run.offer_id[:80]: run.state for run in request.runs[:8]})

@@ -24,8 +24,8 @@ from fedstrata.process.process import (
 from fedstrata.rpc.execution import telling
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.files import GPS, load_tls
-from fedstrata.trust.guard import guard_of
+from fedstrata.trust.files import GPS
+from fedstrata.trust.security import security_of, with_tls_options
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from gps.kubernetes.backend import Backend
 from gps.kubernetes.reconcile import Reconciler
@@ -38,7 +38,8 @@ from gps.servicer import GpsServicer, RunServicer
 
 def options_of_process() -> Arguments:
     """Return the command-line options of the GPS."""
-    arguments = service_arguments("gps", "The global parameter server (GPS) groups devices and averages shared layers.")
+    description = "The global parameter server (GPS) groups devices and averages shared layers."
+    arguments = with_tls_options(service_arguments("gps", description))
     arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
     arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
     arguments.option("again", "Begin a failed run again, once for each new word given here.", default="")
@@ -67,7 +68,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     return None.
     """
     experiment = load_experiment(Path(options.experiment))
-    tls = load_tls(options.tls, GPS, revoked=options.revoked, server_domain=options.server_domain)
+    security = security_of(options, GPS)
     metrics = ProcessMetrics("gps")
     metrics.run(
         experiment.run_id,
@@ -79,14 +80,14 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     state = state_for(Path(options.state) / experiment.run_id, options.again)
     claim(state)
     backend = make_backend(options.lps_backend, log)
-    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, tls=tls)
+    run = Run(experiment, state=state, metrics=metrics, backend=backend, log=log, security=security)
     uploads = upload_wait(experiment, run.largest_payload_bytes)
     server = RpcServer(
         metrics.links,
         payload_bytes=run.largest_payload_bytes,
         children=experiment.device_count,
-        tls=tls,
-        guard=guard_of(tls, run.serving, metrics.refused, experiment.device_count),
+        security=security,
+        place=run.serving,
         uploads=uploads,
         refused=metrics.refused,
         more=telling(state),

@@ -5,10 +5,10 @@ import asyncio
 import json
 import sys
 
-from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
-from fedstrata.rpc.client import CallError, plain_or_secure
-from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import GPS, OPERATOR, load_tls
+from fedstrata.errors import EXIT_HANDSHAKE, EXIT_NETWORK, EXIT_OK, EXIT_RUN_FAILED, FedstrataError
+from fedstrata.rpc.client import CallError, channel_to
+from fedstrata.trust.files import GPS, OPERATOR
+from fedstrata.trust.security import add_operator_option, security_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -19,9 +19,7 @@ def parse() -> argparse.Namespace:
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
     arguments.add_argument("--rounds", type=int, default=0, help="Wait until this many global rounds are done.")
     arguments.add_argument("--completed", action="store_true", help="Wait until the run is completed.")
-    arguments.add_argument(
-        "--tls", help="Show the operator's certificate of this folder; a GPS that speaks TLS needs one."
-    )
+    add_operator_option(arguments)
     arguments.add_argument("--timeout", type=float, default=60.0, help="Wait at most this many seconds.")
     return arguments.parse_args()
 
@@ -37,18 +35,18 @@ async def probe(options: argparse.Namespace) -> int:
     """
     status = pb.RunStatus()
     try:
-        tls = load_tls(options.tls, OPERATOR)
-        async with plain_or_secure(options.gps, tls) as channel:
+        security = security_of(options, OPERATOR)
+        async with channel_to(options.gps, security) as channel:
             watch = RunServiceStub(channel).WatchRun(pb.WatchRunRequest(), timeout=options.timeout, wait_for_ready=True)
             async for status in watch:
                 if status.phase == "failed" or is_met(status, rounds=options.rounds, completed=options.completed):
                     break
-    except (CertificateError, NotServedError) as error:
+    except FedstrataError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except CallError as error:
         if not status.run_id:
-            why = await why_refused(options.gps, tls, GPS)
+            why = await security.why_refused(options.gps, GPS)
             print(f"error: {why or f'no answer from {options.gps}: {error.details()}'}", file=sys.stderr)
             return EXIT_HANDSHAKE if why else EXIT_NETWORK
     print(

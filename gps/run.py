@@ -19,7 +19,7 @@ from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.security import OPEN, Security
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
 from gps.devices.roster import Device, Roster
@@ -45,7 +45,7 @@ class Run:
 
     def __init__(
         self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
-        tls: TlsFiles | None = None,
+        security: Security = OPEN,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.log = log
@@ -71,7 +71,7 @@ class Run:
         self.roster = Roster(experiment, self.journal)
         self.places = Places(experiment, self.method, self.roster, self.journal)
         self.plans = self.places.plans
-        self.serving = Serving(experiment, self.places, self.journal, tls=tls)
+        self.serving = Serving(experiment, self.places, self.journal, security)
         self.backend = BackendCalls(backend, serving=self.serving, journal=self.journal)
         self._open_enrolment()
         self._open_training(state, Keeper(experiment, self.method, model, self.streams, self.places))
@@ -107,7 +107,7 @@ class Run:
             self.experiment,
             kept=KeptModel(self.experiment, keeper, state, self.log),
             places=self.places,
-            asking=self.asking,
+            plan_round=self.asking.plan_round,
             journal=self.journal,
             clock=self.clock,
             server=self._round_server(keeper, executor),

@@ -11,6 +11,7 @@ from fedstrata.process.quoting import brief, quoted
 from fedstrata.process.sleeping import hold_s
 from fedstrata.rounds.child_calls import ChildStream
 from fedstrata.rounds.notes import check_run
+from fedstrata.rounds.open_round import Message
 from fedstrata.rpc.stream import first_part, header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.streams.streams import shares_of
@@ -222,7 +223,7 @@ class GpsServicer(GpsServiceServicer):
         return pb.ReportFailureResponse()
 
 
-async def _asks_nothing(message: rounds_pb2.RoundAnswer | rounds_pb2.UpdateHeader) -> None:
+async def _asks_nothing(message: Message) -> None:
     """Raise PayloadError. On this stream LPSs send only aggregates, neither answers nor announcements of updates."""
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("updates are not announced here; send them")

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 from fedstrata.clock.links import upload_wait
@@ -25,9 +24,8 @@ from fedstrata.process.process import (
 )
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import claim
-from fedstrata.trust.files import load_tls
-from fedstrata.trust.guard import guard_of
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import security_of, with_tls_options
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from lps.agent import LpsAgent
 from lps.servicer import LpsServicer
@@ -37,7 +35,8 @@ SERVICE = "fedstrata.v1.LpsService"
 
 def options_of_process() -> Arguments:
     """Return the command-line options of an LPS."""
-    arguments = service_arguments("lps", "A local parameter server (LPS) aggregates the updates of its devices.")
+    description = "A local parameter server (LPS) aggregates the updates of its devices."
+    arguments = with_tls_options(service_arguments("lps", description))
     arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
     arguments.option("lps-id", "Take this name: lps-0, lps-1, …; in a StatefulSet FEDSTRATA_POD_NAME gives it.")
     arguments.option("listen", "Serve devices at this host:port.", default="127.0.0.1:0")
@@ -75,19 +74,18 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     metrics = ProcessMetrics("lps")
     name = lps_id(options)
     advertised = numbered_address(options.advertise, number_of(name)) if options.advertise else ""
-    tls = load_tls(options.tls, Name("lps", name), revoked=options.revoked, server_domain=options.server_domain)
+    security = security_of(options, Name("lps", name))
     log = EventLog("lps", lps_id=name)
     state = folder(options.state)
     claim(state)
-    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, tls=tls)
-    guard = guard_of(tls, agent, metrics.refused, experiment.device_count)
+    agent = LpsAgent(experiment, lps_id=name, gps=options.gps, state=state, metrics=metrics, log=log, security=security)
     uploads = upload_wait(experiment, agent.model_bytes)
     server = RpcServer(
         metrics.links,
         payload_bytes=agent.model_bytes,
         children=experiment.device_count,
-        tls=tls,
-        guard=guard,
+        security=security,
+        place=agent,
         uploads=uploads,
         refused=metrics.refused,
     )
@@ -104,7 +102,7 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
         async def work() -> int:
             await agent.register(advertised or server.address)
             await server.set_ready()
-            await (agent.run() if guard is None else agent.run(partial(guard.shuts_out, "device")))
+            await agent.run()
             return 0
 
         code = await first_of(stop, work())

@@ -1,7 +1,6 @@
 """One local parameter server (LPS): its connection to the GPS, and the clusters that it serves."""
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ from fedstrata.rounds import updates_of
 from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
+from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
@@ -35,10 +34,10 @@ class LpsAgent:
 
     def __init__(
         self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog,
-        tls: TlsFiles | None = None,
+        security: Security = OPEN,
     ) -> None:  # fmt: skip
         self._experiment, self._state, self._metrics, self._log = experiment, state, metrics, log
-        self._gps = GpsLink(experiment, lps_id, gps, metrics=metrics, log=log, tls=tls)
+        self._gps = GpsLink(experiment, lps_id, gps, metrics=metrics, log=log, security=security)
         model = build_model(experiment.model, dataset_info(experiment.data))
         method = make_method(experiment)
         metrics.links.questions = frozenset(question.name for question in method.questions())
@@ -51,10 +50,10 @@ class LpsAgent:
             state_folder=state,
             metrics=metrics,
             executor=ThreadPoolExecutor(1, thread_name_prefix="fold"),
-            updates_of=updates_of(experiment, tls),
+            updates_of=updates_of(experiment, security),
         )
         self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
-        self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log)
+        self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log, advice_on=security.advice_on)
         self.clusters, self.knows_clusters = self._clusters.faces, self._clusters.are_known
         self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
         self._may_have_begun = True
@@ -82,12 +81,12 @@ class LpsAgent:
         """Register this LPS and its address at the GPS. Raises HandshakeError if the two do not trust each other."""
         self._may_have_begun = await self._gps.register(address)
 
-    async def run(self, is_shut_out: Callable[[str], bool] = lambda device_id: False) -> None:
-        """Serve the clusters that the GPS assigns to this LPS until the run is over. `Clusters.serve` describes
-        `is_shut_out` and the errors.
+    async def run(self) -> None:
+        """Serve the clusters that the GPS assigns to this LPS until the run is over. `Clusters.serve` describes the
+        errors.
         """
         await asyncio.to_thread(self._recall_link_bytes)
-        await self._clusters.serve(is_shut_out)
+        await self._clusters.serve()
 
     def _recall_link_bytes(self) -> None:
         """Continue the byte counts from before a restart, which are in the saved reports. Each report has all counts of

@@ -41,9 +41,10 @@ class Clusters:
     """
 
     def __init__(
-        self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog
-    ) -> None:
-        """Set `session_of`, the function that returns the session of a cluster."""
+        self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog, *,
+        advice_on: Callable[[str], str],
+    ) -> None:  # fmt: skip
+        """Set `session_of`, the function that returns the session of a cluster. `Waits` describes `advice_on`."""
         self.faces: dict[str, RoundServer | ModelSearch] = {}
         self.are_known = asyncio.Event()
         self._gps = gps
@@ -51,6 +52,7 @@ class Clusters:
         self._plans = plans
         self._lps_id = lps_id
         self._log = log
+        self._waits = Waits(self.faces, advice_on)
         self._services: dict[str, _Service] = {}
         self._is_over = False
 
@@ -77,20 +79,17 @@ class Clusters:
 
     # --- until the run is over ----------------------------------------------------------------
 
-    async def serve(self, is_shut_out: Callable[[str], bool]) -> None:
+    async def serve(self) -> None:
         """Serve the clusters that the GPS assigns to this LPS until the run is over.
-
-        `is_shut_out` returns whether calls of a device are refused, because the device's certificate is not valid.
 
         Raises:
             NotAllowedError: the GPS refuses this LPS. The devices then ask the GPS for another LPS.
         """
-        waits = Waits(self.faces, is_shut_out)
 
         def fetch(known_version: int) -> Awaitable[pb.FetchClustersResponse]:
-            return self._gps.clusters(known_version, waits.now())
+            return self._gps.clusters(known_version, self._waits.now())
 
-        telling = asyncio.ensure_future(waits.tell(lambda: fetch(0)))
+        telling = asyncio.ensure_future(self._waits.tell(lambda: fetch(0)))
         try:
             async with asyncio.TaskGroup() as jobs:
                 async for clusters in self._changed(fetch):

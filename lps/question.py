@@ -1,14 +1,17 @@
 """The question that a method may ask in training. Devices answer it in the first LPS round of each global round."""
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import StateError
 from fedstrata.methods import Moment
-from fedstrata.rounds import Asking
+from fedstrata.rounds import Asking, Identity
+from fedstrata.rpc.answers import bytes_of
 from fedstrata.store import GLOBAL_ROUNDS_KEPT
+from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.holding import SessionParts
@@ -43,12 +46,27 @@ class RoundQuestion:
                 await asyncio.to_thread(self._late.save, global_round, deadline.late_flows)
             indexes = {members.index_of(child_id): answer for child_id, answer in answers.items()}
             answered_ns = clock.answered_ns(partial(asking.exchanged, answers))
-            await self._parts.gps.submit_answers(global_round, indexes, answered_ns)
+            bundle = partial(_bundle, self._parts.gps.identity, global_round, indexes, answered_ns)
+            await self._parts.gps.stream("SubmitAnswers", bundle, bytes_of(indexes))
             await plans.until_planned(global_round)
             await clock.plan_came(global_round)
         elif deadline.can_be_missed:
             deadline.found(self._late.read(global_round))
         clock.goes_on(global_round, plans.planned_ns)
+
+
+async def _bundle(
+    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
+) -> AsyncIterator[answers_pb2.BundlePart]:
+    header = answers_pb2.BundleHeader(
+        run_id=who.run_id, lps_id=who.lps_id, home_id=who.home_id, term=who.term, global_round=global_round,
+        answers=len(answers), answered_ns=answered_ns,
+    )  # fmt: skip
+    question = next((answer.question for answer in answers.values()), "")
+    yield answers_pb2.BundlePart(header=header, question=question)
+    for index, answer in sorted(answers.items()):
+        told = answers_pb2.DeviceAnswer(device_index=index, answer=answer)
+        yield answers_pb2.BundlePart(answer=told, question=question)
 
 
 class LateAnswers:

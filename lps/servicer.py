@@ -9,6 +9,7 @@ from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, wait_until
 from fedstrata.rounds import RoundServer
 from fedstrata.rounds.child_calls import ChildStream
+from fedstrata.rounds.open_round import Message
 from fedstrata.rpc.stream import header_first, write_all
 from fedstrata.rpc.uploads import UPLOAD_WAIT, UploadWait
 from fedstrata.v1 import lps_service_pb2 as lps_pb
@@ -65,7 +66,7 @@ class LpsServicer(LpsServiceServicer):
         stream = ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, self._uploads)
         await stream.answer(requests, context)
 
-    async def _hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+    async def _hear(self, message: Message) -> None:
         await (await self._cluster(message.home_id)).hear(message)
 
     async def LocateUpdate(self, request: pb.LocateUpdateRequest, context: Any) -> pb.LocateUpdateResponse:

@@ -3,7 +3,7 @@ by these calls.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import CALL_S, PATIENCE_S, Changes, payload_timeout_s
 from fedstrata.rounds import Identity, ParentCalls, ParentStream, ReceivedModel, RoundClient, Update
-from fedstrata.rpc.answers import bytes_of
 from fedstrata.rpc.client import ask, call_through_upgrade, call_until_answered, open_channel, until_reached
 from fedstrata.rpc.messages import link_bytes_to_proto
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.streams.streams import Streams
 from fedstrata.tensors import CHUNK_BYTES
-from fedstrata.trust.files import GPS, TlsFiles
+from fedstrata.trust.files import GPS
+from fedstrata.trust.security import Security
 from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
@@ -90,6 +90,7 @@ class ToGps:
         self.link = uplink.link
         self.codec_for = uplink.codec_for
         self.close = uplink.close
+        self.identity = uplink.identity
         self._stub = stub
         self._uplink = uplink
         self._metrics = metrics
@@ -110,40 +111,20 @@ class ToGps:
             pass
         return _model_of(answer)
 
-    async def submit_answers(
-        self, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
-    ) -> None:
-        """Send the devices' answers of a global round to the GPS. `answers` has them by device index, and `answered_ns`
-        is the time of the last answer.
-        """
-        size = bytes_of(answers)
+    async def stream(self, call: str, parts: Callable[[], AsyncIterator[Any]], size: int) -> None:
+        """Send the messages of `parts`, with a payload of `size` bytes, by the RPC `call` until the GPS answers."""
         timeout_s = payload_timeout_s(size, PATIENCE_S) + self._uplink.clock.on_link_s(size)
-
-        def bundle() -> AsyncIterator[answers_pb2.BundlePart]:
-            return _bundle(self._uplink.identity, global_round, answers, answered_ns)
-
-        await call_until_answered(
-            lambda: self._stub.SubmitAnswers(bundle(), timeout=timeout_s, wait_for_ready=True),
-            self._log,
-            "SubmitAnswers",
-        )
+        rpc = getattr(self._stub, call)
+        await call_until_answered(lambda: rpc(parts(), timeout=timeout_s, wait_for_ready=True), self._log, call)
 
     async def submit_report(self, report: pb.ReportHeader, model: Path | None) -> None:
         """Send a session's complete report, and the final model in the file `model`. If the GPS has the final model,
         `model` is None.
         """
-        who = self._uplink.identity
+        who = self.identity
         report.lps_id, report.term = who.lps_id, who.term
-        timeout_s = payload_timeout_s(model.stat().st_size if model else 0, PATIENCE_S)
-        await answered(
-            call_until_answered(
-                lambda: self._stub.SubmitReport(
-                    _report_parts(report, model, self._metrics), timeout=timeout_s, wait_for_ready=True
-                ),
-                self._log,
-                "SubmitReport",
-            )
-        )
+        parts, size = partial(_report_parts, report, model, self._metrics), model.stat().st_size if model else 0
+        await answered(self.stream("SubmitReport", parts, size))
         self._log.info("reported")
 
 
@@ -160,14 +141,14 @@ class GpsLink:
         *,
         metrics: ProcessMetrics,
         log: EventLog,
-        tls: TlsFiles | None,
+        security: Security,
     ) -> None:
         self._experiment = experiment
         self._lps_id = lps_id
         self._metrics = metrics
         self._log = log
-        self._channel, counting = open_channel(address, metrics.links, tls)
-        self._until_reached = partial(until_reached, self._channel, address, tls, GPS, log)
+        self._channel, counting = open_channel(address, metrics.links, security)
+        self._until_reached = partial(until_reached, self._channel, address, security, GPS, log)
         self._stub = GpsServiceStub(counting)
 
     async def close(self) -> None:
@@ -239,20 +220,6 @@ def _model_of(answer: object) -> ReceivedModel:
     if isinstance(answer, ReceivedModel):
         return answer
     raise RunStoppedError(getattr(answer, "reason", "") or "the GPS ended the run")
-
-
-async def _bundle(
-    who: Identity, global_round: int, answers: Mapping[int, answers_pb2.Answer], answered_ns: int
-) -> AsyncIterator[answers_pb2.BundlePart]:
-    header = answers_pb2.BundleHeader(
-        run_id=who.run_id, lps_id=who.lps_id, home_id=who.home_id, term=who.term, global_round=global_round,
-        answers=len(answers), answered_ns=answered_ns,
-    )  # fmt: skip
-    question = next((answer.question for answer in answers.values()), "")
-    yield answers_pb2.BundlePart(header=header, question=question)
-    for index, answer in sorted(answers.items()):
-        told = answers_pb2.DeviceAnswer(device_index=index, answer=answer)
-        yield answers_pb2.BundlePart(answer=told, question=question)
 
 
 async def _report_parts(

@@ -47,14 +47,14 @@ class Waits:
     def __init__(
         self,
         clusters: Mapping[str, Rounds],
-        is_shut_out: Callable[[str], bool],
+        advice_on: Callable[[str], str],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Set `is_shut_out`, which returns whether a device's certificate is invalid, and `clock`, which returns
-        seconds.
+        """Set `advice_on` and `clock`. `advice_on` returns what an operator must do for a device, or an empty text.
+        `clock` returns seconds.
         """
         self._clusters = clusters
-        self._is_shut_out = is_shut_out
+        self._advice_on = advice_on
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._opened: dict[str, _Opened] = {}
         self._said: list[tuple[str, str]] = []
@@ -69,11 +69,10 @@ class Waits:
                 continue
             what = f"{lacks} of round {number + 1} of {home_id}" if number >= 0 else f"to come back to {home_id}"
             seconds = now - opened.at
-            waits += [pb.Wait(name=n, what=what + self._why(n), seconds=seconds) for n in missing[:NAMES_MAX]]
+            for name in missing[:NAMES_MAX]:
+                whole = "; ".join(filter(None, (what, self._advice_on(name))))
+                waits.append(pb.Wait(name=name, what=whole, seconds=seconds))
         return waits
-
-    def _why(self, device_id: str) -> str:
-        return "; its certificate counts no more, renew it" if self._is_shut_out(device_id) else ""
 
     def _note(self, home_id: str, number: int) -> _Opened:
         known, now = self._opened.get(home_id), self._clock()

@@ -45,12 +45,18 @@ FEATURES = {
     ),
     "secure aggregation": Feature(
         pattern=r"secure[-_ ]?aggregation|mask_?keys?\b|\bmask(s|ed|ing|er)\b|MaskedUpdates|roster_digest",
-        home=("device/masking/", "fedstrata/rounds/mask_keys.py", "fedstrata/trust/key_check.py"),
+        home=(
+            "device/masking/", "fedstrata/rounds/mask_keys.py", "fedstrata/trust/mask_proofs.py",
+            "fedstrata/experiment/privacy.py",
+        ),
         most=12,
     ),
     "certificates": Feature(
         pattern=r"certificate|TlsFiles|revoked",
-        home=("fedstrata/trust/", "emulator/cluster/certificates.py", "emulator/local/certificates.py"),
+        home=(
+            "fedstrata/trust/", "emulator/certs.py", "emulator/commands/certs.py", "emulator/cluster/certificates.py",
+            "emulator/cluster/secrets.py", "emulator/local/certificates.py",
+        ),
         most=15,
     ),
     "energy": Feature(

@@ -1,1 +1,20 @@
-"""Secure aggregation at a device: masks, and proofs that keys belong to devices."""
+"""Secure aggregation at a device: masks on its updates."""
+
+from collections.abc import Callable
+
+from fedstrata.experiment import Experiment
+from fedstrata.rounds import Shield
+from fedstrata.trust.security import Security
+
+
+def shields(experiment: Experiment, security: Security) -> Callable[[str], Shield]:
+    """Return a function that returns the object that prepares a device's updates. With secure aggregation, this object
+    has masks with a new key, and the packages for masks are loaded.
+    """
+    if experiment.secure_aggregation is None:
+        return lambda device_id: Shield()
+    from device.masking.masks import Masks
+    from fedstrata.trust.mask_proofs import Proofs
+
+    proofs = Proofs(experiment.run_id, security.tls)
+    return lambda device_id: Masks(experiment, device_id, proofs)

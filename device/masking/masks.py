@@ -8,6 +8,7 @@ masks cancel exactly when the updates are added (docs/decisions/secure-aggregati
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -18,15 +19,16 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from device.masking.proofs import Proofs
 from fedstrata.errors import OutdatedError, PayloadError, RosterError
 from fedstrata.experiment import Experiment
-from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.privacy.updates import weight_of
 from fedstrata.process.quoting import quoted
-from fedstrata.rounds import Update
-from fedstrata.rounds.mask_keys import KEY_BYTES, roster_digest
+from fedstrata.rounds import ReceivedModel, Shield, Update
+from fedstrata.rounds.mask_keys import keys_in, roster_digest
+from fedstrata.rounds.models_and_updates import Compute
 from fedstrata.tensors import ExactSum, Flat, PayloadCodec
+from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.v1 import rounds_pb2 as pb
 
 Words = NDArray[np.uint64]
@@ -34,8 +36,10 @@ PIECE = 1 << 15  # numbers drawn at once
 NONCE = bytes(16)  # and the counter before it: a key is used for one round alone
 
 
-class Masks:
+class Masks(Shield):
     """Mask the updates of one device. The device has a new key for each global round in which it takes part."""
+
+    growth = 2  # integers of 8 bytes
 
     def __init__(self, experiment: Experiment, device_id: str, proofs: Proofs) -> None:
         """Draw the device's first key from the system's entropy."""
@@ -51,7 +55,7 @@ class Masks:
         self._secrets: dict[bytes, X25519PrivateKey] = {}  # by public key: the newest, and the one before it
         self._public_key = b""  # by which the roster known has this device
         self._renew_key()
-        _ = self.key  # a certificate that cannot vouch for it is told now
+        _ = self.key  # a process that cannot sign it is told now
         self._shared: dict[bytes, bytes] = {}  # by others' keys: secrets with the key in the roster known
         self._others: dict[str, bytes] = {}  # keys by device
         self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
@@ -64,7 +68,7 @@ class Masks:
 
     @property
     def key(self) -> pb.MaskKey:
-        """Return the newest key of this device, signed with its process's newest certificate."""
+        """Return the newest key of this device, signed by its process."""
         return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
 
     def _renew_key(self) -> None:
@@ -77,8 +81,8 @@ class Masks:
 
         Raises:
             PayloadError: the roster is not allowed, because it cannot hide this device's update.
-            RosterError: a key in the roster does not belong to its device, or has no valid certificate. This device
-                waits for another roster.
+            RosterError: a key in the roster does not belong to its device, or counts no more. This device waits for
+                another roster.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
@@ -96,13 +100,9 @@ class Masks:
         own = keys.pop(self._device_id, b"")
         if own not in self._secrets:
             raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
-        for member in roster.members:
-            if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
-                raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
-            certificate = roster.certificates[member.certificate]
-            key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
+        for device_id, key in keys_in(roster):
             try:
-                self._proofs.check(member.device_id, key)
+                self._proofs.check(device_id, key)
             except (PayloadError, OutdatedError) as error:
                 raise RosterError(f"{error}; this device waits for a roster without it") from None
         self._devices = sha256("\n".join(sorted((*keys, self._device_id))).encode()).digest()
@@ -111,6 +111,17 @@ class Masks:
         self._shared, self._public_key = {key: known[key] for key in keys.values() if key in known}, own
         newest = next(reversed(self._secrets))
         self._secrets = {key: self._secrets[key] for key in dict.fromkeys((own, newest))}
+
+    def mark(self, request: pb.FetchModelRequest) -> None:
+        request.mask_key.CopyFrom(self.key)
+        request.roster_digest = self.digest
+
+    async def trained_from(self, received: ReceivedModel, home_id: str, cluster: int, compute: Compute) -> bytes:
+        return bytes(await compute(partial(received.trained_from, home_id, cluster)))
+
+    async def hidden(self, update: Update, compute: Compute) -> Update:
+        masked: Update = await compute(partial(self.masked, update))
+        return masked
 
     def masked(self, update: Update) -> Update:
         """Return a masked update. The values are multiplied by the number of examples, converted to the integers of an
@@ -137,11 +148,12 @@ class Masks:
             total.add(as_received(update), update.num_examples)
         except PayloadError:  # which values these are would tell of the update
             unfit = f"values beyond ±{total.limit:g}, or not finite; training has diverged"
-            return replace(update, codec=codec, roster_digest=self.digest, unfit=unfit)
+            return replace(update, codec=codec, note=pb.UpdateHeader(roster_digest=self.digest, unfit=unfit))
         sums = total.sums()
         del total
         self._add_masks(sums.view(np.uint64), update)
-        return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], roster_digest=self.digest)
+        note = pb.UpdateHeader(roster_digest=self.digest)
+        return replace(update, codec=codec, read=lambda start, stop: sums[start:stop], note=note)
 
     def _add_masks(self, words: Words, update: Update) -> None:
         about = f"{self._run_id}\0{update.round}\0".encode() + update.trained_from

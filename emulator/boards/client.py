@@ -10,8 +10,9 @@ from typing import Any, Self, TypeVar
 from fedstrata.errors import AddressError, ExperimentError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import CALL_S
-from fedstrata.rpc.client import CallError, ask, plain_or_secure, refusal, until_reached
+from fedstrata.rpc.client import CallError, ask, channel_to, refusal, until_reached
 from fedstrata.trust.files import FLEET, OPERATOR, TlsFiles
+from fedstrata.trust.security import TlsSecurity
 from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
@@ -40,9 +41,8 @@ class FleetClient:
         """
         self._address = place.address
         self._patience_s = patience_s
-        self._tls = TlsFiles.load(place.tls)
-        self._tls.require(OPERATOR)
-        self._channel = plain_or_secure(self._address, self._tls, FLEET)
+        self._security = TlsSecurity(TlsFiles.load(place.tls), OPERATOR)
+        self._channel = channel_to(self._address, self._security, FLEET)
         self._stub: Any = FleetServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -69,7 +69,7 @@ class FleetClient:
             HandshakeError: this machine and the fleet do not trust each other.
             AddressError: the fleet does not answer in time.
         """
-        await self._in_time(until_reached(self._channel, self._address, self._tls, FLEET, log))
+        await self._in_time(until_reached(self._channel, self._address, self._security, FLEET, log))
 
     async def everything(self) -> pb.FetchFleetResponse:
         """Return all boards and offers of the fleet."""

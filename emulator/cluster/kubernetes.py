@@ -16,7 +16,7 @@ from emulator.cluster.rollout import COMPONENT, Progress, Seen, hopeless, listed
 from emulator.cluster.secrets import KubernetesSecrets, answering, sentence
 from fedstrata.errors import AddressError, CertificateError, RunStoppedError
 from fedstrata.process.sleeping import pass_time
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.security import OPEN, Security, TlsSecurity
 
 OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
@@ -180,8 +180,8 @@ class GpsAccess:
         self._release = installed.release
 
     @contextmanager
-    def operator_tls(self) -> Iterator[TlsFiles | None]:
-        """Yield the operator's certificate of the release. If the release's pods do not use TLS, yield None.
+    def of_operator(self) -> Iterator[Security]:
+        """Yield the security of the release's operator, which has a certificate if the release's pods use TLS.
 
         Raises:
             AccountError: this account may not read the certificate. CertificateError: the certificate is missing or not
@@ -189,13 +189,13 @@ class GpsAccess:
         """
         name = (self._gps().metadata.annotations or {}).get(OPERATOR_CERTIFICATE)
         if name is None:
-            yield None
+            yield OPEN
             return
         found = self._installed.secrets.read(name)
         if found is None:
             raise CertificateError(f"namespace {self._release.namespace} has no Secret {name}; fedstrata up makes it")
         with tls_of_secret(found, name) as tls:
-            yield tls
+            yield TlsSecurity(tls)
 
     def pod(self, port: str = "grpc") -> tuple[str, int]:
         """Return the name of the running GPS pod, and the number of its named port. Raises the errors of `_gps`, and

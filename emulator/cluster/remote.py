@@ -52,8 +52,8 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
 from fedstrata.experiment_file import load_experiment
 from fedstrata.partitions import check_partition
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -330,18 +330,18 @@ def status(release: Release, display: Display, *, once: bool, shows_page: bool =
         RunStoppedError: the run failed.
     """
 
-    async def watch(address: str, tls: TlsFiles | None) -> Outcome:
-        async with RunClient(address, tls) as client:
+    async def watch(address: str, security: Security) -> Outcome:
+        async with RunClient(address, security) as client:
             if once:
                 return Outcome(status=await _first(client, display), failure=None)
             return await follow(client, _Elsewhere(), display.show)
 
     gps = GpsAccess(InstalledRelease(release))
-    with gps.operator_tls() as tls, gps.address() as address, ExitStack() as stack:
+    with gps.of_operator() as security, gps.address() as address, ExitStack() as stack:
         if shows_page:
             show_page(display.page, stack.enter_context(gps.address("http")))
         with display.open():
-            outcome = run_interruptibly(watch(address, tls))
+            outcome = run_interruptibly(watch(address, security))
         if shows_page:
             keep_page()
     if outcome.failure is not None:
@@ -380,16 +380,16 @@ def collect(release: Release, out: Path, display: Display) -> Path:
 
     new_folder(out)  # now, and not after hours of waiting
 
-    async def fetch(address: str, tls: TlsFiles | None) -> Outcome:
-        async with RunClient(address, tls) as client:
+    async def fetch(address: str, security: Security) -> Outcome:
+        async with RunClient(address, security) as client:
             outcome = await follow(client, _Elsewhere(), display.show)
             if outcome.status.has_record:
                 await client.fetch_record(outcome.status.run_id, out)
             return outcome
 
     gps = GpsAccess(InstalledRelease(release))
-    with gps.operator_tls() as tls, gps.address() as address, display.open():
-        outcome = run_interruptibly(fetch(address, tls))
+    with gps.of_operator() as security, gps.address() as address, display.open():
+        outcome = run_interruptibly(fetch(address, security))
     report = write_report(out)
     if outcome.failure is not None:
         raise _failed(release, outcome.failure)

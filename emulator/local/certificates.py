@@ -5,8 +5,9 @@ from pathlib import Path
 
 from fedstrata.experiment import Experiment
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import CA, REVOKED, Revoked, TlsFiles, private_folder, write_private
+from fedstrata.trust.files import CA, OPERATOR, REVOKED, Revoked, TlsFiles, private_folder, write_private
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.security import TlsSecurity
 
 AUTHORITY = "authority"
 
@@ -40,9 +41,9 @@ class RunCertificates:
         """Return the run's authority."""
         return Authority.load(self._folder / AUTHORITY)
 
-    def of_operator(self) -> TlsFiles:
-        """Return the certificate with which the emulator calls the GPS."""
-        return TlsFiles.load(self._issued("operator", [Name("operator")]))
+    def of_operator(self) -> TlsSecurity:
+        """Return the security with which the emulator calls the GPS."""
+        return TlsSecurity(TlsFiles.load(self._issued("operator", [OPERATOR])))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
         authority = self.authority()  # which may have been renewed since

@@ -15,7 +15,8 @@ from emulator.local.faults import FaultDriver
 from fedstrata.errors import CertificateError, FedstrataError, RunStoppedError
 from fedstrata.experiment import Experiment
 from fedstrata.process.owned import OwnedProcess, ProcessSpec, Restart, Supervisor
-from fedstrata.trust.files import TlsFiles, tls_arguments
+from fedstrata.trust.files import tls_arguments
+from fedstrata.trust.security import OPEN, Security
 from fedstrata.v1 import gps_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class LocalBackend:
         self._on_restart = on_restart
         self._has_tls = has_tls
         self._certificates: RunCertificates | None = None
-        self.tls: TlsFiles | None = None  # what the emulator shows the GPS, once it is started
+        self.security: Security = OPEN  # with which the emulator calls the GPS, once it is started
         self._gps_address = ""
         self.http_address = ""  # of the GPS, once it is started
         self._lps_count = 0
@@ -75,7 +76,7 @@ class LocalBackend:
             from emulator.local.certificates import RunCertificates
 
             self._certificates = RunCertificates(self._folder / "state" / "tls", experiment)
-            self.tls = self._certificates.of_operator()
+            self.security = self._certificates.of_operator()
         gps = self._start(self._server("gps", "gps"), ["gps"])
         self._watch([gps])
         addresses = await self._unless_failure(gps.addresses())

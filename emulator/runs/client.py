@@ -10,10 +10,11 @@ from emulator.runs.progress import headline_of
 from fedstrata.errors import AddressError, PayloadError, PluginError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import printable
-from fedstrata.rpc.client import CallError, is_passing, plain_or_secure, until_reached
+from fedstrata.rpc.client import CallError, channel_to, is_passing, until_reached
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tasks.base import LARGEST_METRIC
-from fedstrata.trust.files import GPS, TlsFiles
+from fedstrata.trust.files import GPS
+from fedstrata.trust.security import OPEN, Security
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -41,11 +42,10 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
 class RunClient:
     """Call one GPS. If the GPS is restarted, calls continue. Use this object as an async context manager."""
 
-    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
-        """Set the address of the GPS. If the GPS uses TLS, `tls` is the operator's certificate."""
+    def __init__(self, address: str, security: Security = OPEN) -> None:
         self._address = address
-        self._tls = tls
-        self._channel = plain_or_secure(address, tls)
+        self._security = security
+        self._channel = channel_to(address, security)
         self._stub = RunServiceStub(self._channel)
 
     async def __aenter__(self) -> Self:
@@ -64,7 +64,7 @@ class RunClient:
             HandshakeError: the GPS and this client do not trust each other.
             PayloadError: the GPS sends an invalid number.
         """
-        await until_reached(self._channel, self._address, self._tls, GPS, log)
+        await until_reached(self._channel, self._address, self._security, GPS, log)
         empty_streams = 0
         while empty_streams < EMPTY_STREAMS_MAX:
             empty_streams += 1

@@ -104,7 +104,7 @@ async def on_this_machine(request: RunRequest, experiment: Experiment, display: 
             address = await backend.start(experiment)
             if request.shows_page:
                 show_page(display.page, backend.http_address)
-            async with RunClient(address, backend.tls) as client:
+            async with RunClient(address, backend.security) as client:
                 outcome = await follow(client, backend, show)
                 if outcome.status.has_record:
                     await client.fetch_record(outcome.status.run_id, request.out)

@@ -10,9 +10,8 @@ from fedstrata.clock.devices import Homes
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment
 from fedstrata.experiment.partition import LocalPartition
-from fedstrata.experiment.privacy import ProfilePrivacy
+from fedstrata.experiment.privacy import MOST_MASKED, ProfilePrivacy
 from fedstrata.experiment.quantities import DURATION
-from fedstrata.experiment.sections import MOST_MASKED
 from fedstrata.methods import Method
 from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.privacy.updates import UpdateBudget, budget_of

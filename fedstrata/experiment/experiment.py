@@ -22,7 +22,7 @@ from fedstrata.experiment.partition import (
     Partition,
     PublicSettings,
 )
-from fedstrata.experiment.privacy import PrivacySettings
+from fedstrata.experiment.privacy import PrivacySettings, SecureAggregation
 from fedstrata.experiment.schedule import Entries
 from fedstrata.experiment.sections import (
     ArchitectureSettings,
@@ -31,7 +31,6 @@ from fedstrata.experiment.sections import (
     Deadlines,
     MethodSettings,
     ModelSettings,
-    SecureAggregation,
     Settings,
     TaskSettings,
     TopologySettings,
@@ -144,6 +143,11 @@ class Experiment(Settings):
     def most_examples(self) -> int:
         """The largest number of training examples that a device may report."""
         return self.limits.max_examples or max(1 << 20, MOST_EXAMPLES // self.device_count)
+
+    @property
+    def least_in_sum(self) -> int:
+        """The smallest number of updates in the sums that an LPS sees. It is 1 if an LPS sees each update."""
+        return 1 if self.secure_aggregation is None else self.secure_aggregation.min_devices
 
     @property
     def device_count(self) -> int:

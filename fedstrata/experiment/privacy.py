@@ -1,5 +1,5 @@
-"""The section `privacy` of an experiment file: noise that makes the devices' answers or updates differentially
-private.
+"""The sections `privacy` and `secure_aggregation` of an experiment file: noise that makes the devices' answers or
+updates differentially private, and masks that hide single updates.
 """
 
 from typing import Literal, Self
@@ -7,6 +7,15 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from fedstrata.experiment.sections import Settings
+
+MOST_MASKED = 256  # devices in a round, so that a roster of their signed keys is one message
+
+
+class SecureAggregation(Settings):
+    """Hide the updates of devices under masks. The masks cancel in the sum over a round's devices."""
+
+    min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)
+    """Smallest number of devices in a sum; if a round has fewer devices, the run stops."""
 
 
 class ProfilePrivacy(Settings):

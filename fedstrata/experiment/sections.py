@@ -566,16 +566,6 @@ class Bounds(Settings):
     """Largest L2 norm of an update over all layers; without this key any norm that the servers' sums can hold."""
 
 
-MOST_MASKED = 256  # devices in a round, so that a roster with a certificate for each is one message
-
-
-class SecureAggregation(Settings):
-    """Hide the updates of devices under masks. The masks cancel in the sum over a round's devices."""
-
-    min_devices: int = Field(default=5, ge=3, le=MOST_MASKED)
-    """Smallest number of devices in a sum; if a round has fewer devices, the run stops."""
-
-
 class Deadlines(Settings):
     """Set the deadlines. `enrolment` applies before training, first to enrolment with the first question, then again to
     the other questions. `lps` and `gps` apply to the rounds of these tiers.

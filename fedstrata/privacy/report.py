@@ -44,11 +44,9 @@ class EpsilonSpent:
 
 
 def of_sums(experiment: Experiment, budget: UpdateBudget) -> float | None:
-    """Return ε for a reader who sees only sums of updates; None without secure aggregation, because single updates are
-    then visible.
-    """
-    masks = experiment.secure_aggregation
-    return None if masks is None else budget.epsilon_after(budget.releases, masks.min_devices)
+    """Return ε for a reader who sees only sums of updates. Return None if LPSs see each update."""
+    least = experiment.least_in_sum
+    return None if least == 1 else budget.epsilon_after(budget.releases, least)
 
 
 def privacy_lines(experiment: Experiment) -> list[str]:
@@ -67,8 +65,7 @@ def privacy_lines(experiment: Experiment) -> list[str]:
 
 
 def _update_lines(experiment: Experiment, budget: UpdateBudget) -> list[str]:
-    settings, masks = budget.settings, experiment.secure_aggregation
-    least = masks.min_devices if masks is not None else 1
+    settings, least = budget.settings, experiment.least_in_sum
     whole = f"δ {settings.delta:g}, in all rounds together ({budget.releases} of a device at most), for {DEVICE}"
     noise = f"each device adds noise of {budget.deviation:.3g} to each weight of an update of length {settings.clip:g}"
     if settings.covers == "sum":

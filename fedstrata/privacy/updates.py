@@ -110,11 +110,10 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
     settings = experiment.privacy.updates if experiment.privacy is not None else None
     if settings is None:
         return None
-    masks = experiment.secure_aggregation
     return UpdateBudget(
         settings=settings,
         rounds=experiment.training.lps_rounds,
-        devices=masks.min_devices if masks is not None and settings.covers == "sum" else 1,
+        devices=experiment.least_in_sum if settings.covers == "sum" else 1,
         cohorts=_cohorts(experiment),
     )
 

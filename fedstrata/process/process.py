@@ -58,15 +58,6 @@ def program_arguments(module: str, description: str) -> Arguments:
 
 
 def _with_common(arguments: Arguments) -> Arguments:
-    arguments.option("tls", "Speak TLS with ca.pem, cert.pem and key.pem of this folder.")
-    arguments.option(
-        "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."
-    )
-    arguments.option(
-        "server-domain",
-        "Expect the names gps.DOMAIN and lps-0.DOMAIN in servers' certificates; a proxy tells servers apart by these "
-        "names.",
-    )
     arguments.option("log-level", "Log from this level on: DEBUG, INFO, WARNING or ERROR.", default="INFO")
     arguments.add_argument(
         "--exit-with-parent",

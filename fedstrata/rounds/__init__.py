@@ -6,7 +6,7 @@ from fedstrata.rounds.children import Refusals, RoundResult
 from fedstrata.rounds.client import RoundClient
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.mask_keys import OpenUpdates, updates_of
-from fedstrata.rounds.models_and_updates import Identity, ParentCalls, ReceivedModel, Update
+from fedstrata.rounds.models_and_updates import Identity, ParentCalls, ReceivedModel, Shield, Update
 from fedstrata.rounds.notes import ChildLimits, HeldOut
 from fedstrata.rounds.offer import Offer
 from fedstrata.rounds.open_round import OpenRound, RoundTerms, Stage
@@ -32,6 +32,7 @@ __all__ = [
     "RoundResult",
     "RoundServer",
     "RoundTerms",
+    "Shield",
     "Stage",
     "Update",
     "on_time",

@@ -13,7 +13,7 @@ from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.children import Refusals
 from fedstrata.rounds.notes import check_evaluation, check_run
-from fedstrata.rounds.open_round import OpenRound, RoundTerms
+from fedstrata.rounds.open_round import Message, OpenRound, RoundTerms
 from fedstrata.rounds.uploads import Uploads
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.rpc.stream import Turns
@@ -135,7 +135,7 @@ class ChildCalls:
             self.ban(request.child_id, str(error))
             raise
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+    async def hear(self, message: Message) -> None:
         """Take a child's answer or announcement. If the round does not need the message, ignore it.
 
         Raises:
@@ -207,7 +207,7 @@ class ChildStream:
 
     fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
-    hear: Callable[[pb.RoundAnswer | pb.UpdateHeader], Awaitable[None]]  # what a child says beside its updates
+    hear: Callable[[Message], Awaitable[None]]
     wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:

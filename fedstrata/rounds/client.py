@@ -12,7 +12,7 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief
 from fedstrata.process.sleeping import CALL_S, Backoff, payload_timeout_s
-from fedstrata.rounds.models_and_updates import Identity, Masker, Offered, ParentCalls, Update
+from fedstrata.rounds.models_and_updates import PLAIN, Identity, Offered, ParentCalls, Shield, Update
 from fedstrata.rounds.offer import MODEL_PART
 from fedstrata.rounds.receiving import Receiving
 from fedstrata.rounds.sending import Sending
@@ -37,26 +37,25 @@ class RoundClient:
         log: EventLog,
         accepts_model: Callable[[pb.ModelHeader], Acceptance] | None = None,
         link_bytes: Callable[[], list[pb.LinkBytes]] | None = None,
-        masks: Masker | None = None,
+        shield: Shield = PLAIN,
     ) -> None:
         """Set the parts of the client. `accepts_model` returns the form that an announced model must have. The default
         is one model with the layout `layout`.
 
-        `link_bytes` returns the byte counts that each update reports. With `masks`, each element of an update is a
-        masked integer of 8 bytes.
+        `link_bytes` returns the byte counts that each update reports. `shield` has prepared the updates.
         """
         self._calls = calls
         self.identity = identity
         self.layout = layout
         self.clock = calls.clock
         self.link = link
+        self.shield = shield
         self._log = log
         accepts = accepts_model or (lambda header: Acceptance(layout, link.down, MODEL_PART))
-        self._receiving = Receiving(identity, calls.clock, log, accepts, masks)
+        self._receiving = Receiving(identity, calls.clock, log, accepts, shield)
         self._sending = Sending(identity, calls.clock, link_bytes or list)
         self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
-        largest = layout.float32_bytes if masks is None else 2 * layout.float32_bytes
-        self._timeout_s = payload_timeout_s(largest, calls.held_s) + calls.clock.slowest_s
+        self._timeout_s = payload_timeout_s(shield.growth * layout.float32_bytes, calls.held_s) + calls.clock.slowest_s
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
         """Return the codec of a vector that this child sends. If `layout` is None, the vector has the client's own

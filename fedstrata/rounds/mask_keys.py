@@ -8,22 +8,21 @@ emptied. The other children then mask their updates again.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from fedstrata.errors import OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings
-from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
-from fedstrata.process.sleeping import Changes
 from fedstrata.rounds.children import NO_LEAST, ChildState, Enough
 from fedstrata.rounds.intake import Intake
 from fedstrata.rounds.open_round import Around, Stage, Verdict
 from fedstrata.tensors import ExactSum, Fold
 from fedstrata.tensors.codec import AnyEncoding
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.security import Security
 from fedstrata.v1 import rounds_pb2 as pb
 
 log = EventLog("rounds")
@@ -40,6 +39,16 @@ def roster_digest(roster: pb.Roster) -> bytes:
     for member in roster.members:
         said.update(f"{len(member.device_id)} {member.device_id} ".encode() + member.public_key)
     return said.digest()
+
+
+def keys_in(roster: pb.Roster) -> Iterator[tuple[str, pb.MaskKey]]:
+    """Yield the devices of a roster with their keys. Raises PayloadError for a key that has an impossible form."""
+    for member in roster.members:
+        if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
+            raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
+        certificate = roster.certificates[member.certificate]
+        key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
+        yield member.device_id, key
 
 
 def check_key(child_id: str, key: pb.MaskKey) -> None:
@@ -128,8 +137,8 @@ class KeyRing:
             )
 
 
-class Masking:
-    """Manage the masks of one round: which devices mask for each other."""
+class Masked(Stage):
+    """Let the children of a round mask their updates for each other, so that the parent learns only the sum."""
 
     def __init__(self, keys: KeyRing, intake: Intake, max_examples: int) -> None:
         """Set `max_examples`, the largest sum of the weights of the round's children."""
@@ -147,18 +156,39 @@ class Masking:
         """Return whether the round has a roster."""
         return bool(self.digest)
 
-    @property
-    def lacking(self) -> tuple[str, ...]:
-        """The children of the round that have not sent their keys."""
+    def begin(self, around: Around) -> None:
+        self._around = around
+
+    def asked(self, request: pb.FetchModelRequest) -> bool:
+        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
+        return self.heard(request.child_id, has_masked=has_masked)
+
+    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
+        return not self.is_formed
+
+    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
+        """Return the roster of keys with which the child masks its update. If the child already has the roster, return
+        None.
+        """
+        return None if self.digest == request.roster_digest else self.part
+
+    def judge(self, header: pb.UpdateHeader) -> Verdict:
+        return Verdict.TAKEN if self.is_formed and header.roster_digest == self.digest else Verdict.LATE
+
+    def lacking(self) -> tuple[tuple[str, ...], str] | None:
+        return None if self.is_formed else (self._without_key(), "its key for masks")
+
+    def _without_key(self) -> tuple[str, ...]:
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)
 
-    async def without_key(self, changes: Changes, deadline_s: float | None) -> tuple[str, ...]:
-        """Wait until all children of the round have shown their keys, or until the deadline. Return the children
-        without a key.
-        """
-        if await changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
-            return ()
-        return self.lacking
+    async def gather(self) -> None:
+        around = self._around
+        deadline_s = around.terms.wait.deadline_s
+        if await around.changes.wait_until(lambda: self.is_formed or self._intake.is_complete, deadline_s):
+            return
+        for child_id in self._without_key():
+            around.log.warning("no_key", child=child_id, round=around.opened.number)
+            self._intake.exclude(child_id)
 
     def heard(self, child_id: str, *, has_masked: bool = False) -> bool:
         """Note that a child has shown its key. If the key differs from the key in the roster, all children mask their
@@ -270,13 +300,13 @@ class MaskedUpdates(OpenUpdates):
         self.keys.check_size(children)
 
     def stages(self, intake: Intake, max_examples: int) -> list[Stage]:
-        return [Masked(Masking(self.keys, intake, max_examples))]
+        return [Masked(self.keys, intake, max_examples)]
 
     async def check_sums(self, totals: Iterable[ExactSum]) -> None:
         await asyncio.to_thread(check_unmasked, totals)
 
 
-def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callable[[str], bool]], OpenUpdates]:
+def updates_of(experiment: Experiment, security: Security) -> Callable[[Callable[[str], bool]], OpenUpdates]:
     """Return a function that creates the object for a parent's updates (`OpenUpdates` or `MaskedUpdates`). The function
     takes `has_member` (see `KeyRing`).
 
@@ -285,45 +315,9 @@ def updates_of(experiment: Experiment, tls: TlsFiles | None) -> Callable[[Callab
     secure = experiment.secure_aggregation
     if secure is None:
         return lambda has_member: OpenUpdates()
-    from fedstrata.trust.key_check import KeyCheck
+    from fedstrata.trust.mask_proofs import KeyCheck
 
-    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, tls).check)
-
-
-@dataclass
-class Masked(Stage):
-    """Let the children of a round mask their updates for each other, so that the parent learns only the sum."""
-
-    masking: Masking
-
-    def begin(self, around: Around) -> None:
-        self._around = around
-
-    def asked(self, request: pb.FetchModelRequest) -> bool:
-        has_masked = self._around.opened.is_base_of(request.child_id, request.sent_round, request.sent_digest)
-        return self.masking.heard(request.child_id, has_masked=has_masked)
-
-    def holds_back(self, request: pb.FetchModelRequest, *, is_sent: bool) -> bool:
-        return not self.masking.is_formed
-
-    def first(self, request: pb.FetchModelRequest) -> pb.ModelPart | None:
-        """Return the roster of keys with which the child masks its update. If the child already has the roster, return
-        None.
-        """
-        return None if self.masking.digest == request.roster_digest else self.masking.part
-
-    def judge(self, header: pb.UpdateHeader) -> Verdict:
-        is_for_all = self.masking.is_formed and header.roster_digest == self.masking.digest
-        return Verdict.TAKEN if is_for_all else Verdict.LATE
-
-    def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        return None if self.masking.is_formed else (self.masking.lacking, "its key for masks")
-
-    async def gather(self) -> None:
-        around = self._around
-        for child_id in await self.masking.without_key(around.changes, around.terms.wait.deadline_s):
-            around.log.warning("no_key", child=child_id, round=around.opened.number)
-            around.opened.intake.exclude(child_id)
+    return partial(MaskedUpdates, min_devices=secure.min_devices, check=KeyCheck(experiment.run_id, security.tls).check)
 
 
 def _roster(keys: Iterable[tuple[str, pb.MaskKey]], max_examples: int) -> pb.Roster:

@@ -1,18 +1,21 @@
 """The models and updates that a child exchanges with its parent."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
 from fedstrata.clock.round_side import ChildClock
+from fedstrata.errors import PayloadError
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
+
+Compute = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,21 +93,6 @@ class ReceivedModel:
 Offered = ReceivedModel | pb.SendAgain | pb.SendModel | pb.GoOn | pb.Finished
 
 
-class Masker(Protocol):
-    """Define the interface to the object that masks a child's updates."""
-
-    digest: bytes  # of the roster that it knows; empty for none
-
-    @property
-    def key(self) -> pb.MaskKey:
-        """Return the child's key, with its current certificate."""
-
-    def take(self, roster: pb.Roster) -> None:
-        """Use masks for the devices of this roster from now on. Raises PayloadError if the roster cannot hide this
-        device.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
 class Update:
     """Hold the update that a child sends for one round. The child may send it several times. `read` returns elements of
@@ -122,9 +110,32 @@ class Update:
     base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
     payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
     work: pb.Work | None = None  # on the virtual clock: what has been done for it
-    trained_from: bytes = b""  # under secure aggregation: the digest of what was received for it
-    roster_digest: bytes = b""  # under secure aggregation: for whom it is masked
-    unfit: str = ""  # under secure aggregation: why it cannot be
+    trained_from: bytes = b""  # the digest of what was received for it, where the update is to be hidden
+    note: pb.UpdateHeader = field(default_factory=pb.UpdateHeader)  # fields of its header that hiding it adds
+
+
+class Shield:
+    """Prepare a child's updates for its parent. This class leaves them as they are; subclasses hide them."""
+
+    growth = 1  # by which factor a prepared update may be larger than float32
+
+    def mark(self, request: pb.FetchModelRequest) -> None:
+        """Add the fields to a request for a model that the parent needs from this object."""
+
+    def take(self, roster: pb.Roster) -> None:
+        """Hide updates among the devices of this roster from now on. Raises PayloadError if this is not possible."""
+        raise PayloadError("asked to hide updates, which this process does not; give all processes the same file")
+
+    async def trained_from(self, received: ReceivedModel, home_id: str, cluster: int, compute: Compute) -> bytes:
+        """Return the digest of all received values that affect training, if updates are hidden."""
+        return b""
+
+    async def hidden(self, update: Update, compute: Compute) -> Update:
+        """Return the update that is sent. `compute` runs a computation beside the event loop."""
+        return update
+
+
+PLAIN = Shield()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ class RoundTerms:
         return Acceptance(self.layout, self.link.up, UPDATE_PART)
 
 
+Message = pb.RoundAnswer | pb.UpdateHeader  # an answer of a child, or the announcement of its update
+
+
 class Verdict(Enum):
     """Name the possible decisions about an update that a child begins to send."""
 
@@ -88,7 +91,7 @@ class Stage:
         """
         return None
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+    async def hear(self, message: Message) -> bool:
         """Process an answer or an announcement of a child for which the round waits. Return whether this stage uses the
         message.
 
@@ -218,7 +221,7 @@ class OpenRound:
         """Return whether the round still waits for a child."""
         return self.intake.state_of(child_id) is ChildState.AWAITED
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+    async def hear(self, message: Message) -> bool:
         """Process a child's answer or announcement. Return whether a stage of the round uses the message.
 
         Raises:

@@ -9,7 +9,7 @@ from fedstrata.clock.round_side import ChildClock
 from fedstrata.errors import PayloadError
 from fedstrata.process.fault_points import reach
 from fedstrata.process.logs import EventLog
-from fedstrata.rounds.models_and_updates import Identity, Masker, Offered, ReceivedModel
+from fedstrata.rounds.models_and_updates import Identity, Offered, ReceivedModel, Shield
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
@@ -48,13 +48,13 @@ class Receiving:
         clock: ChildClock,
         log: EventLog,
         accepts: Callable[[pb.ModelHeader], Acceptance],
-        masks: Masker | None,
+        shield: Shield,
     ) -> None:
         self._identity = identity
         self._clock = clock
         self._log = log
         self._accepts = accepts
-        self._masks = masks
+        self._shield = shield
         self._known: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
         self._partial: Download | None = None
         self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
@@ -71,8 +71,8 @@ class Receiving:
         `sent_round` and `sent_digest` name the model from which the child's last update was computed. Without an
         update, `sent_round` is -1.
         """
-        who, partial, masks = self._identity, self._partial, self._masks
-        return pb.FetchModelRequest(
+        who, partial = self._identity, self._partial
+        request = pb.FetchModelRequest(
             run_id=who.run_id,
             child_id=who.child_id,
             home_id=who.home_id,
@@ -84,9 +84,9 @@ class Receiving:
             term=who.term,
             resume_digest=partial.header.digest if partial else b"",
             answered_round=self.answered_round,
-            mask_key=masks.key if masks else None,
-            roster_digest=masks.digest if masks else b"",
         )
+        self._shield.mark(request)
+        return request
 
     async def read(self, call: AsyncIterator[pb.ModelPart]) -> Offered | None:
         """Read the messages of a call, and return the reply. If the reply is not there or not complete yet, return
@@ -99,8 +99,8 @@ class Receiving:
                 case "data" if self._partial is not None:
                     self._partial.add(part.data)
                     reach("download", self._partial.header.round)
-                case "roster" if self._masks is not None:
-                    self._masks.take(part.roster)
+                case "roster":
+                    self._shield.take(part.roster)
                 case "reply":  # in an exchange, if the update was not taken
                     self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again" | "send_model" | "go_on" | "finished" as kind:

@@ -31,7 +31,7 @@ class Sending:
         the same call.
         """
         who = self._identity
-        return pb.UpdateHeader(
+        header = pb.UpdateHeader(
             run_id=who.run_id,
             child_id=who.child_id,
             home_id=who.home_id,
@@ -49,16 +49,16 @@ class Sending:
             base_digest=update.base_digest,
             num_examples=update.num_examples if update.payload is not None else 0,
             work=update.work,
-            roster_digest=update.roster_digest,
-            unfit=update.unfit,
         )
+        header.MergeFrom(update.note)
+        return header
 
     def parts(
         self, update: Update, offset: int = 0, *, then_fetch: pb.FetchModelRequest | None = None
     ) -> Generator[pb.UpdatePart | bytes, None, None]:
         """Yield the messages of an upload. The first message contains the header from `header`."""
         header = self.header(update, offset, then_fetch=then_fetch)
-        if update.unfit:
+        if header.unfit:
             yield pb.UpdatePart(header=header)
             return
         chunks = update.codec.chunks(update.read, offset)

@@ -9,7 +9,7 @@ from fedstrata.clock.exchanged import Exchanged
 from fedstrata.errors import PayloadError
 from fedstrata.methods.base import Arrays, Question
 from fedstrata.process.fault_points import reach
-from fedstrata.rounds.open_round import Around, Stage, Verdict
+from fedstrata.rounds.open_round import Around, Message, Stage, Verdict
 from fedstrata.rpc.answers import arrays_of
 from fedstrata.rpc.messages import MOST_MEASURED
 from fedstrata.v1 import answers_pb2
@@ -65,7 +65,7 @@ class Asking(Stage):
     def _silent(self) -> list[str]:
         return [child_id for child_id in self._around.opened.intake.missing if child_id not in self.answers]
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+    async def hear(self, message: Message) -> bool:
         """Take a child's answer. Return whether the round uses the answer. If the answer misses a deadline on the
         virtual clock, the round leaves out the child.
         """
@@ -139,7 +139,7 @@ class OnTime(Stage):
             return None
         return pb.ModelPart(send_again=pb.SendAgain(round=self._around.opened.number, announce=True))
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> bool:
+    async def hear(self, message: Message) -> bool:
         return isinstance(message, pb.UpdateHeader) and self._note(message)
 
     def _note(self, header: pb.UpdateHeader) -> bool:

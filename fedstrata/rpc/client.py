@@ -30,10 +30,9 @@ from fedstrata.process.sleeping import PATIENCE_S, UPGRADE_S, Backoff
 from fedstrata.rpc.counting import CountingChannel
 from fedstrata.rpc.execution import hearing
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
-from fedstrata.trust.channel import SecureChannel
-from fedstrata.trust.diagnosis import why_refused
-from fedstrata.trust.files import GPS, TlsFiles
+from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import OPEN, Security
 
 Reply = TypeVar("Reply")
 CallError = grpc.aio.AioRpcError  # how a failed call is raised; the other rooms know gRPC by this name alone
@@ -57,7 +56,7 @@ PASSING = frozenset({
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNAUTHENTICATED,  # by a certificate that counts no more, until there is another in its folder
+    grpc.StatusCode.UNAUTHENTICATED,  # what the process shows counts no more, until there is another in its folder
 })  # fmt: skip
 TOO_LARGE = "larger than max"  # what gRPC says of a message that no trying again makes smaller
 # What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
@@ -71,25 +70,21 @@ _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in 
 
 
 def open_channel(
-    address: str, meter: LinkMeter, tls: TlsFiles | None = None, parent: Name = GPS
+    address: str, meter: LinkMeter, security: Security = OPEN, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
     """Return a channel to a parent, and a wrapper of the channel for generated stubs. The wrapper counts bytes."""
     split_address(address)
-    channel = plain_or_secure(address, tls, parent)
+    channel = channel_to(address, security, parent)
     return channel, hearing(CountingChannel(channel, meter))
 
 
-def plain_or_secure(address: str, tls: TlsFiles | None, parent: Name = GPS) -> grpc.aio.Channel:
-    """Return a channel to a parent. If this process has a certificate, the channel uses TLS, and accepts only a parent
-    with the name `parent`.
-    """
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-    return SecureChannel(address, tls, parent, CHANNEL_OPTIONS)
+def channel_to(address: str, security: Security, parent: Name = GPS) -> grpc.aio.Channel:
+    """Return a channel to a parent."""
+    return security.channel(address, parent, CHANNEL_OPTIONS)
 
 
 async def until_reached(
-    channel: grpc.aio.Channel, address: str, tls: TlsFiles | None, parent: Name, log: EventLog
+    channel: grpc.aio.Channel, address: str, security: Security, parent: Name, log: EventLog
 ) -> None:
     """Wait until this process is connected to a parent for the first time.
 
@@ -99,7 +94,7 @@ async def until_reached(
     is_told = False
     while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            reason = await why_refused(address, tls, parent)
+            reason = await security.why_refused(address, parent)
             if reason is not None:
                 raise HandshakeError(reason)
             if not is_told:

@@ -30,8 +30,8 @@ from fedstrata.rpc.stream import Parts
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
-from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import Guard
+from fedstrata.trust.guard import Nowhere, Place
+from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.undecoded import check_decoded
 
 # A message is a chunk and a little around it; anything larger is refused before it is read.
@@ -226,8 +226,8 @@ class RpcServer:
         *,
         payload_bytes: int = 0,
         children: int = MANY_CHILDREN,
-        tls: TlsFiles | None = None,
-        guard: Guard | None = None,
+        security: Security = OPEN,
+        place: Place | None = None,
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
         more: Sequence[Any] = (),
@@ -235,19 +235,16 @@ class RpcServer:
         """Create a server. `payload_bytes` is the size of the largest payload that a child sends. If the size is
         unknown, it is 0.
 
-        `children` is the largest number of children. `tls` is this server's certificate. `guard`, which is required
-        with `tls`, knows which calls a certificate allows. `uploads` limits the wait for an upload. `refused` receives
-        the reason for each upload that the server ended. `more` has further interceptors.
+        `children` is the largest number of children. `security` decides which callers the server accepts; by default it
+        accepts all. `place` says which callers belong to which clusters. `uploads` limits the wait for an upload.
+        `refused` receives the reason for each upload that the server ended. `more` has further interceptors.
         """
         keep_for_chunks()
-        self._tls = tls
+        self._security = security
         self._children = children
         options = (*SERVER_OPTIONS, *bounds(connections_allowed(), children), *sent_ahead(payload_bytes))
-        interceptors = [
-            ErrorTable(is_guarded=guard is not None, uploads=uploads, refused=refused),
-            *([guard] if guard else []),
-            *more,
-        ]
+        guards = security.guards(place or Nowhere(), refused, children)
+        interceptors = [ErrorTable(is_guarded=bool(guards), uploads=uploads, refused=refused), *guards, *more]
         self._server = grpc.aio.server(interceptors=interceptors, options=options)
         self._counting = CountingServer(self._server, meter)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -270,10 +267,7 @@ class RpcServer:
         for name in ("", *self._names):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
         try:
-            if self._tls is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, self._tls.server_credentials())
+            port = self._security.listen(self._server, address)
         except RuntimeError:
             port = 0
         if not port:

@@ -8,7 +8,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedstrata.errors import CertificateError
+from fedstrata.errors import CertificateError, PayloadError
 from fedstrata.trust.authority import key_pem
 from fedstrata.trust.files import KEY, write_private
 
@@ -32,13 +32,11 @@ def key_of(folder: Path) -> tuple[bytes, bytes]:
 
 
 def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Parse the public key that a board sent. Raises CertificateError if the key is damaged, or is not on
-    curve P-256.
-    """
+    """Parse the public key that a board sent. Raises PayloadError if the key is damaged, or is not on curve P-256."""
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise CertificateError("the key that a board sent is damaged; look into the log of its agent") from None
+        raise PayloadError("the key that a board sent is damaged; look into the log of its agent") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CertificateError("the key that a board sent is not on curve P-256; let the board make another key")
+        raise PayloadError("the key that a board sent is not on curve P-256; let the board make another key")
     return key

@@ -6,6 +6,7 @@ new gRPC channel for new calls. Open calls end on the gRPC channel on which they
 
 import asyncio
 from contextlib import suppress
+from functools import partialmethod
 from typing import Any
 
 import grpc
@@ -114,24 +115,14 @@ class SecureChannel(grpc.aio.Channel):
         self._moved = asyncio.Event()
         log.info("connection_renewed")
 
-    def _called(self, kind: str, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _called(self, kind: str, *words: Any, **options: Any) -> Any:
+        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
         return _Call(self, kind, words, options)
 
-    def unary_unary(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
-        return self._called("unary_unary", words, options)
-
-    def unary_stream(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
-        return self._called("unary_stream", words, options)
-
-    def stream_unary(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
-        return self._called("stream_unary", words, options)
-
-    def stream_stream(self, *words: Any, **options: Any) -> Any:
-        """Return a function that calls an RPC of the parent, as every gRPC channel does."""
-        return self._called("stream_stream", words, options)
+    unary_unary: Any = partialmethod(_called, "unary_unary")
+    unary_stream: Any = partialmethod(_called, "unary_stream")
+    stream_unary: Any = partialmethod(_called, "stream_unary")
+    stream_stream: Any = partialmethod(_called, "stream_stream")
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Return the state of the newest connection."""

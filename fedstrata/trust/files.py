@@ -19,7 +19,7 @@ from fedstrata.errors import CertificateError, OutputError
 from fedstrata.process.logs import EventLog
 from fedstrata.process.private_files import make_private
 from fedstrata.store import write_aside
-from fedstrata.trust.names import Name, NameSet, Peer, Role, check_server_domain, name_of, server_name
+from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_name
 
 CA, CERT, KEY, CA_KEY, REVOKED = "ca.pem", "cert.pem", "key.pem", "ca-key.pem", "revoked.txt"
 LOOK_S = 1.0
@@ -363,30 +363,6 @@ def tls_arguments(folder: Path | None) -> tuple[str, ...]:
     The arguments replace environment variables that the child inherits, such as FEDSTRATA_TLS.
     """
     return "--tls", str(folder or ""), "--revoked", "", "--server-domain", ""
-
-
-def load_tls(
-    folder: str | None, *me: Name, revoked: str | None = None, server_domain: str | None = None
-) -> TlsFiles | None:
-    """Read the TLS files of a process, and check that they have the names `me`. Without a folder, return None. The
-    process then does not encrypt.
-
-    `revoked` is a file with a list of revoked names, which is used instead of the list in the folder. `server_domain`
-    is the domain of the names of servers.
-
-    Raises:
-        CertificateError: the files are unusable or lack a name of `me`, or the domain is wrong or is given without a
-            folder.
-    """
-    if not folder:
-        if server_domain:
-            raise CertificateError(
-                f"--server-domain {server_domain} names servers by their certificates; give --tls, too"
-            )
-        return None
-    tls = TlsFiles.load(Path(folder), Path(revoked) if revoked else None, check_server_domain(server_domain or ""))
-    tls.require(*me)
-    return tls
 
 
 def private_folder(folder: Path) -> None:

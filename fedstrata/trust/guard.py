@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import isasyncgenfunction
@@ -49,6 +49,13 @@ class Place(Protocol):
         """Return whether a caller belongs to the cluster that its message names."""
 
 
+class Nowhere:
+    """Refuse every claim to a cluster, because the server has no clusters."""
+
+    async def belongs(self, peer: Peer, claim: Claim) -> bool:
+        return False
+
+
 @dataclass(frozen=True)
 class Caller:
     """Identify a caller: the names in its certificate, and the certificate itself."""
@@ -64,20 +71,21 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     def __init__(
         self, tls: TlsFiles, place: Place, refused: Callable[[str], None], *, shares: Shares | None = None,
-        look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
+        outdated: "Outdated | None" = None, look_every_s: float = LOOK_S, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """Set `tls`, the server's own files, and `refused`, a function that receives the reason of each refusal.
 
-        `shares` limits the calls of each identity. Every `look_every_s` seconds, the guard checks whether callers with
-        open calls were revoked. `clock` returns seconds since 1970.
+        `shares` limits the calls of each identity. `outdated` remembers callers with outdated certificates. Every
+        `look_every_s` seconds, the guard checks whether callers with open calls were revoked. `clock` returns seconds
+        since 1970.
         """
         self._tls = tls
-        self._shares = shares or Shares(MANY_CHILDREN)
+        self.shares = shares or Shares(MANY_CHILDREN)
         self._place = place
-        self._refused = refused
+        self.refused = refused
         self._clock = clock
-        self._outdated = _Outdated(clock)
-        self._lookout = Lookout(lambda caller: tls.revoked().why(caller.peer) is None, self._check_valid, look_every_s)
+        self._outdated = outdated or Outdated(clock)
+        self.lookout = Lookout(lambda caller: tls.revoked().why(caller.peer) is None, self._check_valid, look_every_s)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -117,30 +125,6 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
         return caller
 
-    @contextmanager
-    def share(self, caller: Caller) -> Iterator[None]:
-        """Count a call of the caller as open while the block runs. Raises TooManyCallsError if the caller makes more
-        calls than one identity may make.
-        """
-        try:
-            with self._shares.call(caller.peer):
-                yield
-        except TooManyCallsError:
-            self._refused("share")
-            raise
-
-    def reading(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the first message of a call is read. It limits how long this takes, and how many
-        calls of one identity read at the same time.
-        """
-        return self._shares.reading(caller.peer)
-
-    def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Return a context in which an open call runs. If the caller is revoked meanwhile, the context soon raises
-        NotAllowedError.
-        """
-        return self._lookout.over(caller)
-
     def check_sent(self, caller: Caller) -> None:
         """Check that a further reply may be sent to the caller.
 
@@ -167,7 +151,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         except CertificateError as error:
             raise self.refusal("certificate", str(error)) from None
         if why is not None:
-            self._refused("outdated")
+            self.refused("outdated")
             self._outdated.note(caller.peer, why)
             raise OutdatedError(
                 f"the certificate of {caller.peer} {why}; renew it (fedstrata certs renew): it is taken from where it "
@@ -197,39 +181,22 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
                 call = method.rpartition("/")[2]
                 raise self.refusal("identity", f"{call} in the name of {quoted(claim.id)}: the caller is {peer}")
             if rule.is_of_cluster and not await self._place.belongs(peer, claim):
-                self._refused("cluster")
+                self.refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
                 raise NotMemberError(f"{who} does not belong to cluster {quoted(claim.home_id or '')} here")
 
-    def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a device or LPS was recently refused because of an outdated certificate. It may return with a
-        new certificate.
-        """
-        return self._outdated.shuts_out(role, device_or_lps_id)
-
     def refusal(self, reason: str, text: str) -> NotAllowedError:
         """Count a refusal by its reason, and return the error that the caller receives."""
-        self._refused(reason)
+        self.refused(reason)
         return NotAllowedError(text)
 
 
-def guard_of(
-    tls: TlsFiles | None, place: Place, refused: Callable[[str], None], children: int = MANY_CHILDREN
-) -> Guard | None:
-    """Return the guard of a server with these TLS files. Without TLS files, return None. The server then cannot
-    identify its callers.
-
-    `children` is the number of devices in the run.
-    """
-    return None if tls is None else Guard(tls, place, refused, shares=Shares(children))
-
-
-class _Outdated:
+class Outdated:
     """Remember the peers that were recently refused because their certificate has expired or its authority is no longer
     trusted.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._refused_at: OrderedDict[Peer, float] = OrderedDict()
         self._said_at: dict[Peer, float] = {}
@@ -247,7 +214,7 @@ class _Outdated:
             log.warning("certificate_outdated", peer=str(peer), reason=why)
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer with this id was refused recently."""
+        """Return whether a peer with this id was refused recently. It may return with a new certificate."""
         since = self._clock() - RECENT_S
         return any(at >= since and peer.is_(role, device_or_lps_id) for peer, at in self._refused_at.items())
 
@@ -316,13 +283,20 @@ class _Check:
         self._guard = guard
         self._method = method
         self._rule = TABLE.get(method)
+        self.over = guard.lookout.over
 
     @contextmanager
     def caller(self, context: Context) -> Iterator[Caller]:
-        """Check the caller, and count its call as open while the block runs. Yield the caller."""
+        """Check the caller, and count its call as open while the block runs. Yield the caller. Raises TooManyCallsError
+        if the caller makes more calls than one identity may make.
+        """
         caller = self._guard.caller(context, self._method, self._rule)
-        with self._guard.share(caller):
-            yield caller
+        try:
+            with self._guard.shares.call(caller.peer):
+                yield caller
+        except TooManyCallsError:
+            self._guard.refused("share")
+            raise
 
     async def only_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
         """Read, check and return the message of a call with a single message.
@@ -331,7 +305,7 @@ class _Check:
             DecodeError: no message comes, or the message cannot be decoded.
             PayloadError: the message is larger than any request.
         """
-        async with self._guard.reading(caller):
+        async with self._guard.shares.reading(caller.peer):
             message = await anext(aiter(messages), None)
         if message is None:
             raise DecodeError("a call without its message")
@@ -344,22 +318,16 @@ class _Check:
 
     async def first_message(self, caller: Caller, messages: AsyncIterator[Any]) -> Any:
         """Read, check and return the first message of a stream. Raises StopAsyncIteration for an empty stream."""
-        async with self._guard.reading(caller):
+        async with self._guard.shares.reading(caller.peer):
             message = await anext(messages)
         await self.message(caller, message)
         return message
-
-    def over(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        """Return a context in which the call runs. If the caller is revoked meanwhile, the context soon
-        ends the call.
-        """
-        return self._guard.over(caller)
 
     async def replies(self, caller: Caller, replies: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
         """Yield a handler's replies. Before each reply, check that the caller's certificate is still valid."""
         async with aclosing(replies):
             while True:
-                async with self._guard.over(caller):
+                async with self.over(caller):
                     reply = await anext(replies, None)
                 if reply is None:
                     return

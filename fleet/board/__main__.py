@@ -10,10 +10,11 @@ from fedstrata.errors import CertificateError, ExperimentError
 from fedstrata.process.arithmetic import openblas_kernel
 from fedstrata.process.logs import EventLog
 from fedstrata.process.process import Arguments, first_of, folder, program_arguments, run_process
-from fedstrata.rpc.client import plain_or_secure, until_reached
+from fedstrata.rpc.client import channel_to, until_reached
 from fedstrata.store import claim
 from fedstrata.trust.board_keys import key_of
-from fedstrata.trust.files import FLEET, load_tls
+from fedstrata.trust.files import FLEET
+from fedstrata.trust.security import tls_security_of, with_tls_options
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import FleetServiceStub
 from fleet.board.agent import BoardAgent
@@ -24,7 +25,8 @@ log = EventLog("board")
 
 def options_of_process() -> Arguments:
     """Return the options of a board's agent."""
-    arguments = program_arguments("fleet.board", "The agent of a board starts a device for each run of the fleet.")
+    description = "The agent of a board starts a device for each run of the fleet."
+    arguments = with_tls_options(program_arguments("fleet.board", description))
     arguments.option("fleet", "Connect to the service of the fleet at this host:port.", required=True)
     arguments.option("state", "Keep the board's key, and the state of its runs, in this folder.", required=True)
     arguments.option("data-folder", "Give runs with data.name folder the data in this folder, whatever they name.")
@@ -37,17 +39,16 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Run the agent of a board until a stop signal. Then return None."""
     if not options.runs.isdecimal() or not int(options.runs):
         raise ExperimentError(f"--runs takes a number of runs from 1 on, not {options.runs!r}")
-    tls = load_tls(options.tls, revoked=options.revoked, server_domain=options.server_domain)
-    if tls is None:
-        raise CertificateError("a board needs a certificate; give --tls (fedstrata certs issue device NAME makes one)")
-    if [(name.role, name.last) for name in tls.me.names] != [("device", "")]:
-        raise CertificateError(f"{options.tls} names {tls.me}; the certificate of a board names one device")
+    security = tls_security_of(options)
+    me = security.tls.me
+    if [(name.role, name.last) for name in me.names] != [("device", "")]:
+        raise CertificateError(f"{options.tls} names {me}; the certificate of a board names one device")
     state = folder(options.state)
     claim(state)
     private, public = key_of(state)
     data = Path(options.data_folder).resolve() if options.data_folder else None
     board = pb.Board(
-        name=tls.me.names[0].id,
+        name=me.names[0].id,
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         processor=f"{platform.machine()} {openblas_kernel()}".strip(),
@@ -57,13 +58,13 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     )
     own_code = frozenset(name.strip() for name in (options.own_code or "").split(","))
     owned = Owned(key=private, data=data, own_code=own_code)
-    channel = plain_or_secure(options.fleet, tls, FLEET)
+    channel = channel_to(options.fleet, security, FLEET)
     agent = BoardAgent(board, owned, state, FleetServiceStub(channel), log)
     log.info("serving", board=board.name, fleet=options.fleet, processor=board.processor, runs=board.most_runs)
 
     async def work() -> int:
         await agent.go_on()
-        await until_reached(channel, options.fleet, tls, FLEET, log)
+        await until_reached(channel, options.fleet, security, FLEET, log)
         return await agent.serve()
 
     try:

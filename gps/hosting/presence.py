@@ -5,23 +5,20 @@ from collections.abc import Callable, Iterable
 
 from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import CALL_S, HOLD_S
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.security import Security
 
 ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
-LOOK_S = 1.0  # seconds between two looks at the list of revoked certificates
 
 
 class LpsPresence:
     """Track the contacts with each LPS. Without a deadline of global rounds, an LPS is absent only if it is revoked."""
 
     def __init__(
-        self, experiment: Experiment, known: Iterable[str], clock: Callable[[], float] | None, tls: TlsFiles | None
+        self, experiment: Experiment, known: Iterable[str], security: Security, clock: Callable[[], float] | None
     ) -> None:
-        """Set `known`, the LPSs that registered before a restart, and `tls`, the GPS's own certificate files with the
-        list of revoked names.
-        """
+        """Set `known`, the LPSs that registered before a restart, and `security`, which knows the revoked LPSs."""
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._tls = tls
+        self._security = security
         self._deadline_s = experiment.deadlines.gps.deadline_s
         self._heard = dict.fromkeys(known, float("-inf"))
         self._listening_since = float("inf")
@@ -61,7 +58,11 @@ class LpsPresence:
 
     def is_revoked(self, lps_id: str) -> bool:
         """Return whether the name of an LPS is revoked."""
-        return self._tls is not None and self._tls.revoked().revokes(("lps",), lps_id)
+        return self._security.has_revoked("lps", lps_id)
+
+    def may_serve(self, lps_id: str) -> bool:
+        """Return whether an LPS is neither refused nor revoked."""
+        return not (lps_id in self._refused or self.is_revoked(lps_id))
 
     def _silent_s(self, lps_id: str) -> float:
         """Return how long an LPS has been silent since the GPS began to track contacts."""
@@ -90,7 +91,7 @@ class LpsPresence:
         """Return the seconds until the next check whether one of these LPSs is absent. If no LPS can become absent,
         return None.
         """
-        look_s = None if self._tls is None else LOOK_S
+        look_s = self._security.look_s
         if self._deadline_s is None:
             return look_s
         away_s = min((seconds for each in lps_ids if (seconds := self.left_s(each)) > 0), default=self.hold_s)

@@ -9,8 +9,8 @@ from fedstrata.errors import UnknownChildError, WrongRunError
 from fedstrata.experiment import Experiment
 from fedstrata.process.address import split_address
 from fedstrata.process.quoting import quoted
-from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Peer
+from fedstrata.trust.security import Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.devices.roster import Device
@@ -39,17 +39,14 @@ class Serving:
     """Hold the addresses of LPSs, and which LPS serves each cluster. Each change is written to the journal."""
 
     def __init__(
-        self, experiment: Experiment, places: Places, journal: Journal, clock: Callable[[], float] | None = None,
-        tls: TlsFiles | None = None,
+        self, experiment: Experiment, places: Places, journal: Journal, security: Security,
+        clock: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
-        """Set `tls`, the GPS's own certificate files. It is None in a run without certificates. An LPS in the files'
-        list of revoked names serves nothing.
-        """
         self._experiment = experiment
         self._places = places
         self._journal = journal
         self._addresses = journal.hosting.addresses()
-        self.presence = LpsPresence(experiment, self._addresses, clock, tls)
+        self.presence = LpsPresence(experiment, self._addresses, security, clock)
         self.handovers = [
             Handover(home_id=home_id, lps_id=lps_id, global_round=global_round)
             for home_id, lps_id, global_round in journal.hosting.handovers()
@@ -105,8 +102,8 @@ class Serving:
         return [] if self.presence.is_refused(lps_id) else [n for n in self._places.homes if self.lps_of(n) == lps_id]
 
     def assignment(self, device: Device) -> pb.FetchAssignmentResponse:
-        """Return a reply with the LPS and the cluster of a device. If they are not known yet, or the LPS is refused or
-        revoked, the reply says that the device is not assigned.
+        """Return a reply with the LPS and the cluster of a device. If they are not known yet, or the LPS may not serve
+        devices, the reply says that the device is not assigned.
         """
         reply = pb.FetchAssignmentResponse(run_id=self._experiment.run_id)
         if device.home is None:
@@ -127,14 +124,14 @@ class Serving:
 
     @property
     def are_all_there(self) -> bool:
-        """Return whether the LPS of every cluster has registered, and is neither refused nor revoked."""
+        """Return whether the LPS of every cluster has registered, and may serve devices."""
         return all(self._is_named(self.lps_of(name)) for name in self._places.homes)
 
     def _is_named(self, lps_id: str) -> bool:
-        """Return whether devices may learn an LPS's address. The LPS must have registered, and must be neither refused
-        nor revoked.
+        """Return whether devices may learn an LPS's address. The LPS must have registered, and must be allowed to serve
+        devices.
         """
-        return lps_id in self._addresses and not (self.presence.is_refused(lps_id) or self.presence.is_revoked(lps_id))
+        return lps_id in self._addresses and self.presence.may_serve(lps_id)
 
     # --- who is away ----------------------------------------------------------------------------
 

@@ -8,11 +8,12 @@ import os
 import sys
 from contextlib import suppress
 
-from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
+from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, FedstrataError
 from fedstrata.process.logs import EventLog, configure_logs
 from fedstrata.process.sleeping import Backoff
-from fedstrata.rpc.client import CallError, plain_or_secure
-from fedstrata.trust.files import OPERATOR, load_tls
+from fedstrata.rpc.client import CallError, channel_to
+from fedstrata.trust.files import OPERATOR
+from fedstrata.trust.security import add_operator_option, security_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -23,7 +24,7 @@ def parse() -> argparse.Namespace:
     """Return the command-line options. The environment variable FEDSTRATA_JOB has the name of the Job."""
     arguments = argparse.ArgumentParser(prog="python -m gps.kubernetes.job", description=__doc__)
     arguments.add_argument("--gps", required=True, help="Ask the GPS at this host:port.")
-    arguments.add_argument("--tls", help="Show the operator's certificate of this folder.")
+    add_operator_option(arguments)
     return arguments.parse_args()
 
 
@@ -38,7 +39,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     while True:
         why = f"the GPS at {options.gps} has the run of another Job"
         try:
-            async with plain_or_secure(options.gps, load_tls(options.tls, OPERATOR)) as channel:
+            async with channel_to(options.gps, security_of(options, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(
                     pb.WatchRunRequest(), timeout=WATCH_S, wait_for_ready=True
                 ):
@@ -52,7 +53,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
                     if phase == "failed":
                         print(f"error: {status.reason}", file=sys.stderr)
                         return EXIT_RUN_FAILED
-        except (CallError, CertificateError, NotServedError) as error:
+        except (CallError, FedstrataError) as error:
             why = " ".join(str(error.details() if isinstance(error, CallError) else error).split())
         if why != waits_for:
             log.info("gps_away", reason=why)

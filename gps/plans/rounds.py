@@ -14,7 +14,6 @@ from fedstrata.experiment import Experiment
 from fedstrata.rounds import Intake, OpenRound, RoundResult, RoundServer
 from fedstrata.store import AnyModel
 from gps.journal.journal import Journal
-from gps.plans.asking import Asking
 from gps.plans.kept_model import KeptModel
 from gps.plans.places import Places
 
@@ -38,18 +37,20 @@ class GlobalRounds:
         *,
         kept: KeptModel,
         places: Places,
-        asking: Asking,
+        plan_round: Callable[[int, float | None], Awaitable[bool]],
         journal: Journal,
         clock: GpsClock,
         server: RoundServer,
         executor: Executor,
     ) -> None:
-        """Set the objects that the rounds use. One thread of `executor` adds updates to the sums."""
+        """Set the objects that the rounds use. `plan_round` makes the plan of a global round, and returns whether it
+        has made one. One thread of `executor` adds updates to the sums.
+        """
         self._experiment = experiment
         self._kept = kept
         self._keeper = kept.keeper
         self._places = places
-        self._asking = asking
+        self._plan_round = plan_round
         self._journal = journal
         self._clock = clock
         self._executor = executor
@@ -74,7 +75,7 @@ class GlobalRounds:
             children = self._places.examples(self.global_round)
             self._open(model, children, evaluate_only=False)
             opened()  # after the LPSs, who are waited for
-            if await self._asking.plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
+            if await self._plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 opened()
             sums = self._keeper.sums(children, self.global_round)
             self.server.go_on({}, sums)

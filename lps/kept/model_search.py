@@ -21,6 +21,7 @@ from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import HOLD_S, Changes, payload_timeout_s
 from fedstrata.rounds.notes import check_run
 from fedstrata.rounds.offer import MODEL_PART
+from fedstrata.rounds.open_round import Message
 from fedstrata.rpc.payload import accepted_codec
 from fedstrata.rpc.stream import Supersedable
 from fedstrata.tensors import Flat, Layout, PayloadCodec
@@ -273,7 +274,7 @@ class ModelSearch:
         check_run(self._run_id, header.run_id)
         return pb.UpdateReply(run_id=self._run_id, accepted=False, current_round=-1)
 
-    async def hear(self, message: pb.RoundAnswer | pb.UpdateHeader) -> None:
+    async def hear(self, message: Message) -> None:
         """Ignore an answer or an announcement, because no round is open yet."""
         check_run(self._run_id, message.run_id)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from fedstrata.rounds import Update
 from fedstrata.rpc.stream import write_all
 from fedstrata.tensors import ExactSum
 from fedstrata.trust.authority import Authority
+from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.v1 import rounds_pb2 as pb
 from lps.servicer import LpsServicer
 from tests.support.tiers import SMALL, Tiers, open_device, whole_run
@@ -249,15 +250,11 @@ async def test_a_device_with_a_certificate_and_a_false_key_is_refused_alone(
         def key(self) -> pb.MaskKey:
             return lie(super().key)
 
-    class LyingProcess(DeviceProcess):
-        def masks_of(self, device_id: str) -> Masks:
-            assert self.proofs is not None
-            return Lying(self.experiment, device_id, self.proofs)
-
     asked = experiment("method=fedavg", MASKED, "deadlines.lps={quorum_ratio: 0.8}")
     async with Tiers(asked, tmp_path, authority=Authority.new("run-1")) as tiers:
         host = await tiers.host()
-        liar = LyingProcess(**{each.name: getattr(host, each.name) for each in fields(host)})
+        proofs = Proofs(asked.run_id, host.channels.security.tls)
+        liar = replace(host, shield_of=lambda device_id: Lying(asked, device_id, proofs))
         devices = [tiers.start_device(liar if index == 6 else host, index) for index in range(7)]
         record = await tiers.ended()
         ends = await asyncio.gather(*devices, return_exceptions=True)

@@ -14,6 +14,7 @@ from fedstrata.errors import HandshakeError
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import TlsSecurity
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 from tests.support.programs import Program, events, http_get
@@ -146,8 +147,8 @@ def test_an_lps_with_a_certificate_does_not_speak_to_a_gps_in_the_clear(tmp_path
 
 
 async def test_an_operator_of_another_authority_hears_at_once_that_it_is_not_trusted(secured: Secured) -> None:
-    tls = TlsFiles.load(secured.issued("op", Name("operator"), by=Authority.new("run-1")))
-    async with RunClient(secured.gps, tls) as client, asyncio.timeout(30):
+    security = TlsSecurity(TlsFiles.load(secured.issued("op", Name("operator"), by=Authority.new("run-1"))))
+    async with RunClient(secured.gps, security) as client, asyncio.timeout(30):
         with pytest.raises(HandshakeError, match="does not vouch for"):
             await anext(client.watch())
 

@@ -9,13 +9,13 @@ from struct import pack, unpack
 import numpy as np
 
 from device.masking.masks import Masks
-from device.masking.proofs import Proofs
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import Update
 from fedstrata.tensors import ExactSum, Flat, Layout, PayloadCodec
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.trust.names import Name, device_names
 from fedstrata.v1 import rounds_pb2 as pb
 

@@ -27,8 +27,9 @@ from fedstrata.rounds import Update
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import guard_of
+from fedstrata.trust.guard import Place
 from fedstrata.trust.names import Name, device_names
+from fedstrata.trust.security import OPEN, Security, TlsSecurity
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server, add_RunServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import add_LpsServiceServicer_to_server
 from gps.kubernetes.backend import Backend
@@ -91,13 +92,12 @@ class Tiers:
         state = self.folder / "gps"
         state.mkdir(parents=True)
         backend = _Backend(self._have_lps)
-        tls = self.issued("gps", Name("gps"))
+        security = self.issued("gps", Name("gps"))
         self.run = Run(
             self.experiment, state=state, metrics=self.metrics, backend=backend, log=EventLog("gps"),
-            tls=tls,
+            security=security,
         )  # fmt: skip
-        guard = guard_of(tls, self.run.serving, self.metrics.refused, self.experiment.device_count)
-        self.server = RpcServer(self.metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
+        self.server = self._server(self.metrics, security, self.run.serving)
         gps = self.gps_servicer(self.run)
         self.server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
         self.server.add(add_RunServiceServicer_to_server, RunServicer(self.run), "fedstrata.v1.RunService")
@@ -122,6 +122,10 @@ class Tiers:
             if isinstance(result, Exception):
                 raise result
 
+    def _server(self, metrics: ProcessMetrics, security: Security, place: Place) -> RpcServer:
+        children = self.experiment.device_count
+        return RpcServer(metrics.links, children=children, security=security, place=place, refused=metrics.refused)
+
     async def _have_lps(self, count: int) -> None:
         for number in range(len(self.lps), count):
             await self.start_lps(f"lps-{number}")
@@ -132,10 +136,11 @@ class Tiers:
         state = self.folder / name
         state.mkdir()
         log = EventLog("lps", lps_id=name)
-        tls = self.issued(name, Name("lps", name))
-        agent = LpsAgent(self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log, tls=tls)
-        guard = guard_of(tls, agent, metrics.refused, self.experiment.device_count)
-        server = RpcServer(metrics.links, children=self.experiment.device_count, tls=tls, guard=guard)
+        security = self.issued(name, Name("lps", name))
+        agent = LpsAgent(
+            self.experiment, lps_id=name, gps=self.address, state=state, metrics=metrics, log=log, security=security
+        )
+        server = self._server(metrics, security, agent)
         lps = self.lps[name] = Lps(agent, server, metrics)
         servicer = self.lps_servicer(agent.clusters, agent.knows_clusters)
         lps.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
@@ -147,18 +152,18 @@ class Tiers:
         """What a device process has; with fields of it changed, for a device unlike the others."""
         metrics = ProcessMetrics("device")
         self.device_metrics.append(metrics)
-        tls = self.issued("devices", *device_names(self.experiment.device_ids()))
-        channels = Channels(self.address, metrics.links, tls)
+        security = self.issued("devices", *device_names(self.experiment.device_ids()))
+        channels = Channels(self.address, metrics.links, security)
         self._channels.append(channels)
         host = await asyncio.to_thread(load, self.experiment, channels, metrics, None)
         return replace(host, **changed)
 
-    def issued(self, name: str, *names: Name) -> TlsFiles | None:
+    def issued(self, name: str, *names: Name) -> Security:
         """A new certificate, where the tiers speak TLS."""
         if self.authority is None:
-            return None
+            return OPEN
         self.authority.issue(names, self.folder / "tls" / name)
-        return TlsFiles.load(self.folder / "tls" / name)
+        return TlsSecurity(TlsFiles.load(self.folder / "tls" / name))
 
     def start_device(
         self, host: DeviceProcess, index: int, kind: Callable[[DeviceProcess, int], DeviceAgent] = DeviceAgent

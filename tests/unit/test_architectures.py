@@ -1,6 +1,7 @@
 """A model for each device: who has which when, what stays with a device as its model changes, and what is refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedstrata.methods import Facts, make_method
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, taken
+from fedstrata.trust.security import OPEN
 from tests.support.methods import method_with
 
 TEXT = """
@@ -39,7 +41,7 @@ def experiment(*overrides: str, text: str = TEXT + OTHERS) -> Experiment:
 
 
 def host_of(found: Experiment) -> DeviceProcess:
-    return load(found, None, ProcessMetrics("device"), None)  # type: ignore[arg-type]  # nothing is sent
+    return load(found, SimpleNamespace(security=OPEN), ProcessMetrics("device"), None)  # type: ignore[arg-type]  # nothing is sent
 
 
 def test_of_a_devices_entries_the_one_counts_that_has_begun_last() -> None:

@@ -96,7 +96,7 @@ def test_a_release_is_watched_with_its_page_by_way_of_the_http_port(
     monkeypatch.setattr(InstalledRelease, "__init__", lambda *_: None)
     monkeypatch.setattr(GpsAccess, "__init__", lambda *_: None)
     monkeypatch.setattr(GpsAccess, "address", forwarded)
-    monkeypatch.setattr(GpsAccess, "operator_tls", lambda _: nullcontext())
+    monkeypatch.setattr(GpsAccess, "of_operator", lambda _: nullcontext())
     monkeypatch.setattr(remote, "run_interruptibly", run)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     display: Any = SimpleNamespace(open=Display().open, show=told.append, page=told.append)

@@ -1,4 +1,5 @@
 import hashlib
+from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from emulator.commands.main import execute
 from fedstrata.errors import CertificateError
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.certificates import dns_names
-from fedstrata.trust.files import TlsFiles, load_tls
+from fedstrata.trust.files import TlsFiles
 from fedstrata.trust.names import CERTIFICATE_DAYS, Name
+from fedstrata.trust.security import security_of
 from tests.support.kept_secrets import Kept
 
 
@@ -134,7 +136,7 @@ def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Pat
     assert certs(folder, "issue", "device", "pi-1") == 0
     tls = folder / "devices" / "pi-1" if domain == "a..b" else None
     with pytest.raises(CertificateError, match=fault):
-        load_tls(tls, server_domain=domain)
+        security_of(Namespace(tls=tls, revoked=None, server_domain=domain))
 
 
 def test_show_says_of_whom_and_until_when(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from emulator.boards.client import FleetClient, FleetPlace
 from emulator.boards.loans import shares, shares_again
 from emulator.commands.main import execute
 from emulator.commands.options import Devices
-from fedstrata.errors import AddressError, CertificateError, ExperimentError, PayloadError, StateError
+from fedstrata.errors import AddressError, ExperimentError, PayloadError, StateError
 from fedstrata.experiment_file import load_experiment, parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
@@ -25,9 +25,8 @@ from fedstrata.store import write_sealed
 from fedstrata.trust.authority import Authority, Issued
 from fedstrata.trust.board_keys import key_of, public_key_of
 from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, write_private
-from fedstrata.trust.guard import guard_of
-from fedstrata.trust.names import Name, Peer
-from fedstrata.trust.table import Claim
+from fedstrata.trust.names import Name
+from fedstrata.trust.security import TlsSecurity
 from fedstrata.v1 import fleet_service_pb2 as pb
 from fedstrata.v1.fleet_service_pb2_grpc import add_FleetServiceServicer_to_server
 from fleet.board import runs as board_runs
@@ -68,13 +67,6 @@ def offer(offer_id: str, *boards: str, gps: str = "127.0.0.1:1") -> pb.OfferRunR
 
 def ids(reply: pb.FetchOffersResponse) -> list[str]:
     return [each.offer_id for each in reply.offers]
-
-
-class Nowhere:
-    """A place without clusters."""
-
-    async def belongs(self, peer: Peer, claim: Claim) -> bool:
-        return False
 
 
 # --- the service --------------------------------------------------------------------------------------------
@@ -270,7 +262,7 @@ def test_a_run_certifies_the_key_of_a_board_which_does_not_leave_it(tmp_path: Pa
     assert str(Issued.parse(certificate, "board-1").peer) == "device/board-1"
     write_private(tmp_path / "tls", {KEY: private, CERT: certificate, CA: authority.trusted()})
     assert TlsFiles.load(tmp_path / "tls").me.domain == "run-1"
-    with pytest.raises(CertificateError, match="damaged"):
+    with pytest.raises(PayloadError, match="damaged"):
         public_key_of(b"no key")
 
 
@@ -457,11 +449,10 @@ async def test_a_fleet_that_does_not_answer_is_named_in_time(certs: Path) -> Non
 
 async def test_a_fleet_takes_an_offer_to_a_thousand_boards(certs: Path, tmp_path: Path) -> None:
     assert execute(["certs", "issue", "fleet", "--folder", str(certs)]) == 0
-    tls = TlsFiles.load(certs / "fleet")
     names = [f"board-{number}" for number in range(1_000)]
     (tmp_path / "fleet").mkdir()
     fleet = fleet_of(tmp_path / "fleet", *names)
-    server = RpcServer(LinkMeter(), tls=tls, guard=guard_of(tls, Nowhere(), lambda reason: None))
+    server = RpcServer(LinkMeter(), security=TlsSecurity(TlsFiles.load(certs / "fleet")))
     server.add(add_FleetServiceServicer_to_server, FleetServicer(fleet, EventLog("fleet")), "fedstrata.v1.FleetService")
     await server.start("127.0.0.1:0")
     loans = [pb.Loan(board=name, certificate=b"x" * 900) for name in names]

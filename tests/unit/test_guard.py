@@ -17,13 +17,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from fedstrata.errors import NotAllowedError, OutdatedError, TooManyCallsError
 from fedstrata.process.metrics import ProcessMetrics
-from fedstrata.rpc.client import PASSING, plain_or_secure
+from fedstrata.rpc.client import PASSING, channel_to
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
 from fedstrata.trust.authority import Authority
 from fedstrata.trust.files import TlsFiles
-from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout
+from fedstrata.trust.guard import RECENT_S, Caller, Guard, Lookout, Outdated, Place
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.security import TlsSecurity
 from fedstrata.trust.table import TABLE, Claim
 from fedstrata.v1 import fleet_service_pb2, gps_service_pb2, lps_service_pb2, rounds_pb2
 
@@ -65,6 +66,17 @@ class Clusters:
         return claim.home_id == OWN and (claim.id == "device-000" or peer.is_("lps", OWN)) and not claim.term
 
 
+class Watchful(TlsSecurity):
+    """The security of a server whose guard often looks at callers, by a clock that the test sets."""
+
+    def __init__(self, tls: TlsFiles, clock: Callable[[], float]) -> None:
+        super().__init__(tls)
+        self._clock = clock
+
+    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+        return [Guard(self.tls, place, refused, look_every_s=0.05, clock=self._clock)]
+
+
 @dataclass
 class Served:
     """A server with every RPC there is, whose handlers read what comes and answer with nothing."""
@@ -78,9 +90,8 @@ class Served:
     async def __aenter__(self) -> "Served":
         self.authority.issue([Name("gps")], self.folder / "server")
         self.tls = TlsFiles.load(self.folder / "server")
-        told = self.metrics.refused
-        self.guard = Guard(self.tls, Clusters(), told, look_every_s=0.05, clock=self._now)
-        self.server = RpcServer(self.metrics.links, tls=self.tls, guard=self.guard)
+        security = Watchful(self.tls, self._now)
+        self.server = RpcServer(self.metrics.links, security=security, place=Clusters(), refused=self.metrics.refused)
         for service in SERVICES[:4]:  # health and reflection are there
             self.server.add(self._register, service, service.full_name)
         await self.server.start("127.0.0.1:0")
@@ -134,7 +145,7 @@ class Served:
     def channel_of(self, name: Name, authority: Authority | None = None) -> grpc.aio.Channel:
         folder = self.folder / str(name)
         (authority or self.authority).issue([name], folder)
-        return plain_or_secure(self.server.address, TlsFiles.load(folder))
+        return channel_to(self.server.address, TlsSecurity(TlsFiles.load(folder)))
 
 
 @pytest.fixture
@@ -322,7 +333,8 @@ class Guarded:
     def __post_init__(self) -> None:
         self.authority.issue([Name("gps")], self.folder)
         self.tls = TlsFiles.load(self.folder)
-        self.guard = Guard(self.tls, Clusters(), self.refused.append, clock=lambda: self.now_s)
+        self.outdated = Outdated(lambda: self.now_s)
+        self.guard = Guard(self.tls, Clusters(), self.refused.append, clock=lambda: self.now_s, outdated=self.outdated)
         self.caller = Caller(Peer("run-1", (DEVICE,)), self.authority.issued([DEVICE])["cert.pem"])
 
     def revoke(self, *names: str) -> None:
@@ -421,16 +433,26 @@ async def test_who_was_refused_lately_is_shut_out_and_is_logged_once_a_minute(
 ) -> None:
     guarded.drop_authority()
     begin = guarded.now_s
-    assert not guarded.guard.shuts_out("device", "device-000")
+    assert not guarded.outdated.shuts_out("device", "device-000")
     for seconds in (0, 2, 4, 61):
         guarded.now_s = begin + seconds
         with pytest.raises(OutdatedError):
             guarded.guard.check_sent(guarded.caller)
-    assert guarded.guard.shuts_out("device", "device-000")
-    assert not guarded.guard.shuts_out("device", "device-001")
+    assert guarded.outdated.shuts_out("device", "device-000")
+    assert not guarded.outdated.shuts_out("device", "device-001")
     guarded.now_s += RECENT_S + 1
-    assert not guarded.guard.shuts_out("device", "device-000")
+    assert not guarded.outdated.shuts_out("device", "device-000")
     assert [record.message for record in caplog.records].count("certificate_outdated") == 2
+
+
+def test_an_operator_learns_whose_certificate_is_to_be_renewed(guarded: Guarded) -> None:
+    security = TlsSecurity(guarded.tls)
+    (guard,) = security.guards(Clusters(), guarded.refused.append, 1)
+    guarded.drop_authority()
+    with pytest.raises(OutdatedError):
+        guard.check_sent(guarded.caller)
+    assert security.advice_on("device-000") == "its certificate counts no more, renew it"
+    assert not security.advice_on("device-001")
 
 
 @pytest.mark.parametrize("error", [OutdatedError, TooManyCallsError])

@@ -9,7 +9,7 @@ from emulator.local.local import LocalBackend
 from fedstrata.errors import RunStoppedError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.owned import ProcessSpec, Supervisor
-from fedstrata.trust.files import load_tls
+from fedstrata.trust.security import OPEN, security_of
 from gps.__main__ import options_of_process
 
 EXPERIMENT = parse_experiment(
@@ -34,4 +34,4 @@ async def test_a_run_without_tls_takes_nothing_for_it_from_the_shell(
         await backend.start(EXPERIMENT)
     (gps,) = started
     options = options_of_process().parse_args(gps.command[1:])
-    assert load_tls(options.tls, revoked=options.revoked, server_domain=options.server_domain) is None
+    assert security_of(options) is OPEN

@@ -56,7 +56,8 @@ def clusters_of(gps: Gps, run: Callable[[], Any], members: set[str]) -> tuple[Cl
         has_member=members.__contains__, take_members=lambda cluster: None, close=lambda: None,
         goes_on_with=lambda cluster: True,
     )  # fmt: skip
-    clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), plans, "lps-0", EventLog("test"))
+    log = EventLog("test")
+    clusters = Clusters(cast(Any, gps), lambda cluster: cast(Any, session), plans, "lps-0", log, advice_on=str)
     return clusters, plans, server
 
 
@@ -82,7 +83,7 @@ async def test_devices_of_a_cluster_hear_how_the_run_has_ended(
     gps = Gps(*answers)
     clusters, _, server = clusters_of(gps, rounds, set())
     async with asyncio.timeout(60):
-        await clusters.serve(lambda device_id: False)
+        await clusters.serve()
     assert clusters.faces == {"lps-0": server}
     server.finish.assert_called_once_with(*told)
     assert gps.failures == failures
@@ -107,7 +108,7 @@ async def test_a_device_that_comes_before_the_lps_has_heard_of_it_is_waited_for_
     known = {"device-000"}
     gps = Gps(GROUPED, OVER)
     clusters, plans, _ = clusters_of(gps, asyncio.Event().wait, known)
-    serving = asyncio.ensure_future(clusters.serve(lambda device_id: False))
+    serving = asyncio.ensure_future(clusters.serve())
     await gps.has_begun.wait()
     assert await clusters.belongs(Claim("device-000", "lps-0"), 0.05)
     assert not await clusters.belongs(Claim("device-001", "lps-0"), 0.05)

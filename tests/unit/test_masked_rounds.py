@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from device.masking.masks import Masks
-from device.masking.proofs import Proofs
 from fedstrata.clock.deadline import Deadline
 from fedstrata.errors import ExcludedError, OutdatedError, PayloadError, RunStoppedError
 from fedstrata.experiment import Experiment, LinkSettings, TierDeadline
-from fedstrata.experiment.sections import MOST_MASKED
+from fedstrata.experiment.privacy import MOST_MASKED
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rounds import (
@@ -30,11 +29,11 @@ from fedstrata.rounds import (
     Update,
     on_time,
 )
-from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates, Masking, check_unmasked
+from fedstrata.rounds.mask_keys import MOST_KEYS, EnoughToMask, KeyRing, Masked, MaskedUpdates, check_unmasked
 from fedstrata.rpc.payload import Acceptance
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import ExactSum, Flat, OneSum
-from fedstrata.trust.key_check import KeyCheck
+from fedstrata.trust.mask_proofs import KeyCheck, Proofs
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.loop_time import LoopTime, turns
 from tests.support.masks_setting import LAYOUT, masked_experiment
@@ -106,7 +105,7 @@ class Child:
         identity = Identity(run_id=RUN_ID, child_id=device_id, home_id="lps-0")
         calls = Wire(parent.server, **cuts).calls()
         self.client = RoundClient(
-            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), masks=self.masks
+            calls, identity, LAYOUT, link=LinkSettings(), log=EventLog("device"), shield=self.masks
         )
         self.sent: Update | None = None
         self.uploads = 0
@@ -248,7 +247,7 @@ async def test_as_long_as_keys_are_missing_those_are_named_who_have_shown_none(t
     for number, name in enumerate(IDS):
         assert parent.server.awaited == (0, tuple(IDS[number:]), "its key for masks")
         parent.updates.hear(pb.FetchModelRequest(child_id=name, mask_key=Child(parent, name).masks.key))
-        masked.masking.heard(name)
+        masked.heard(name)
     assert parent.server.awaited == (0, tuple(IDS), "its update")
 
 
@@ -444,9 +443,9 @@ async def test_when_an_authority_is_dropped_the_next_roster_waits_until_all_have
     sums = OneSum(LAYOUT.size, most, ExactSum.fold_unchecked)
     intake = Intake(children=most, sums=sums, wait=FOREVER, enough=EnoughToMask(3))
     vouching.by = (b"old", b"new")
-    assert Masking(keys, intake, 20).is_formed
+    assert Masked(keys, intake, 20).is_formed
     vouching.by = (b"new",)
-    masking = Masking(keys, intake, 20)
+    masking = Masked(keys, intake, 20)
     for device_id, key in keys_by(b"new").items():
         assert not masking.is_formed
         keys.show(device_id, key)
@@ -460,7 +459,7 @@ async def test_a_roster_that_is_out_stays_until_all_have_shown_their_keys_by_the
     for device_id, key in keys_by(b"old").items():
         keys.show(device_id, key)
     most = dict.fromkeys(IDS, 4)
-    masking = Masking(
+    masking = Masked(
         keys,
         Intake(
             children=most, sums=OneSum(LAYOUT.size, most, ExactSum.fold_unchecked), wait=FOREVER, enough=EnoughToMask(3)

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from device.masking.masks import PIECE, Masks, stream
-from device.masking.proofs import Proofs
 from fedstrata.errors import ExperimentError, OutdatedError, PayloadError, RosterError
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.rounds import ReceivedModel
 from fedstrata.rounds.mask_keys import check_unmasked, roster_digest
 from fedstrata.tensors import ExactSum, Flat, Layout, OneSum, PayloadCodec
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.key_check import KeyCheck
+from fedstrata.trust.mask_proofs import KeyCheck, Proofs
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from tests.support.masks_setting import (
@@ -236,9 +235,9 @@ def test_an_update_beyond_the_grid_says_why_it_cannot_go_up() -> None:
     masks = masks_of(EXPERIMENT)
     with_roster(names, masks)
     sent = masks[names[0]].masked(update_of(np.full(SIZE, np.inf, np.float32)))
-    assert "not finite" in sent.unfit
+    assert "not finite" in sent.note.unfit
     large = masks[names[0]].masked(update_of(np.full(SIZE, 2.0**30 / (3 * MOST_EXAMPLES) * 1.01, np.float32)))
-    assert large.unfit == sent.unfit  # which values they are is not said: that would tell of the update
+    assert large.note.unfit == sent.note.unfit  # which values they are is not said: that would tell of the update
 
 
 def test_a_large_update_is_masked_piece_by_piece() -> None:

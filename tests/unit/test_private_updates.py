@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from fedstrata.record.privacy import privacy_summary
 from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, Update
 from fedstrata.streams.cohort import cohort
 from fedstrata.tensors import ExactSum, Flat
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 
 FILE = """
@@ -193,7 +195,7 @@ def test_rounding_makes_no_update_longer() -> None:
 
 
 def host_of(*overrides: str, state: Path | None = None) -> DeviceProcess:
-    return load(private(*overrides), cast(Any, None), ProcessMetrics("device"), state)
+    return load(private(*overrides), cast(Any, SimpleNamespace(security=OPEN)), ProcessMetrics("device"), state)
 
 
 async def sent_by(host: DeviceProcess, lps_round: int = 0, seed: int = 7) -> Update:

@@ -17,6 +17,7 @@ from fedstrata.methods import Plan
 from fedstrata.process.metrics import LinkKey, ProcessMetrics
 from fedstrata.store import write_model
 from fedstrata.tensors import Layout
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import rounds_pb2
 from gps.hosting.reports import Reports
@@ -57,7 +58,7 @@ class Setting:
     def _open(self) -> None:
         gps = self.gps
         self.places = gps.places
-        self.serving = Serving(gps.experiment, self.places, gps.journal, clock=lambda: 0.0)
+        self.serving = Serving(gps.experiment, self.places, gps.journal, OPEN, lambda: 0.0)
         self.reports = Reports(
             gps.experiment,
             places=self.places,

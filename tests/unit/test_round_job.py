@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedstrata.rounds import Identity, ParentCalls, ReceivedModel, RoundClient, 
 from fedstrata.rpc.answers import answer_to_proto, arrays_of
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tensors import Flat, Layout, taken
+from fedstrata.trust.security import OPEN
 from fedstrata.v1.answers_pb2 import Answer
 from tests.support.methods import method_with
 
@@ -40,7 +42,7 @@ training: {global_rounds: 4, lps_rounds_per_global_round: 2, local_steps: 2, bat
 def host_of(method: str, *, own: type[Method] | None = None, **fields: Any) -> DeviceProcess:
     """What a device process has; with a method of the test's own, if it gives one."""
     experiment = parse_experiment(TEXT.replace("METHOD", method), overrides=[f"{k}={v}" for k, v in fields.items()])
-    host = load(experiment, cast(Any, None), ProcessMetrics("device"), None)
+    host = load(experiment, cast(Any, SimpleNamespace(security=OPEN)), ProcessMetrics("device"), None)
     if own is None:
         return host
     made = method_with(own, {"name": "own:Method"}, Facts(device_count=3))

@@ -14,12 +14,12 @@ def test_each_process_of_a_run_is_issued_who_it_is(tmp_path: Path) -> None:
     found = [TlsFiles.load(folder).me for folder in folders]
     assert list(map(str, found)) == ["gps", "lps/lps-3", "device/device-004_device-007"]
     assert {peer.domain for peer in found} == {SMALL.run_id}
-    assert str(made.of_operator().me) == "operator"
+    assert str(made.of_operator().tls.me) == "operator"
 
 
 def test_a_run_that_goes_on_does_so_with_its_authority(tmp_path: Path) -> None:
-    first = RunCertificates(tmp_path, SMALL).of_operator()
-    second = RunCertificates(tmp_path, SMALL).of_operator()
+    first = RunCertificates(tmp_path, SMALL).of_operator().tls
+    second = RunCertificates(tmp_path, SMALL).of_operator().tls
     assert first.ca == second.ca
     assert first.cert != second.cert
 
@@ -27,7 +27,7 @@ def test_a_run_that_goes_on_does_so_with_its_authority(tmp_path: Path) -> None:
 def test_an_authority_that_was_half_written_is_made_anew(tmp_path: Path) -> None:
     RunCertificates(tmp_path, SMALL)
     (tmp_path / "authority" / "ca.pem").unlink()
-    assert str(RunCertificates(tmp_path, SMALL).of_operator().me) == "operator"
+    assert str(RunCertificates(tmp_path, SMALL).of_operator().tls.me) == "operator"
 
 
 def test_nobody_else_may_look_at_the_authority(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Who serves which cluster: addresses, who is away, who adopts, and when clusters go back."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,6 +8,7 @@ from fedstrata.errors import AddressError, UnknownChildError, WrongRunError
 from fedstrata.methods import Plan
 from fedstrata.process.sleeping import HOLD_S
 from fedstrata.trust.names import Name, Peer
+from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
@@ -21,8 +21,8 @@ PLAN = Plan(clusters=((0, 2), (1,), (3, 4)), rule="3 as given")
 class Setting:
     """Three clusters and the serving of them, at a time that the test sets."""
 
-    def __init__(self, folder: Path, *overrides: str, tls: Any = None) -> None:
-        self.tls = tls
+    def __init__(self, folder: Path, *overrides: str, security: Security = OPEN) -> None:
+        self.security = security
         self.gps = GpsParts(folder, *overrides)
         self.gps.enrol(*range(5))
         self.now = 100.0
@@ -31,7 +31,7 @@ class Setting:
 
     def _open(self) -> None:
         self.places = self.gps.places
-        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, clock=lambda: self.now, tls=self.tls)
+        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, self.security, lambda: self.now)
 
     def restart(self) -> None:
         self.gps.restart()

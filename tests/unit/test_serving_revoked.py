@@ -1,32 +1,34 @@
 """An LPS that is revoked: it is named to no device, another adopts its clusters, and it may be let in again."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from test_serving import Setting
 
 from fedstrata.process.sleeping import CALL_S, HOLD_S
-from fedstrata.trust.files import Revoked
+from fedstrata.trust.files import LOOK_S, Revoked
 from fedstrata.trust.names import Name
-from gps.hosting.presence import LOOK_S
+from fedstrata.trust.security import TlsSecurity
 
 
-class Listing:
-    """A GPS's TLS files with a list that the test sets."""
+class Listing(TlsSecurity):
+    """A GPS's security with a list that the test sets."""
 
     now = Revoked()
 
-    def revoked(self) -> Revoked:
-        return self.now
+    def __init__(self) -> None:
+        super().__init__(cast(Any, SimpleNamespace(require=print, revoked=lambda: self.now)))
 
 
 def revoking(setting: Setting, revoked: Revoked) -> None:
-    setting.tls.now = revoked
+    cast(Listing, setting.security).now = revoked
 
 
 @pytest.fixture
 def without_deadlines(tmp_path: Path) -> Setting:
-    setting = Setting(tmp_path, "method.clusters=3", tls=Listing())
+    setting = Setting(tmp_path, "method.clusters=3", security=Listing())
     setting.serving.presence.listen()
     setting.register(0, 1, 2)
     return setting
@@ -71,7 +73,7 @@ def test_without_deadlines_an_lps_that_has_been_silent_for_long_adopts_nothing(w
 
 
 def test_with_deadlines_it_is_looked_each_second_who_is_revoked(tmp_path: Path) -> None:
-    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30", tls=Listing())
+    setting = Setting(tmp_path, "method.clusters=3", "deadlines.gps.deadline_s=30", security=Listing())
     setting.serving.presence.listen()
     setting.register(0, 1, 2)
     assert setting.serving.check_again_s() == LOOK_S

@@ -12,8 +12,9 @@ from made_certificates import Made, made
 
 from fedstrata.errors import CertificateError
 from fedstrata.trust.authority import Authority
-from fedstrata.trust.files import MOST_BYTES, Revoked, TlsFiles, load_tls
+from fedstrata.trust.files import MOST_BYTES, Revoked, TlsFiles
 from fedstrata.trust.names import Name, NameSet, Peer, Role, check_domain, device_names
+from fedstrata.trust.security import TlsSecurity
 
 DEVICE, OTHER, GPS = Name("device", "device-000"), Name("device", "device-001"), Name("gps")
 ROW = Name("device", "device-000", "device-009")
@@ -253,10 +254,10 @@ def test_a_process_starts_with_a_certificate_of_all_that_it_is(
 ) -> None:
     authority.issue(issued_for, tmp_path)
     if lacks is None:
-        assert load_tls(str(tmp_path), *is_for) is not None
+        assert TlsSecurity(TlsFiles.load(tmp_path), *is_for).tls.folder == tmp_path
     else:
         with pytest.raises(CertificateError, match=lacks):
-            load_tls(str(tmp_path), *is_for)
+            TlsSecurity(TlsFiles.load(tmp_path), *is_for)
 
 
 # --- certificates that counted when a connection began ------------------------------------------------------

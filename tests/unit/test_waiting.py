@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import generate_latest
@@ -16,6 +16,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.trust.files import Revoked
 from fedstrata.trust.names import Name
+from fedstrata.trust.security import TlsSecurity
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
@@ -44,8 +45,8 @@ class Setting:
         self.places = self.gps.places
         self.clock = Clock()
         self.revoked = Revoked()
-        self.tls: Any = SimpleNamespace(revoked=lambda: self.revoked)
-        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, self.clock, tls=self.tls)
+        security = TlsSecurity(cast(Any, SimpleNamespace(require=print, revoked=lambda: self.revoked)))
+        self.serving = Serving(self.gps.experiment, self.places, self.gps.journal, security, self.clock)
         self.metrics = ProcessMetrics("gps")
         self.waiting = Waiting(
             self.gps.roster,
@@ -179,8 +180,8 @@ class Rounds:
         self.awaited = (number, missing, "its update")
 
 
-def nobody(device_id: str) -> bool:
-    return False
+def nobody(device_id: str) -> str:
+    return ""
 
 
 def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
@@ -197,12 +198,12 @@ def test_an_lps_names_who_is_missing_after_five_seconds_of_a_round() -> None:
 
 def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do() -> None:
     clock, rounds = Clock(), Rounds(4)
-    waits = Waits({"lps-0": rounds}, lambda device_id: device_id == "device-003", clock)
+    waits = Waits({"lps-0": rounds}, {"device-003": "renew it", "device-004": ""}.__getitem__, clock)
     waits.now()
     rounds.awaited = (4, ("device-003", "device-004"), "its key for masks")
     clock.now += 5
     assert {wait.name: wait.what for wait in waits.now()} == {
-        "device-003": "its key for masks of round 5 of lps-0; its certificate counts no more, renew it",
+        "device-003": "its key for masks of round 5 of lps-0; renew it",
         "device-004": "its key for masks of round 5 of lps-0",
     }
 

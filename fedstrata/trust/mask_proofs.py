@@ -1,31 +1,41 @@
-"""The check that a mask key of secure aggregation belongs to its device.
+"""Signatures for the mask keys of secure aggregation, and the check that a key belongs to its device.
 
-The check covers the point on the curve, the device's signature of the key, and the certificate with which the device
-signed. An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without
-certificates only the point is checked.
+The private key of a process's certificate signs the keys of its devices. The check covers the point on the curve, the
+device's signature of the key, and the certificate with which the device signed. An LPS checks each key before it puts
+the key into a roster, and each device checks the roster. Without certificates, nothing is signed, and only the point is
+checked.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from fedstrata.errors import CertificateError, OutdatedError, PayloadError
+from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import quoted
 from fedstrata.trust.certificates import is_issued_by, uris
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import CERT, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.v1 import rounds_pb2 as pb
 
 HALF_BYTES = 32  # of a signature: r, and s
 KEYS_REMEMBERED = 4096
 ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # by which a point of low order is found
+log = EventLog("device")
 
 
 def signed_text(run_id: str, device_id: str, public_key: bytes) -> bytes:
@@ -87,6 +97,63 @@ class KeyCheck:
             )
         except InvalidSignature:
             raise PayloadError(f"the key for masks of {quoted(device_id)} is not signed by its device") from None
+
+
+class Proofs(KeyCheck):
+    """Sign the keys of this process's devices, and check the keys of other devices."""
+
+    def __init__(self, run_id: str, tls: TlsFiles | None) -> None:
+        """Sign keys for this run with the certificate of the TLS files. Raises CertificateError if the certificate's
+        key cannot sign.
+        """
+        super().__init__(run_id, tls)
+        self._own = _Own.of(tls) if tls is not None else None
+        self._looked_at = tls
+        self._sign = lru_cache(KEYS_REMEMBERED)(self._signed)
+
+    def _newest(self) -> "_Own | None":
+        """Return the newest certificate of this process that can sign. Without certificates, return None."""
+        if self._own is None or (newest := self._own.tls.newest()) is self._looked_at:
+            return self._own
+        self._looked_at = newest
+        try:
+            self._own = _Own.of(newest)
+        except CertificateError as error:
+            log.warning("certificate_signs_nothing", reason=f"{error}; keys for masks are signed by the one before")
+        return self._own
+
+    def key_of(self, device_id: str, public_key: bytes) -> pb.MaskKey:
+        """Return the key of one of this process's devices, signed with the process's current certificate."""
+        own = self._newest()
+        return pb.MaskKey(public_key=public_key) if own is None else self._sign(own, device_id, public_key)
+
+    def _signed(self, own: "_Own", device_id: str, public_key: bytes) -> pb.MaskKey:
+        r, s = decode_dss_signature(own.signer.sign(signed_text(self._run_id, device_id, public_key), ECDSA(SHA256())))
+        signature = r.to_bytes(HALF_BYTES, "big") + s.to_bytes(HALF_BYTES, "big")
+        return pb.MaskKey(public_key=public_key, signature=signature, certificate=own.certificate)
+
+
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """Hold a certificate of this process, and the private key that signs the mask keys of its devices."""
+
+    tls: TlsFiles
+    signer: EllipticCurvePrivateKey
+    certificate: bytes  # DER
+
+    @classmethod
+    def of(cls, tls: TlsFiles) -> "_Own":
+        """Return the certificate in these files, and its private key. Raises CertificateError if the key cannot
+        sign.
+        """
+        try:
+            certificate = x509.load_pem_x509_certificate(tls.cert).public_bytes(Encoding.DER)
+            key = load_pem_private_key(tls.key, None)
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise CertificateError(f"{tls.folder / CERT} cannot sign: {error}; issue it again") from None
+        if isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP256R1):
+            return cls(tls, key, certificate)
+        raise CertificateError(f"{tls.folder / CERT} has a key that is not on P-256; fedstrata certs issue makes one")
 
 
 @lru_cache(KEYS_REMEMBERED)

@@ -1,0 +1,124 @@
+"""How a process connects to others, and which callers it accepts: without TLS (`Security`), or with it (`TlsSecurity`).
+A process chooses between the two once, by its options.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from fedstrata.errors import CertificateError
+from fedstrata.process.process import Arguments
+from fedstrata.trust.channel import Options, SecureChannel
+from fedstrata.trust.diagnosis import why_refused
+from fedstrata.trust.files import LOOK_S, TlsFiles
+from fedstrata.trust.guard import Guard, Outdated, Place
+from fedstrata.trust.names import Name, Role, check_server_domain
+from fedstrata.trust.rate_limits import Shares
+
+
+class Security:
+    """Connect without TLS, and accept every caller."""
+
+    tls: TlsFiles | None = None
+    look_s: float | None = None  # for how long `has_revoked` returns the same; None: for ever
+
+    def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
+        """Return a channel to a parent. With TLS, it accepts only a parent with the name `parent`."""
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        """Let a server listen at an address, and return the port."""
+        return server.add_insecure_port(address)
+
+    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+        """Return a list with the guard of a server for this number of devices. Without TLS, the list is empty."""
+        return []
+
+    async def why_refused(self, address: str, parent: Name) -> str | None:
+        """Return why calls to a parent can never succeed. If calls may succeed later, return None."""
+        return await why_refused(address, self.tls, parent)
+
+    def has_revoked(self, role: Role, device_or_lps_id: str) -> bool:
+        """Return whether the name of a device or LPS is revoked."""
+        return False
+
+    def advice_on(self, device_id: str) -> str:
+        """Return what an operator must do if the calls of a device are refused. Otherwise return an empty text."""
+        return ""
+
+
+OPEN = Security()
+
+
+class TlsSecurity(Security):
+    """Connect with TLS, and accept only calls that the certificates of their callers allow."""
+
+    tls: TlsFiles
+    look_s = LOOK_S
+
+    def __init__(self, tls: TlsFiles, *me: Name) -> None:
+        """Set the files. Raises CertificateError if their certificate lacks a name of `me`."""
+        tls.require(*me)
+        self.tls = tls
+        self._outdated = Outdated()
+
+    def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
+        return SecureChannel(address, self.tls, parent, options)
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        return server.add_secure_port(address, self.tls.server_credentials())
+
+    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+        return [Guard(self.tls, place, refused, shares=Shares(children), outdated=self._outdated)]
+
+    def has_revoked(self, role: Role, device_or_lps_id: str) -> bool:
+        return self.tls.revoked().revokes((role,), device_or_lps_id)
+
+    def advice_on(self, device_id: str) -> str:
+        return "its certificate counts no more, renew it" if self._outdated.shuts_out("device", device_id) else ""
+
+
+def with_tls_options(arguments: Arguments) -> Arguments:
+    """Add the options of `security_of` to the options of a process, and return all options."""
+    arguments.option("tls", "Speak TLS with ca.pem, cert.pem and key.pem of this folder.")
+    arguments.option(
+        "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."
+    )
+    arguments.option(
+        "server-domain",
+        "Expect the names gps.DOMAIN and lps-0.DOMAIN in servers' certificates; a proxy tells servers apart by these "
+        "names.",
+    )
+    return arguments
+
+
+def add_operator_option(arguments: argparse.ArgumentParser) -> None:
+    """Add the option of `security_of` that a program of an operator has."""
+    arguments.add_argument("--tls", help="Show the operator's certificate of this folder, if the GPS speaks TLS.")
+    arguments.set_defaults(revoked=None, server_domain=None)
+
+
+def security_of(options: argparse.Namespace, *me: Name) -> Security:
+    """Return the security that the options of a process choose. Without a folder of TLS files, it is `OPEN`.
+
+    Raises:
+        CertificateError: the files are unusable or lack a name of `me`, or the domain is wrong or is given without a
+            folder.
+    """
+    domain = options.server_domain or ""
+    if options.tls:
+        revoked = Path(options.revoked) if options.revoked else None
+        return TlsSecurity(TlsFiles.load(Path(options.tls), revoked, check_server_domain(domain)), *me)
+    if domain:
+        raise CertificateError(f"--server-domain {domain} names servers by their certificates; give --tls, too")
+    return OPEN
+
+
+def tls_security_of(options: argparse.Namespace, *me: Name) -> TlsSecurity:
+    """Return the security of a process that needs a certificate. Raises CertificateError if the options name none."""
+    security = security_of(options, *me)
+    if not isinstance(security, TlsSecurity):
+        raise CertificateError("this process needs a certificate; give --tls (fedstrata certs issue makes one)")
+    return security

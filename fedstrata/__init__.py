@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Matrix", "Record", "SweepRecord", "Table", "load", "run", "sweep"]
 
-# gRPC's core reads this as it is loaded; else it writes lines of its own among the events on standard error
+# gRPC reads this variable when it is loaded. Without it, gRPC writes its own lines among the events on standard error.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

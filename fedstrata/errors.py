@@ -10,15 +10,15 @@ from typing import Literal
 
 EXIT_OK = 0
 EXIT_USAGE = 2  # bad arguments or a bad experiment file
-EXIT_DATA = 3  # data missing, corrupt, or less than the partition asks for
-EXIT_RUN_FAILED = 4  # the run stopped: quorum not reached, a process could not be kept alive
-EXIT_OUTPUT = 5  # the output folder is in the way, or cannot be written
-EXIT_NETWORK = 6  # an address that cannot be bound or a server that cannot be reached
-EXIT_HANDSHAKE = 7  # a server that is there, and with which no connection comes about
+EXIT_DATA = 3  # data are missing or damaged, or fewer than the partition asks for
+EXIT_RUN_FAILED = 4  # the run stopped: the quorum was not reached, or a process died too often
+EXIT_OUTPUT = 5  # the output folder is not empty, or cannot be written
+EXIT_NETWORK = 6  # an address cannot be bound, or a server cannot be reached
+EXIT_HANDSHAKE = 7  # a server answers, but the TLS handshake fails
 EXIT_INTERRUPTED = 130  # Ctrl-C or SIGTERM
 EXIT_CODES: Mapping[int, str] = {
     EXIT_OK: "The command is done.",
-    1: "Fedstrata itself is at fault, or the reader of standard output has gone.",
+    1: "Fedstrata has an error, or the program that reads standard output has ended.",
     EXIT_USAGE: "An argument, a certificate or the experiment file is wrong, or a certificate does not allow the call.",
     EXIT_DATA: "Data are missing, damaged, or fewer than the partition asks for; or a folder holds no run record.",
     EXIT_RUN_FAILED: "The run ended without a result: no quorum, or a process that could not be kept alive.",
@@ -28,7 +28,7 @@ EXIT_CODES: Mapping[int, str] = {
     EXIT_INTERRUPTED: "Ctrl-C or SIGTERM interrupted the command.",
 }
 
-# The names that gRPC gives its status codes. Names, so that errors load without gRPC.
+# Names of gRPC's status codes. They are text, so that this module does not need to import gRPC.
 Status = Literal[
     "ABORTED", "ALREADY_EXISTS", "DATA_LOSS", "FAILED_PRECONDITION", "INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND",
     "OUT_OF_RANGE", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE",

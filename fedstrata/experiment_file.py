@@ -58,7 +58,7 @@ def parse_experiment(
     except ValueError as error:
         raise ExperimentError(f"{where} {error}") from None
     if not isinstance(document, dict):
-        found = "it is empty" if document is None else f"not a {type(document).__name__}"
+        found = "it is empty" if document is None else f"it is a {type(document).__name__}"
         raise ExperimentError(f"{where} must be a mapping of keys to values; {found}")
     changed = overridden(document, overrides)
     try:
@@ -165,7 +165,7 @@ def _override(document: dict[str, Any], override: str) -> None:
             node[key] = {"name": child} if isinstance(child, str) else child if child is not None else {}
             node = node[key]
         if not isinstance(node, (dict, list)):
-            raise ExperimentError(f"--set {override}: {key} holds a value, not further keys")
+            raise ExperimentError(f"--set {override}: {key} has a value, not further keys")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
@@ -197,8 +197,8 @@ def check_experiment(experiment: Experiment) -> None:
     for settings in (experiment.model, *(entry.model for entry in experiment.architectures)):
         if settings.name in MODELS and info.outputs != math.prod(task.output_shape(info)):
             raise ExperimentError(
-                f"model.name {settings.name} gives {info.outputs} numbers per example, and task {experiment.task.name} "
-                f"needs outputs of shape {task.output_shape(info)}; name a model of your own, as module:function"
+                f"model.name {settings.name} gives {info.outputs} numbers per example, but task {experiment.task.name} "
+                f"needs outputs of shape {task.output_shape(info)}; name your own model as module:function"
             )
     method = make_method(experiment)
     check_combinations(experiment, method)
@@ -210,7 +210,7 @@ def check_experiment(experiment: Experiment) -> None:
 def experiment_schema() -> dict[str, Any]:
     """Return the JSON Schema of the experiment file for editors, with each method's own options."""
     schema = Experiment.model_json_schema(by_alias=True)
-    schema["required"].remove("method")  # left out, it is the default method
+    schema["required"].remove("method")  # a file without `method` uses the default method
     definitions = schema["$defs"]
     methods = {name: method_class(name).Options for name in methods_known.NAMES}
     definitions["MethodSettings"] = _named("method", methods, methods_known.DEFAULT, definitions)

@@ -25,10 +25,10 @@ from fedstrata.store import read_sealed, write_sealed
 
 Normals = NDArray[np.float64]
 Integers = NDArray[np.int64]
-PIECE = 1 << 14  # numbers drawn at once
+PIECE = 1 << 14  # number of draws at once
 BEFORE_TRAINING = -1
 SECRET_BYTES = 32
-FAR = 35.0  # deviations from which on a normal tail is taken by its series, which is exact to 10⁻⁸ there
+FAR = 35.0  # from this many deviations on, a series gives the normal tail, exact to 10⁻⁸
 
 
 class Noise(Protocol):
@@ -72,8 +72,8 @@ class SealedNoise:
         about, found = str(lps_round), hashlib.sha256(released).hexdigest()
         if known.get(about, found) != found:
             raise RunStoppedError(
-                f"{self._path}: round {lps_round + 1} has released other values before, and a second release under "
-                "privacy is accounted for nowhere; begin the run again"
+                f"{self._path}: other values were released in LPS round {lps_round + 1} before, and ε does not cover a "
+                "second release; begin the run again"
             )
         if about not in known:
             self._write(secret, {**known, about: found})
@@ -86,9 +86,13 @@ class SealedNoise:
             document = json.loads(read_sealed(self._path))
             secret, known = bytes.fromhex(document.pop("secret")), dict(document.pop("released"))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise StateError(f"{self._path}: it is no file of noise; put it back, or begin the run again") from None
+            raise StateError(
+                f"{self._path} is not a file of noise; put the right file back, or begin the run again"
+            ) from None
         if document != self._owner:
-            raise StateError(f"{self._path}: noise of {document}; {self._owner} expected")
+            raise StateError(
+                f"{self._path} has the noise of {document}; expected {self._owner}; put the right file back"
+            )
         return secret, known
 
     def _write(self, secret: bytes, known: dict[str, str]) -> None:

@@ -27,13 +27,13 @@ def load_plugin(reference: str, purpose: str) -> Callable[..., Any]:
     """
     module_name, separator, function_name = reference.partition(":")
     if not (separator and module_name and function_name.isidentifier()):
-        raise PluginError(f"{purpose} {reference!r}: own code is named as module:function")
+        raise PluginError(f"{purpose} {reference!r}: name own code as module:function")
     module = _import(module_name, f"{purpose} {reference}")
     function = getattr(module, function_name, None)
     if not callable(function):
         module_name += f" ({module.__file__})" if getattr(module, "__file__", None) else ""
-        fault = "has no" if function is None else f"holds a {type(function).__name__}, not a function, as"
-        raise PluginError(f"{purpose} {reference}: module {module_name} {fault} {function_name}")
+        fault = "it does not exist" if function is None else f"it is a {type(function).__name__}, not a function"
+        raise PluginError(f"{purpose} {reference}: cannot use {function_name} of module {module_name}: {fault}")
     return function  # type: ignore[no-any-return]  # callable() narrows Any to a callable of Any
 
 
@@ -54,7 +54,7 @@ def failed(method: Any, doing: str, error: Exception) -> PluginError:
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     place = f" ({file}, line {lines[-1]})" if lines else ""
-    return PluginError(f"method {method.options.name} failed to {doing}, with {describe(error)}{place}")
+    return PluginError(f"method {method.options.name} failed to {doing}: {describe(error)}{place}")
 
 
 @contextmanager
@@ -85,8 +85,8 @@ def _import(name: str, place: str) -> ModuleType:
                 f"{place}: there is no module {error.name} in {here} or among the installed packages"
             ) from None
         raise PluginError(
-            f"{place}: importing {name} failed with {describe(error)}. Install it for this service, or build its image "
-            "with EXTRAS (docs/how-to/build-images.md)"
+            f"{place}: importing {name} failed with {describe(error)}; install the missing package for this service, "
+            "or build its image with EXTRAS (docs/how-to/build-images.md)"
         ) from error
     except (Exception, SystemExit) as error:
         raise PluginError(f"{place}: importing {name} failed with {describe(error)}") from error

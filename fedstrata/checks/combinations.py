@@ -64,7 +64,7 @@ def _setting(key: str, without: str = "", off: Sequence[object] = (None, "none")
             found = getattr(found, part, found if part == "name" else None)
         return _if(found not in off, f"{key} {found}" if isinstance(found, str | int | float) else key)
 
-    return Feature(said=said, without=without or f"leave {key} out")
+    return Feature(said=said, without=without or f"remove {key}")
 
 
 def _method_that(has: Callable[[Method], object], without: str = "choose another method") -> Feature:
@@ -75,7 +75,7 @@ def _method_that(has: Callable[[Method], object], without: str = "choose another
 
 def _lack_of(what: str, has: Callable[[Experiment], object], without: str = "") -> Feature:
     return Feature(
-        said=lambda experiment, _: _if(not has(experiment), what), without=without or f"say {what}", is_missing=True
+        said=lambda experiment, _: _if(not has(experiment), what), without=without or f"add {what}", is_missing=True
     )
 
 
@@ -84,11 +84,11 @@ def _scheduled(kind: str) -> Feature:
         entries = enumerate(experiment.schedule if experiment.clock != "none" else ())
         return next((f"schedule.{number}.{kind}" for number, entry in entries if getattr(entry, kind) is not None), "")
 
-    return Feature(said=said, without="leave this entry out")
+    return Feature(said=said, without="remove this entry")
 
 
 ROUNDS = "training.lps_rounds_per_global_round"
-SOME_ROUNDS = _setting(ROUNDS, f"say {ROUNDS}: 1", off=(1,))
+SOME_ROUNDS = _setting(ROUNDS, f"set {ROUNDS}: 1", off=(1,))
 
 
 def _participation(experiment: Experiment, _: Method) -> str:
@@ -141,48 +141,51 @@ SECTIONS = (
 )  # fmt: skip
 LINKS = ("links.device-lps.up", "links.lps-gps.up")
 FEATURES: Mapping[str, Feature] = {
-    # what the file says
-    "training.participation": Feature(said=_participation, without="leave training.participation out"),
+    # what the experiment file asks for
+    "training.participation": Feature(said=_participation, without="remove training.participation"),
     ROUNDS: SOME_ROUNDS,
     "LPS rounds apart": Feature(said=_rounds_apart, without=SOME_ROUNDS.without),
     **{key: _setting(key) for key in SECTIONS},
-    **{key: _setting(key, f"say {key}: float32", off=("float32",)) for key in LINKS},
-    "times": Feature(said=lambda experiment, _: experiment.timed_key, without="leave it out"),
-    "clock: virtual": _setting("clock", "say clock: real", off=("none", "real")),
-    "not plain SGD": Feature(said=_not_plain_sgd, without="choose sgd without nesterov, clip_norm and state: kept"),
+    **{key: _setting(key, f"set {key}: float32", off=("float32",)) for key in LINKS},
+    "times": Feature(said=lambda experiment, _: experiment.timed_key, without="remove this key"),
+    "clock: virtual": _setting("clock", "set clock: real", off=("none", "real")),
+    "not plain SGD": Feature(
+        said=_not_plain_sgd, without="choose optimiser sgd, without nesterov, clip_norm and state: kept"
+    ),
     "schedule.leave": _scheduled("leave"),
     "schedule.move": _scheduled("move"),
-    "newcomers that train": Feature(said=_newcomers_that_train, without="leave newcomers out"),
+    "newcomers that train": Feature(said=_newcomers_that_train, without="remove newcomers"),
     "privacy.updates.covers: sum": _setting(
-        "privacy.updates.covers", "say privacy.updates.covers: update", off=(None, "update")
+        "privacy.updates.covers", "set privacy.updates.covers: update", off=(None, "update")
     ),
-    "averaged statistics": Feature(said=_averaged_statistics, without="say model.buffers: device"),
-    # what it does not say
+    "averaged statistics": Feature(said=_averaged_statistics, without="set model.buffers: device"),
+    # what the experiment file lacks
     "no clock": _lack_of(
         "a clock",
         lambda experiment: "clock" in experiment.model_fields_set,
-        "add clock: virtual or real, or clock: none to pass over it",
+        "add clock: virtual or clock: real, or add clock: none to ignore all times",
     ),
     "no normalisation": Feature(
         said=lambda experiment, method: _if(not method.facts.model.normalisations, f"model {experiment.model.name}"),
         without="choose a model with normalisation layers",
     ),
     "no body and head": Feature(
-        said=_no_body_and_head, without="name some layers that train in model.shared, but not all"
+        said=_no_body_and_head, without="list some of the layers that train, but not all, in model.shared"
     ),
     "no topology": _lack_of("topology", lambda experiment: experiment.topology),
     "no secure_aggregation": _lack_of("secure_aggregation", lambda experiment: experiment.secure_aggregation),
     # what the method does
     "clusters span LPSs": Feature(
-        said=_spans, without="give each cluster an LPS of its own: no topology, and a method that plans before training"
+        said=_spans,
+        without="give each cluster its own LPS: remove topology, and choose a method that plans before training",
     ),
     "several clusters span LPSs": Feature(
         said=lambda experiment, method: _if(method.clusters_known != 1, _spans(experiment, method)),
-        without="choose a method of a single cluster, such as fedavg",
+        without="choose a method with a single cluster, such as fedavg",
     ),
     "partial sums": Feature(
         said=lambda experiment, method: _if(not SOME_ROUNDS.said(experiment, method), _spans(experiment, method)),
-        without=f"say {ROUNDS}: 2 or more",
+        without=f"set {ROUNDS} to 2 or more",
     ),
     "plans mix updates": _method_that(lambda method: method.mixes),
     "asks in each round": _method_that(lambda method: asks_in_training(method) is not None),
@@ -192,56 +195,65 @@ FEATURES: Mapping[str, Feature] = {
         said=lambda experiment, method: _if(not method.facts.task.labelled, f"task {experiment.task.name}"),
         without="choose task classification",
     ),
-    "answers without noise": Feature(said=_unnoised_answers, without="say privacy.profiles", is_missing=True),
+    "answers without noise": Feature(said=_unnoised_answers, without="add privacy.profiles", is_missing=True),
     "profiles without noise": _method_that(
         lambda method: not method.noises_profiles, "choose method one_shot or label_means"
     ),
     "places no late device": _method_that(lambda method: not places_late(type(method))),
 }
 VARIANCE = "could move a variance of batch normalisation below 0"
-CLOUD = "the GPS decides over every update, after each round"
-VIRTUAL = "on the virtual clock only rounds of LPSs have deadlines"
+CLOUD = "the method needs the GPS after each LPS round"
+VIRTUAL = "on the virtual clock only LPS rounds have deadlines"
 REFUSALS = (
     Refusal((ROUNDS, "plans mix updates"), CLOUD),
     Refusal((ROUNDS, "asks after training"), CLOUD),
-    Refusal(("training.lps_optimiser", "clusters span LPSs"), "the GPS moves such clusters, by training.gps_optimiser"),
+    Refusal(
+        ("training.lps_optimiser", "clusters span LPSs"),
+        "the GPS takes the steps of such clusters, with training.gps_optimiser",
+    ),
     Refusal(
         ("links.lps-gps.up", "partial sums"),
-        "if clusters span LPSs and LPSs have no rounds of their own, partial sums travel, which are exact",
+        "with one LPS round per global round, LPSs send exact partial sums of the clusters that span LPSs",
     ),
-    Refusal(("task without labels", "needs labels"), "the method reads labels, or one output per label"),
-    Refusal(("training.lps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
-    Refusal(("training.gps_optimiser", "averaged statistics"), f"a step {VARIANCE}"),
+    Refusal(("task without labels", "needs labels"), "the method needs labels, or a model with one output per label"),
+    Refusal(("training.lps_optimiser", "averaged statistics"), f"an optimiser's step {VARIANCE}"),
+    Refusal(("training.gps_optimiser", "averaged statistics"), f"an optimiser's step {VARIANCE}"),
     Refusal(("links.device-lps.up", "averaged statistics"), f"rounding of an update {VARIANCE}"),
     Refusal(("links.lps-gps.up", "averaged statistics"), f"rounding of an update {VARIANCE}"),
     Refusal(("privacy.updates", "averaged statistics"), f"noise {VARIANCE}"),
-    Refusal(("times", "no clock"), "nothing heeds times without one"),
+    Refusal(("times", "no clock"), "times have no effect without a clock"),
     Refusal(("deadlines.enrolment.deadline_s", "clock: virtual"), VIRTUAL),
     Refusal(("deadlines.gps.deadline_s", "clock: virtual"), VIRTUAL),
-    Refusal(("schedule.move", "no topology"), "a move goes to another LPS, and without it each cluster has one"),
-    Refusal(("newcomers", "places no late device"), "the method has nothing to place them by"),
-    Refusal(("newcomers", "plans mix updates"), "the mix is decided before they come"),
-    Refusal(("newcomers", "asks in each round"), "each new plan is made of the devices of the plan before"),
+    Refusal(
+        ("schedule.move", "no topology"), "a device moves to another LPS, and without topology each cluster has one LPS"
+    ),
+    Refusal(("newcomers", "places no late device"), "the method has no rule that places newcomers into clusters"),
+    Refusal(("newcomers", "plans mix updates"), "the weights of the mix are decided before newcomers enrol"),
+    Refusal(("newcomers", "asks in each round"), "each new plan is made from the devices of the previous plan alone"),
     Refusal(
         ("secure_aggregation", "plans mix updates"),
-        "LPSs apply the weights of a mix to single updates, which masks hide",
+        "LPSs apply the weights of a mix to single updates, and masks hide single updates",
     ),
-    Refusal(
-        ("secure_aggregation", "asks after training"), "devices answer about their updates, which tells what masks hide"
-    ),
+    Refusal(("secure_aggregation", "asks after training"), "answers about updates reveal what masks hide"),
     Refusal(
         ("secure_aggregation", "several clusters span LPSs"),
-        "masks cancel in a sum of all devices of an LPS, and each of these clusters has a sum of its own there",
+        "masks cancel only in the sum over all devices of an LPS, and there each of these clusters has its own sum",
     ),
-    Refusal(("secure_aggregation", "bounds.max_update_norm"), "nobody can measure the length of a masked update"),
+    Refusal(("secure_aggregation", "bounds.max_update_norm"), "no server can measure the norm of a masked update"),
     Refusal(
         ("privacy.updates", "plans mix updates"),
-        "the method weighs single updates, and private ones all have the same weight",
+        "the method gives single updates different weights, and private updates all have the same weight",
     ),
-    Refusal(("privacy.updates", "asks in each round"), "no noise covers these answers"),
-    Refusal(("privacy.updates", "answers without noise"), "without it nothing covers the answers before training"),
-    Refusal(("privacy.updates.covers: sum", "no secure_aggregation"), "without it an LPS sees single updates"),
-    Refusal(("privacy.updates.covers: sum", "links.device-lps.up"), "this encoding rounds each update by itself"),
+    Refusal(("privacy.updates", "asks in each round"), "no noise covers the answers that devices give in rounds"),
+    Refusal(
+        ("privacy.updates", "answers without noise"),
+        "without privacy.profiles no noise covers the answers that devices give before training",
+    ),
+    Refusal(
+        ("privacy.updates.covers: sum", "no secure_aggregation"),
+        "without secure_aggregation an LPS sees single updates",
+    ),
+    Refusal(("privacy.updates.covers: sum", "links.device-lps.up"), "this encoding rounds each single update"),
     Refusal(("privacy.profiles", "profiles without noise"), "the method shares no profile that noise is defined for"),
 )
 
@@ -251,7 +263,9 @@ def _own_refusals(experiment: Experiment, method: Method) -> Iterator[str]:
     name = experiment.method.name
     for key, why in method.refuses().items():
         if key not in FEATURES:
-            raise PluginError(f"method {name} refuses {key!r}, which is no feature; choose {', '.join(FEATURES)}")
+            raise PluginError(
+                f"method {name} refuses {key!r}, which is not a feature; choose from {', '.join(FEATURES)}"
+            )
         if said := FEATURES[key].said(experiment, method):
             yield f"{said} does not go with method {name}: {why}; {FEATURES[key].without}, or choose another method"
 

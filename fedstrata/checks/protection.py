@@ -45,8 +45,8 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
     asked = cohort_size(min(sizes), experiment.training.participation)
     if asked < min_devices:
         raise ExperimentError(
-            f"secure_aggregation: {of} {asked} devices, and a sum of fewer than min_devices, {min_devices}, "
-            "reveals too much of each; have more devices, form fewer clusters, or leave it out"
+            f"secure_aggregation: {of} {asked} devices, fewer than min_devices, {min_devices}, and a sum of so few "
+            "updates reveals too much about each; use more devices, form fewer clusters, or remove secure_aggregation"
         )
 
 
@@ -64,8 +64,8 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
     asked = cohort_size(max(sizes), experiment.training.participation)
     if asked > MOST_MASKED:
         raise ExperimentError(
-            f"secure_aggregation: {of} {asked} devices, and masks are for at most {MOST_MASKED}; "
-            f"say training.participation: {MOST_MASKED}, form more clusters, or leave it out"
+            f"secure_aggregation: {of} {asked} devices, and masks work for at most {MOST_MASKED}; "
+            f"set training.participation: {MOST_MASKED}, form more clusters, or remove secure_aggregation"
         )
 
 
@@ -80,8 +80,9 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
         home, devices = min(Counter(homes.values()).items(), key=lambda item: item[1])
         if cohort_size(devices, experiment.training.participation) < min_devices:
             raise ExperimentError(
-                f"secure_aggregation: the moves at {DURATION.written(at)} leave {devices} devices to lps-{home}, fewer "
-                f"than min_devices, {min_devices}; move others there at the same time, or leave the moves out"
+                f"secure_aggregation: after the moves at {DURATION.written(at)} lps-{home} has {devices} devices, of "
+                f"which a round asks fewer than min_devices, {min_devices}; move other devices to lps-{home} at the "
+                "same time, or remove the moves"
             )
 
 
@@ -96,26 +97,26 @@ def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]
-        return sizes, f"of {len(sizes)} LPSs one asks" if len(sizes) > 1 else "a round asks"
+        return sizes, f"one of the {len(sizes)} LPSs asks" if len(sizes) > 1 else "a round asks"
     clusters = max(1, method.clusters_known)
     sizes = [(len(devices) + place) // clusters for place in range(clusters)]
-    return sizes, f"of {clusters} clusters one asks {bound}" if clusters > 1 else f"a round asks {bound}"
+    return sizes, f"a round of one of the {clusters} clusters asks {bound}" if clusters > 1 else f"a round asks {bound}"
 
 
 def _check_reach(experiment: Experiment, budget: UpdateBudget) -> None:
     most = largest_value(experiment.device_count)
     if budget.reach > most:
         raise ExperimentError(
-            f"privacy.updates: noised updates reach to ±{budget.reach:.3g}, and sums hold ±{most:g}; have a smaller "
-            "clip or less noise"
+            f"privacy.updates: values of noised updates can reach ±{budget.reach:.3g}, and sums hold at most "
+            f"±{most:g}; lower clip, or add less noise"
         )
 
 
 def _check_profiles(experiment: Experiment, settings: ProfilePrivacy) -> None:
     partition = experiment.partition
     if isinstance(partition, LocalPartition) or partition.least_examples is None:
-        return  # each device counts its own
+        return  # the sizes are not known here: each device checks its own number of examples
     least = partition.least_examples
     if partition.test_share is not None:
         least -= math.ceil(partition.test_share * least)
-    check_enough(least, settings, "the partition gives one")
+    check_enough(least, settings, "the partition gives a device")

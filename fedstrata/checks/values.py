@@ -33,14 +33,16 @@ def check_values(experiment: Experiment, method: Method) -> None:
 def _check_device(experiment: Experiment, index: int, where: str) -> None:
     last = experiment.device_count - 1
     if index > last:
-        raise ExperimentError(f"{where}: there is no device {index}; the partition has 0 to {last}")
+        raise ExperimentError(f"{where}: there is no device {index}; the partition has devices 0 to {last}")
 
 
 def _check_questions(experiment: Experiment, method: Method) -> None:
     later = sum(question.moment is not Moment.BEFORE for question in method.questions())
     if later > 1:
         name = experiment.method.name
-        raise ExperimentError(f"method {name} asks {later} questions in a global round; ask one, with more arrays")
+        raise ExperimentError(
+            f"method {name} asks {later} questions in a global round; ask one question with more arrays"
+        )
 
 
 def _check_drawn(experiment: Experiment) -> None:
@@ -61,7 +63,9 @@ def _check_topology(experiment: Experiment) -> None:
     if topology.devices is not None:
         placed = sorted(index for devices in topology.devices for index in devices)
         if placed != list(range(count)):
-            raise ExperimentError(f"topology.devices names {len(placed)} of the devices 0 to {count - 1}; name each")
+            raise ExperimentError(
+                f"topology.devices lists {len(placed)} devices; list each of the devices 0 to {count - 1} once"
+            )
     if topology.lps > count:
         raise ExperimentError(f"topology.lps is {topology.lps}, more than the {count} devices; lower it")
 
@@ -73,29 +77,32 @@ def _check_newcomers(experiment: Experiment, method: Method) -> None:
     _check_device(experiment, max(settings.devices or (0,)), "newcomers.devices")
     if settings.from_global_round > rounds + 1:
         raise ExperimentError(
-            f"newcomers.from_global_round is {settings.from_global_round}, and training.global_rounds {rounds}; say at "
-            f"most {rounds + 1}, for devices that only use the models"
+            f"newcomers.from_global_round is {settings.from_global_round}, and training.global_rounds is {rounds}; set "
+            f"at most {rounds + 1}, with which newcomers only use the final models"
         )
     newcomers, clusters = experiment.newcomer_indexes, max(1, method.clusters_known)
     if not newcomers:
         raise ExperimentError(
-            f"newcomers.share {settings.share:g} of {count} devices, one of each group left out, is nobody; raise it, "
-            "or name newcomers.devices"
+            f"newcomers.share {settings.share:g} of {count} devices selects no device (one device of each group is "
+            "never a newcomer); raise newcomers.share, or list devices in newcomers.devices"
         )
     founders = [index for index in range(count) if index not in newcomers]
     if len(founders) < clusters:
         raise ExperimentError(
-            f"newcomers: {len(founders)} founders are too few for {clusters} clusters; have fewer newcomers"
+            f"newcomers: {len(founders)} devices are not newcomers, too few for {clusters} clusters; name fewer "
+            "newcomers"
         )
     heard = set(method.relays()) - newcomers
     if any(question.relayed for question in method.questions()) and len(heard) < clusters:
         raise ExperimentError(
-            f"newcomers: of the landmarks {len(heard)} are founders, too few for {clusters} clusters; raise "
+            f"newcomers: {len(heard)} landmarks are not newcomers, too few for {clusters} clusters; raise "
             "method.landmarks"
         )
     homes = homes_of(experiment, method, [founders]) if are_placed_by_index(experiment, method) else []
     if not all(homes):
-        raise ExperimentError(f"newcomers: all devices of lps-{homes.index(())} are newcomers; leave it a founder")
+        raise ExperimentError(
+            f"newcomers: all devices of lps-{homes.index(())} are newcomers; leave one out of newcomers"
+        )
 
 
 def _check_architectures(experiment: Experiment) -> None:
@@ -106,12 +113,14 @@ def _check_architectures(experiment: Experiment) -> None:
         first = entry.from_global_round
         if first > rounds:
             raise ExperimentError(
-                f"architectures: from_global_round is {first}, and training.global_rounds {rounds}; lower it"
+                f"architectures: from_global_round is {first}, more than training.global_rounds, {rounds}; lower "
+                "from_global_round"
             )
         starts = {(device, first) for device in entry.devices}
         if twice := begun & starts:
             raise ExperimentError(
-                f"architectures: device {min(twice)[0]} begins with two models in global round {first}; leave one out"
+                f"architectures: device {min(twice)[0]} begins with two models in global round {first}; remove it from "
+                "one entry"
             )
         begun |= starts
 
@@ -125,7 +134,7 @@ def _check_entries(experiment: Experiment) -> None:
         _check_device(experiment, max(entry.devices, default=0), where)
         on_link = entry.set_ or entry.cut
         if on_link is not None and on_link.link == "shared" and experiment.links.shared is None:
-            raise ExperimentError(f"{where}: no link is shared; add links.shared.device-lps first")
+            raise ExperimentError(f"{where}: there is no shared link; add links.shared.device-lps")
         if entry.set_ is not None and entry.set_.link == "shared":
             _check_shared(experiment, entry.set_, where)
     for where, link in ScheduledLinks(experiment).all_parts():
@@ -136,7 +145,7 @@ def _check_shared(experiment: Experiment, change: SetLink, where: str) -> None:
     shared = experiment.links.shared
     for key in change.said:
         if shared is None or getattr(shared.device_lps, key) is None:
-            raise ExperimentError(f"{where}: the shared link has no {key} yet; add links.shared.device-lps.{key} first")
+            raise ExperimentError(f"{where}: the shared link has no {key}; add links.shared.device-lps.{key}")
 
 
 def _check_lps(experiment: Experiment, method: Method) -> None:
@@ -155,14 +164,15 @@ def _check_moves(experiment: Experiment) -> None:
     """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices."""
     homes = Homes(experiment)
     if any(at_ns == 0 for at_ns in homes.times):
-        raise ExperimentError("schedule: a move at 0s only says where devices begin; write it in topology.devices")
+        raise ExperimentError("schedule: a move at 0s has no effect; write in topology.devices where devices begin")
     before = {index: home_of(experiment, index) for index in range(experiment.device_count)} if homes.times else {}
     for at_ns in homes.times:
         now = {**before, **homes.at(at_ns)}
         empty = set(before.values()) - set(now.values())
         if empty:
             raise ExperimentError(
-                f"schedule: lps-{min(empty)} would have no device from {at_ns / 1e9:g}s on; leave it one"
+                f"schedule: lps-{min(empty)} would have no device after the move at {at_ns / 1e9:g}s; leave one device "
+                "there"
             )
         before = now
 
@@ -171,4 +181,4 @@ def _check_leaves(experiment: Experiment) -> None:
     """Raise ExperimentError if all devices are gone for good after the last change of the schedule."""
     presence, last_ns = Presence(experiment), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
-        raise ExperimentError(f"schedule: from {last_ns / 1e9:g}s on all devices are gone for good; let one come back")
+        raise ExperimentError(f"schedule: after {last_ns / 1e9:g}s all devices have left for good; let one return")

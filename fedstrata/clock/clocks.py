@@ -17,8 +17,8 @@ from fedstrata.v1 import gps_service_pb2 as gps_pb
 class Clock:
     """Represent the setting `clock: none`. Nothing is delayed, and no times are calculated."""
 
-    has_links = False  # whether links and boards take the time that the file says,
-    has_timeline = False  # and whether times are worked out, not waited for
+    has_links = False  # whether transfers and computing take the times that the experiment file sets
+    has_timeline = False  # whether the clock calculates these times, and does not wait for them
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment

@@ -56,8 +56,8 @@ class Deadline:
     """Represent a round without a deadline in virtual time. No child is late, and no child announces its update."""
 
     can_be_missed = False
-    are_announced = False  # whether children announce their updates before they send them,
-    is_gathering = False  # and whether not all have yet
+    are_announced = False  # whether children announce their updates before they send them
+    is_gathering = False  # whether the round still waits for announcements
 
     def begin(self, opened: Begun) -> None:
         """Prepare for the round before any child knows that it is open. Leave out children that stay busy until the
@@ -114,7 +114,7 @@ class Deadline:
     def goes_on(self, goes_on_ns: int) -> None:
         """Begin to wait for updates. `goes_on_ns` is the time at which the parent learned of the round's plan."""
 
-    # --- what came of it ----------------------------------------------------------------------
+    # --- results of a deadline -------------------------------------------------------------------
 
     @property
     def ends_ns(self) -> int | None:
@@ -158,17 +158,17 @@ class OwnLinks(Deadline):
         self._free = free
         self._indexes = indexes
         self._goes_on_ns: int | None = None
-        self._drawn: set[int] = set()  # the devices of the round
-        self._busy: dict[str, int] = {}  # the devices that have missed a deadline, and until when they are busy
-        self._late: dict[str, pb.Flow] = {}  # what those did in vain
-        self._missing: set[str] = set()  # of the part of the round that is under way
+        self._drawn: set[int] = set()  # indexes of the devices that the round asks
+        self._busy: dict[str, int] = {}  # late devices, with the times until which they are busy
+        self._late: dict[str, pb.Flow] = {}  # late devices, with the transfers and work that the round does not use
+        self._missing: set[str] = set()  # devices that the current stage of the round still awaits
 
     def begin(self, opened: Begun) -> None:
         self._opened = opened
         awaited = opened.intake.missing
         self._drawn = {self._indexes[name] for name in awaited}
         free = {name: self._free[name] for name in awaited}
-        first_ns = max(self._timed.begins_ns, min(free.values(), default=0))  # later, if all were away
+        first_ns = max(self._timed.begins_ns, min(free.values(), default=0))  # if all are away: when the first returns
         self._answers_end_ns = first_ns + self._deadline_ns
         self._busy = {name: free_ns for name, free_ns in free.items() if free_ns >= self._answers_end_ns}
         self._missing = set(self._busy)
@@ -248,8 +248,8 @@ class SharedUplink(OwnLinks):
 
     def begin(self, opened: Begun) -> None:
         self.announced: dict[str, Exchanged] = {}
-        self._counted: dict[str, Exchanged] = {}  # of those announced, all that the round then waited for
-        self._late_answers: dict[str, Exchanged] = {}  # what those sent whose answers came too late
+        self._counted: dict[str, Exchanged] = {}  # announced updates for which the round waited afterwards
+        self._late_answers: dict[str, Exchanged] = {}  # transfers of the children with late answers
         super().begin(opened)
 
     def wants_word_of(self, child_id: str) -> bool:

@@ -21,7 +21,7 @@ class Done:
     began_ns: int
     device_index: int
     examples: int
-    lps_round: int = -1  # before training
+    lps_round: int = -1  # -1 before training
 
 
 class DeviceClock:

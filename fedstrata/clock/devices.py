@@ -12,7 +12,7 @@ from fedstrata.experiment.schedule import ScheduleEntry
 from fedstrata.methods import Moment, make_method
 from fedstrata.streams.streams import asks_in_training
 
-SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": tell these draws from all others
+SPREAD, EXPONENTIAL = 0x73707264, 0x6578706F  # "sprd", "expo": addresses that only these draws use
 
 
 class Boards:
@@ -70,7 +70,7 @@ class Presence:
     """Hold the times at which devices are away, as the schedule says."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._away: dict[int, list[tuple[int, int | None]]] = {}  # from when on, and until when; None: for good
+        self._away: dict[int, list[tuple[int, int | None]]] = {}  # begins and ends of absences; end None: for good
         for entry in _entries(experiment):
             if entry.leave is not None:
                 until = None if entry.leave.for_ is None else entry.at + entry.leave.for_

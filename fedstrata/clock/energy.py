@@ -54,7 +54,7 @@ class DeviceEnergy:
     def __init__(self, experiment: Experiment) -> None:
         self._settings = experiment.energy
         self._profiles = experiment.compute.profile_of_devices() if experiment.compute is not None else {}
-        self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: its radio, and microwatts
+        self._known: dict[int, tuple[RadioSettings | None, int]] = {}  # by device: radio, and power in µW
 
     def of(self, flow: pb.Flow) -> Energy:
         """Return the energy of a device for its part of a round. While the device is away, it uses no energy."""
@@ -85,7 +85,7 @@ class DeviceEnergy:
             power = self._settings.watts_of(index, self._profiles.get(index))
             self._known[index] = self._settings.radio_of(index), power or 0
         radio, power = self._known[index]
-        computing = power * compute_ns  # microwatts and nanoseconds
+        computing = power * compute_ns  # µW · ns = fJ
         if radio is None:
             return Energy(compute=computing)
         return Energy(

@@ -14,7 +14,7 @@ class Exchanged:
     down_bytes: int = 0
     up_bytes: int = 0
     work: pb.Work = field(default_factory=pb.Work)
-    stream: int = 0  # which of the round's models the child was sent
+    stream: int = 0  # number of the model that the parent sent to the child in this round
 
     @classmethod
     def of_update(cls, header: pb.UpdateHeader) -> Self:
@@ -32,7 +32,7 @@ class Exchanged:
             base_digest=header.base_digest,
             num_examples=header.num_examples,
         )
-        work = pb.Work()  # apart from its message
+        work = pb.Work()  # a copy: a part of a message keeps the whole message in memory
         work.CopyFrom(header.work)
         return cls(up_bytes=own.ByteSize() + header.payload.payload_bytes, work=work)
 

@@ -36,9 +36,9 @@ class GpsClock:
     def __init__(self, experiment: Experiment, journal: Journal) -> None:
         self._experiment, self._journal = experiment, journal
         self.rounds = ParentClock()
-        self.questions = ParentClock()  # before training
+        self.questions = ParentClock()  # for questions before training
         self.homes = Homes(experiment)
-        self.before = pb.RoundTimes()  # of the questions before training
+        self.before = pb.RoundTimes()  # times of the questions before training
         self.asked: dict[str, Asked] = {}
         self.closed = {number: pb.RoundTimes.FromString(data) for number, data in journal.round_times().items()}
 
@@ -126,7 +126,7 @@ class RealGpsClock(GpsClock):
         super().__init__(experiment, journal)
         self.rounds = HeldBack(Transfers(lps_links(experiment), time))
         self.questions = HeldBack(Transfers(device_links(experiment, to_gps=True), time))
-        self._counts = bool(experiment.schedule or experiment.links.has_trace)  # if something happens by the time
+        self._counts = bool(experiment.schedule or experiment.links.has_trace)  # whether anything depends on the time
         self._began_unix_ns = 0
 
     @property
@@ -155,7 +155,7 @@ def _asked(experiment: Experiment, journal: Journal) -> dict[str, Asked]:
     method, asked = make_method(experiment), {}
     for question in method.questions():
         if question.moment is Moment.BEFORE:
-            late = experiment.newcomer_indexes  # of which some may not have answered yet
+            late = experiment.newcomer_indexes  # some newcomers may not have answered yet
             answers = {i: data for i, data in journal.answers(question.name).items() if i not in late}
             examples = {i: answers_pb2.Answer.FromString(data).trained_examples for i, data in answers.items()}
             sizes = {index: len(data) for index, data in answers.items()}

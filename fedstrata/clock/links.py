@@ -21,14 +21,15 @@ from fedstrata.rpc.uploads import LATER_S, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
 
 DOWN, UP = 0, 1
-JITTER = 0x6A697474  # "jitt": tells these draws from all others
-# The second number in the address of a draw: the round it belongs to, or a question before training or in a round.
+JITTER = 0x6A697474  # "jitt": an address that only these draws use
+# The next number in the address of a draw tells what is drawn for: a round's transfer over a device's or an LPS's link,
+# a question before training, or a question in a round.
 DEVICE_LINK, LPS_LINK, BEFORE, DEVICE_ASKED, LPS_ASKED = 0, 1, 2, 3, 4
-PIECE_NS = 10_000_000  # of link time: the length of a piece of a payload that is not small
-SHARED_PIECE_NS = 2_500_000  # the same on a shared link, where the pieces of several children come together
+PIECE_NS = 10_000_000  # longest time that a link needs for one piece of a large payload
+SHARED_PIECE_NS = 2_500_000  # the same on a shared link, on which pieces of several children can meet
 LEAST_PIECE_BYTES = 1 << 10
 LPS_NAME = re.compile(r"lps-(\d{1,9})")
-HEADER_BYTES = 4 << 10  # more than the headers of a message have
+HEADER_BYTES = 4 << 10  # more than the headers of a message take
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class SharedCapacity:
 
     down: AnyRate = None
     up: AnyRate = None
-    is_broadcast: bool = False  # a model goes down once for all children that receive it
+    is_broadcast: bool = False  # whether a model crosses the link once for all its receivers
 
     def rate(self, way: int) -> AnyRate:
         """Return the shared rate over time in a direction, `DOWN` or `UP`."""
@@ -143,7 +144,7 @@ class ScheduledLinks:
 def _change(entry: ScheduleEntry) -> SetLink | CutLink:
     found = entry.set_ or entry.cut
     if found is None:
-        raise TypeError("the entry changes no link")
+        raise TypeError("the entry of the schedule has neither set nor cut")
     return found
 
 
@@ -180,17 +181,17 @@ class TierLinks:
 
     name: str
     seed: int
-    tier: int  # in the address of draws,
-    asked_tier: int  # and in the address of draws of questions in rounds
-    index_of: Callable[[str], int | None]  # of a child; None if there is no such child
-    link_of: Callable[[int], Link]  # by index; times count from the start of training
+    tier: int  # number of the tier in the addresses of draws
+    asked_tier: int  # the same in the addresses of draws for questions in rounds
+    index_of: Callable[[str], int | None]  # index of a child by its id; None if there is no such child
+    link_of: Callable[[int], Link]  # link of a child by its index; its times count from the start of training
     shared: SharedCapacity
 
     def number_of(self, child_id: str) -> int:
         """Return the index of a child. Raises UnknownChildError if the run has no such child."""
         index = self.index_of(child_id)
         if index is None:
-            raise UnknownChildError(f"{quoted(child_id)} is not of this run")
+            raise UnknownChildError(f"this run has no child {quoted(child_id)}")
         return index
 
     def latency_ns(self, number: int, index: int, way: int, start_ns: int, *, is_answer: bool = False) -> int:
@@ -214,7 +215,7 @@ class TierLinks:
         if not limits:
             return CHUNK_BYTES
         wanted = min(limits) // (8 * 10**9)
-        return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements of any encoding
+        return max(LEAST_PIECE_BYTES, min(CHUNK_BYTES, wanted)) & ~7  # whole elements in every encoding
 
     def slowest_s(self, index: int, payload_bytes: int, children: int) -> float:
         """Return the longest time, in seconds, that a child can need to receive one payload and to send one payload.

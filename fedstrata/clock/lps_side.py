@@ -35,10 +35,10 @@ class Devices(Protocol):
 class LpsClock:
     """Represent an LPS in a run without a clock. Nothing is delayed, and no times are kept."""
 
-    kept_here = ""  # what the report alone has, in the words of an error: an LPS cannot go on without it
+    kept_here = ""  # state that only the report holds and that an LPS needs to continue, as named in an error message
 
     def __init__(self, experiment: Experiment) -> None:
-        self.wait: TierDeadline = experiment.deadlines.lps  # by the wall
+        self.wait: TierDeadline = experiment.deadlines.lps  # in real time
         self.presence = Presence(experiment)
         self.rounds = ParentClock()
 
@@ -97,12 +97,12 @@ class VirtualLpsClock(LpsClock):
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
         deadline_s = self.wait.deadline_s
-        self.wait = self.wait.model_copy(update={"deadline_s": None})  # deadlines are in virtual time
+        self.wait = self.wait.model_copy(update={"deadline_s": None})  # the deadline holds in virtual time
         self.rounds = ParentClock(wants_work=True)
         self._home_id = cluster.home_id
         self._devices, self._uplink = DeviceTimeline(experiment), LpsTimeline(experiment)
         self._deadline_ns = round(deadline_s * 1e9) if deadline_s is not None else None
-        self._deadline, self._round = Deadline(), self._devices.round(0, 0)  # of the open round
+        self._deadline, self._round = Deadline(), self._devices.round(0, 0)  # for the open round
 
     def opens(self, report: gps_pb.ReportHeader, global_round: int, lps_round: int, devices: Devices) -> Deadline:
         free, indexes = devices.back_ns(global_round, report.now_ns), devices.indexes
@@ -154,7 +154,7 @@ class RealLpsClock(LpsClock):
     def __init__(self, experiment: Experiment, cluster: gps_pb.Cluster) -> None:
         super().__init__(experiment)
         transfers = Transfers(device_links(experiment))
-        self._began_unix_ns = cluster.began_unix_ns  # when training began, if something happens by that time; else 0
+        self._began_unix_ns = cluster.began_unix_ns  # when training began; 0 if nothing depends on the time
         if self._began_unix_ns:
             transfers.began(since_ns(self._began_unix_ns))
         self.rounds = HeldBack(transfers, wants_work=True)
@@ -184,6 +184,6 @@ class RealLpsClock(LpsClock):
                 link="device-lps",
                 direction="compute",
                 child=indexes[name],
-                link_ns=min(modelled_ns, MOST_COUNTED - 1),  # of as many examples as a device says
+                link_ns=min(modelled_ns, MOST_COUNTED - 1),  # a device can report any number of examples
                 achieved_link_ns=each.work.computed_ns,
             )

@@ -5,9 +5,9 @@ from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED
 from fedstrata.rpc.server import MAX_MESSAGE_BYTES
 from fedstrata.v1 import rounds_pb2 as pb
 
-LATEST_NS = 1 << 61  # on the virtual clock: seventy years
+LATEST_NS = 1 << 61  # time on the virtual clock: seventy years
 TIMES = ("begins_ns", "ends_ns", "ready_ns")
-SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # over the children of a round
+SUMMED = ("down_ns", "compute_ns", "up_ns", "waiting_ns")  # fields that are sums over the children of a round
 DURATIONS = ("link", "achieved_link", "latency", "achieved_latency")
 
 
@@ -16,27 +16,27 @@ def check_work(work: pb.Work, child_id: str) -> None:
     longest_ns = max(work.busy_ns, work.computed_ns)
     can_be = min(work.busy_ns, work.computed_ns) >= 0 and longest_ns < LATEST_NS and work.computed_ns < MOST_COUNTED
     if not (0 <= work.answer_examples <= work.examples < MOST_MEASURED and can_be):
-        raise PayloadError(f"{child_id} has worked on {work.examples} examples, {longest_ns} ns")
+        raise PayloadError(f"{child_id} reports impossible work: {work.examples} examples, {longest_ns} ns")
     if not 0 <= work.answer_bytes <= MAX_MESSAGE_BYTES:  # an answer in a round is one message
-        raise PayloadError(f"{child_id} says that its answer had {work.answer_bytes} bytes")
+        raise PayloadError(f"{child_id} reports an answer of {work.answer_bytes} bytes; at most {MAX_MESSAGE_BYTES}")
 
 
 def check_times(times: pb.RoundTimes, of: str) -> None:
     """Raise PayloadError if a round cannot have had these times and transfers. The message begins with `of`."""
     if not all(0 <= getattr(times, name) < LATEST_NS for name in TIMES):
-        raise PayloadError(f"{of} is reported at a time that is none: {times.ends_ns} ns")
+        raise PayloadError(f"{of} is reported with an impossible time; its end is {times.ends_ns} ns")
     if any(getattr(times, name) < 0 for name in SUMMED):
-        raise PayloadError(f"{of} is reported with children that took less than no time")
+        raise PayloadError(f"{of} is reported with a negative duration")
     flows = [*times.flows, *times.late]
     sizes = [times.next_bytes, *(size for flow in flows for size in _sizes(flow))]
     are_sent = all(flow.unsent_bytes <= flow.up_bytes + flow.answer_bytes for flow in flows)
     if not (are_sent and all(0 <= size < MOST_COUNTED for size in sizes)):
-        raise PayloadError(f"{of} is reported with flows of sizes that are none")
+        raise PayloadError(f"{of} is reported with flows of impossible sizes")
     are_parts = all(0 <= took < LATEST_NS for flow in flows for took in (flow.down_ns, flow.compute_ns, flow.up_ns))
     if not (are_parts and all(0 <= flow.away_ns <= flow.down_ns for flow in flows)):
-        raise PayloadError(f"{of} is reported with flows that took as long as none can")
+        raise PayloadError(f"{of} is reported with flows of impossible durations")
     if not all(_can_be(each) for each in times.carried):
-        raise PayloadError(f"{of} is reported with transfers that cannot be")
+        raise PayloadError(f"{of} is reported with impossible transfers")
 
 
 def _can_be(carried: pb.Carried) -> bool:

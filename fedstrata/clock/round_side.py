@@ -17,7 +17,7 @@ from fedstrata.rpc.chunk import serialised_chunk
 from fedstrata.tensors import CHUNK_BYTES, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # lets one stream of a child work at a time
+Turns = Callable[[str], AbstractAsyncContextManager[Any]]  # makes the streams of a child work one at a time
 
 
 class Sendable(Protocol):
@@ -26,7 +26,7 @@ class Sendable(Protocol):
     cluster: int
     header: pb.ModelHeader
     codec: PayloadCodec
-    chunks: Any  # of the payload, serialised once for all children
+    chunks: Any  # chunks of the payload, each serialised once for all children
     small_reply: bytes | None
 
     @property
@@ -156,7 +156,7 @@ class HeldBack(ParentClock):
         self, header: pb.UpdateHeader, parts: AsyncIterator[Any]
     ) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         if not 0 <= header.offset <= header.payload.payload_bytes:
-            raise OffsetError(f"an upload of {header.payload.payload_bytes} bytes goes on at byte {header.offset}")
+            raise OffsetError(f"an upload of {header.payload.payload_bytes} bytes cannot begin at byte {header.offset}")
         return _ArrivingUpdate(self._transfers, header, parts)
 
 
@@ -239,8 +239,8 @@ class _ArrivingUpdate(AbstractAsyncContextManager[AsyncIterator[Any]]):
 class ChildClock:
     """Represent the clock of a child in a run without a clock. Calls get no extra time, and bytes are not counted."""
 
-    slowest_s = 0.0  # how long the largest exchange of a round takes on the child's link
-    piece_bytes = CHUNK_BYTES  # how large the pieces of a payload are
+    slowest_s = 0.0  # duration of the largest exchange of a round on the child's link
+    piece_bytes = CHUNK_BYTES  # size of the pieces of a payload
 
     def on_link_s(self, size: int) -> float:
         """Return the seconds that this many bytes take on the child's link."""

@@ -17,13 +17,12 @@ from fedstrata.experiment.quantities import FASTEST
 from fedstrata.experiment.rates import SECOND_NS, AnyRate, end_of, rate_at
 from fedstrata.process.sleeping import Clock
 
-# A shared link keeps 256 binary places of a nanosecond, and as many of the bits of a flow. All that is cut off
-# behind them, in as many events as there may be, stays below `NOTHING`, 2 ** -128 ns. So an end that is later than a
-# whole nanosecond by no more than that is at it.
+# A shared link counts time and bits with 256 binary places behind the point. The rounding errors of all events together
+# stay below `NOTHING`, 2 ** -128 ns. So an end at most `NOTHING` after a whole nanosecond counts as at that nanosecond.
 FRACTION = 256
 NOTHING, NEVER = 1 << 128, 1 << 1024
-BIT = SECOND_NS << FRACTION  # what a flow has been given is its rate times nanoseconds
-WHOLE_LINK = -1  # in place of a flow's number
+BIT = SECOND_NS << FRACTION  # one bit in the unit of the counters: bits per second times nanoseconds
+WHOLE_LINK = -1  # stands for the whole link in place of a flow's number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +40,10 @@ class _Group:
     marks (numbers of bits, see `FairLink.begin`) in the order of their targets.
     """
 
-    most: int  # bits a second that their own links allow
-    is_held: bool  # whether each has that rate, or the even share of what such groups leave
-    base: int  # what the group's counter was, or would have been, before any of it was the group's
-    flows: list[tuple[int, int]] = field(default_factory=list)  # targets, ascending, and the numbers of their flows
+    most: int  # rate of the flows' own links, in bits per second
+    is_held: bool  # whether the flows have this rate; otherwise they have the even share
+    base: int  # amount to subtract from `most` × time, or from `FairLink._level`, to get the group's counter
+    flows: list[tuple[int, int]] = field(default_factory=list)  # targets, ascending, with the numbers of the flows
 
     @property
     def due(self) -> int:
@@ -62,9 +61,9 @@ class _UnderWay:
     """Hold a flow that is under way on a shared link."""
 
     group: _Group
-    since: int  # what the group had been given as the flow began, or would have been
-    marks: Sequence[int]  # in bits, ascending, the last its end
-    passed: int = 0  # how many of them
+    since: int  # value of the group's counter at the start of the flow
+    marks: Sequence[int]  # numbers of bits, ascending; the last mark is the end of the flow
+    passed: int = 0  # number of marks that the flow has passed
 
     @property
     def target(self) -> int:
@@ -85,14 +84,14 @@ class FairLink:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._now = 0
-        self._level = 0  # what a flow that always had the even share would have been given
-        self._rest = capacity  # bits a second that the groups with their own rates leave
-        self._sharing = 0  # how many flows share that evenly
+        self._level = 0  # amount that a flow with the even share would have been given since the beginning
+        self._rest = capacity  # bits per second that the groups with their own rates leave
+        self._sharing = 0  # number of flows that share `_rest` evenly
         self._flows: dict[int, _UnderWay] = {}
         self._groups: dict[int, _Group] = {}
-        self._rates: list[int] = []  # of the groups, ascending
-        self._held = 0  # how many groups have their own rates: the slowest
-        # when the next mark of each group is passed: the time where it has its own rate, or else the level
+        self._rates: list[int] = []  # rates of the groups' own links, ascending
+        self._held = 0  # number of groups that have their own rates: the first of `_rates`
+        # When each group passes its next mark. True: groups with their own rates, by time. False: others, by `_level`.
         self._queues: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
 
     def begin(self, number: int, marks: Sequence[int], rate: int | None) -> None:
@@ -258,8 +257,8 @@ class ScheduledLink:
     def __init__(self, capacity: AnyRate) -> None:
         self._capacity = capacity
         self._link = FairLink(0)
-        self._rates: dict[int, AnyRate] = {}  # of the flows' own links
-        self._changes: list[tuple[int, int]] = []  # a heap: when the rate of a flow, or of the link, changes
+        self._rates: dict[int, AnyRate] = {}  # rates of the flows' own links
+        self._changes: list[tuple[int, int]] = []  # a heap of the times at which rates of flows or of the link change
 
     def begin(self, at_ns: int, number: int, marks: Sequence[int], rate: AnyRate) -> list[tuple[int, int]]:
         """Start a flow at the time `at_ns`. Return which flows have passed a mark until then, and when."""
@@ -365,8 +364,8 @@ def _begin(link: ScheduledLink, flows: Sequence[Flow], until_ns: int | None = No
 class SharedFlow:
     """Hold a transfer on its way over a shared link, with the times at which it passed its marks."""
 
-    marks: Sequence[int]  # bits at which its passing is noted, ascending, the last all of them
-    passed: list[int] = field(default_factory=list)  # when it was at these marks
+    marks: Sequence[int]  # numbers of bits, ascending; the last mark is the size of the transfer
+    passed: list[int] = field(default_factory=list)  # times at which the transfer passed its first marks
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def come(self, at_ns: int) -> int:
@@ -443,8 +442,8 @@ class Broadcast:
     """Hold a payload that is on its way to all children that have asked for it."""
 
     flow: SharedFlow
-    number: int  # of the flow in its link
-    heard_by: set[int]  # the children that have begun to receive it
+    number: int  # number of the flow in the shared link
+    heard_by: set[int]  # children that have begun to receive the payload
     listeners: int = 0
 
     @property
@@ -458,7 +457,7 @@ class Broadcasts:
 
     def __init__(self, link: SharedLink) -> None:
         self._link = link
-        self._open: dict[int, Broadcast] = {}  # by the number of the model
+        self._open: dict[int, Broadcast] = {}  # broadcasts by the number of the model
 
     def forget(self) -> None:
         """Forget the models of the last round. Broadcasts under way still reach their receivers."""

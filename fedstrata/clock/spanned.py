@@ -78,7 +78,7 @@ class _Parent(_Around):
         super().__init__(inner, spans, experiment, tier)
         self._kind = "LPS" if tier == "gps" else "device"
         self.opened_ns = 0
-        # Of each child's part, by round and child: its begin (0: unknown), and its end so far.
+        # By round and child: the begin (0 if unknown) of the child's part of the round, and its end so far.
         self._times: dict[tuple[int, str], tuple[int, int]] = {}
 
     def round_opened(self) -> None:
@@ -89,7 +89,7 @@ class _Parent(_Around):
         began_ns = time.time_ns()
         async for part in self._inner.model(turns, offer, child_id, number, offset):
             yield part
-            del part  # as where it is used
+            del part  # releases the memory of this part before the next part is made
         if not offer.header.evaluate_only:
             self._times.setdefault((number, child_id), (began_ns, 0))
             self._note("send model", child_id, number, began_ns, offer.whole_bytes - offset)
@@ -134,7 +134,7 @@ class _Gps(_Around):
     def keep(self, global_round: int, times: Any) -> None:
         self._inner.keep(global_round, times)
         ended_ns, began_ns = time.time_ns(), self.rounds.opened_ns
-        if global_round == 0:  # LPSs begin with the phase, before the GPS has opened the round
+        if global_round == 0:  # LPSs begin with the phase `training`, maybe before the GPS has opened the round
             began_ns = min(began_ns, round(self._journal.phases()["training"] * 1e9))
         self.rounds.round_over(global_round, ROOT, began_ns)
         self._add(global_round, "aggregate", ROOT, self._gathered_ns, ended_ns)
@@ -148,7 +148,7 @@ class _Lps(_Around):
         super().__init__(inner, spans, experiment, "lps")
         self.rounds = _Parent(inner.rounds, spans, experiment, "lps")
         self._home_id = home_id
-        self._gathered: tuple[int, int] | None = None  # the LPS round whose updates are aggregated, and since when
+        self._gathered: tuple[int, int] | None = None  # LPS round that is being aggregated, and since when
 
     def _own(self, number: int, name: str, began_ns: int, parent: str | None = None) -> str:
         """Send a span that ends now, and return its place."""
@@ -188,7 +188,7 @@ class _Device(_Around):
 
     def __init__(self, inner: Any, spans: Spans, experiment: Experiment) -> None:
         super().__init__(inner, spans, experiment, "device")
-        self._answering_ns: dict[int, int] = {}  # by device: as its clock counts it into the rest of the round
+        self._answering_ns: dict[int, int] = {}  # by device: time that its answer to a question took
 
     def _computed(self, name: str, done: Done, began_ns: int) -> None:
         device_id, ended_ns = self._experiment.device_ids()[done.device_index], time.time_ns()

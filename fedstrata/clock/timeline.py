@@ -17,9 +17,9 @@ from fedstrata.experiment.rates import end_of
 from fedstrata.v1 import rounds_pb2 as pb
 
 PARTS = ("down", "compute", "up")
-LAST_NS = 1 << 61  # 73 years: a timeline, and the sum of a round's times, ends before int64 does
+LAST_NS = 1 << 61  # 73 years: limit of a timeline and of the sum of a round's times, so that both fit int64
 
-Sent = Mapping[str, Exchanged]  # by child
+Sent = Mapping[str, Exchanged]  # transfers by child id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,16 @@ class Part:
     index: int
     link: Link
     exchanged: Exchanged
-    begins_ns: int  # of the round
-    free_ns: int = 0  # from when on the child receives
+    begins_ns: int  # begin of the round
+    free_ns: int = 0  # time from which the child can receive
     compute_ns: int
-    answer_compute_ns: int = 0  # of `compute_ns`, for the answer to the round's question
-    sends_bytes: int  # what it sends next: the update, unless `answering`
-    had_ns: int = 0  # when it has the model
-    ready_ns: int = 0  # when it begins to send
-    down_ns: int = 0  # how long it received,
-    up_ns: int = 0  # and sent
-    back_ns: int = 0  # when all that it sent has arrived, or was given up
+    answer_compute_ns: int = 0  # the part of `compute_ns` for the answer to the round's question
+    sends_bytes: int  # size of the child's next upload: the update, or after `answering` the answer
+    had_ns: int = 0  # time at which the child has the model
+    ready_ns: int = 0  # time at which the child begins to send
+    down_ns: int = 0  # duration of receiving
+    up_ns: int = 0  # duration of sending
+    back_ns: int = 0  # time at which the child's upload has arrived or was given up
     unsent_bytes: int = 0
 
     def arrived(self, at_ns: int) -> "Part":
@@ -103,7 +103,7 @@ class Part:
         """
         if max(at_ns, self.compute_ns + self.up_ns) >= LAST_NS:
             examples = self.exchanged.work.examples
-            raise PayloadError(f"trained on {examples} examples, which takes more than 73 years of the virtual clock")
+            raise PayloadError(f"training on {examples} examples takes more than 73 years of the virtual clock")
 
 
 class Round:
@@ -201,7 +201,7 @@ class Round:
         over = [part.over(at_ns) for part, at_ns in zip(parts, self._arrivals(parts), strict=True)][: len(exchanged)]
         last_ns = max((part.back_ns for part in over), default=self.begins_ns)
         ends_ns = last_ns if ends_ns is None else ends_ns
-        # A child's claims of an answer need not show in when the round ends.
+        # The times that children report for their answers may be too long, even if the round ends early.
         said_ns = sum(part.compute_ns + part.up_ns for part in parts[: len(exchanged)])
         check_clock_at(max(ends_ns, (ends_ns - self.begins_ns) * len(over), said_ns))
         slowest = next((part.name for part in over if part.back_ns == last_ns), "")
@@ -397,7 +397,7 @@ class Asked:
 
     answer_bytes: Mapping[int, int]
     examples: Mapping[int, int]
-    relayed: Sequence[int] = ()  # the devices whose answers all others receive, in this order
+    relayed: Sequence[int] = ()  # devices, in order, whose answers the GPS sends to all other devices
 
 
 @dataclass
@@ -491,5 +491,6 @@ def check_clock_at(now_ns: int) -> None:
     """
     if now_ns >= LAST_NS:
         raise RunStoppedError(
-            "the virtual clock passes 73 years, or a round's waits together do; raise the rates of links"
+            "the virtual clock passes 73 years, or the sum of a round's times does; raise the rates of the links, or "
+            "lower compute.per_example"
         )

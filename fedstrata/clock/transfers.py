@@ -18,7 +18,7 @@ from fedstrata.experiment.rates import AnyRate, bits_between, end_of
 from fedstrata.process.sleeping import Clock, RealTime
 from fedstrata.v1 import rounds_pb2 as pb
 
-STAGGERED = 8  # among how many places within a piece the flows of a shared link are spread
+STAGGERED = 8  # number of offsets within a piece over which the flows of a shared link are spread
 TIMER_STEP_NS = 1_000_000  # the event loop's timers count whole milliseconds
 LEAD_STEP_NS, MOST_LEAD_NS = 50_000, 1_000_000
 
@@ -49,12 +49,12 @@ class Transfer:
     bits: int
     latency_ns: int
     rate: AnyRate
-    origin_ns: int = 0  # where the time of a rate that changes begins
-    flow: SharedFlow | None = None  # on a shared link: of this transfer alone, or a broadcast
+    origin_ns: int = 0  # start of the time by which `rate` changes
+    flow: SharedFlow | None = None  # on a shared link: the flow of this transfer or of its broadcast
     achieved: pb.Carried | None = None
-    lead: Lead | None = None  # of what is sent from here: how much before its time its last part is
-    released_ns: int = 0  # when the last part was
-    is_superseded: bool = False  # whether the child has begun another in the same direction since
+    lead: Lead | None = None  # for downloads: how much earlier the last part is sent than it has to arrive
+    released_ns: int = 0  # time at which the last part was sent
+    is_superseded: bool = False  # whether the child has since begun another transfer in the same direction
 
     async def arrived(self, bits: int) -> None:
         """Wait until this many bits of the transfer have arrived. Raises SupersededError if another transfer has
@@ -63,7 +63,7 @@ class Transfer:
         there_ns = await self._left_ns(bits) + self.latency_ns
         if bits < self.bits:
             await self.clock.until(there_ns)
-        else:  # its time is the whole transfer's
+        else:  # the last part: its time is the end of the whole transfer
             await self.clock.until(there_ns - (self.lead.ns if self.lead is not None else 0), TIMER_STEP_NS)
             self.released_ns = self.clock.now_ns()
         self._check_current()
@@ -76,7 +76,9 @@ class Transfer:
 
     def _check_current(self) -> None:
         if self.is_superseded:
-            raise SupersededError("another transfer has begun on this link in the same direction; go on with that one")
+            raise SupersededError(
+                "another transfer has begun on this link in the same direction; continue with that transfer"
+            )
 
     async def all_arrived(self) -> None:
         """Wait until all bits of the transfer have arrived."""
@@ -150,9 +152,9 @@ class Transfers:
             if capacity is not None:
                 self._shared[way] = SharedLink(capacity, self._clock)
         self._broadcasts = Broadcasts(self._shared[DOWN]) if links.shared.is_broadcast else None
-        self._newest: dict[tuple[int, int], Transfer] = {}  # by child and direction
+        self._newest: dict[tuple[int, int], Transfer] = {}  # newest transfers by child and direction
         self._lead = Lead()
-        # by round, child and direction, and whether it belongs to a question in the round
+        # results of transfers by round, child, direction, and whether they belong to a question in the round
         self._achieved: dict[tuple[int, int, int, bool], pb.Carried] = {}
 
     def now_ns(self) -> int:
@@ -261,7 +263,7 @@ class Transfers:
         index = self.links.number_of(child_id)
         latency_ns = self._latency_ns(number, index, DOWN, said_ns, is_answer=True)
         if self._clock.now_ns() >= said_ns + latency_ns:
-            return  # it asks late
+            return  # the child asks so late that the message would have arrived
         await self._clock.until(said_ns + latency_ns, TIMER_STEP_NS)
         word = pb.Carried(latency_ns=latency_ns, achieved_latency_ns=self._clock.now_ns() - said_ns)
         self._note(word, number, index, DOWN, is_answer=True)

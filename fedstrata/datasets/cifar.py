@@ -35,7 +35,7 @@ class Version:
     subfolder: str
     train: tuple[str, ...]
     test: str
-    label_bytes: int  # the last of them is the label
+    label_bytes: int  # number of bytes before an image's pixels; the last of them is the label
 
 
 CIFAR_10 = Version(
@@ -104,7 +104,7 @@ def _records(path: Path, label_bytes: int) -> "np.ndarray[tuple[int, int], np.dt
         raise DataError(f"cannot read {path}: {error}") from None
     if not content or len(content) % record_bytes:
         raise DataError(
-            f"cannot use {path}: its {len(content)} bytes are not whole records of {record_bytes}; "
+            f"cannot use {path}: its {len(content)} bytes are not whole records of {record_bytes} bytes; "
             "replace the file, or delete it"
         )
     return np.frombuffer(content, dtype=np.uint8).reshape(-1, record_bytes)

@@ -41,7 +41,7 @@ def _file() -> Path:
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError(
-            "data set digits ships with scikit-learn, which is not installed here; pip install scikit-learn"
+            "data set digits is a part of scikit-learn, which is not installed here; pip install scikit-learn"
         )
     file = Path(package.origin).parent / FILE
     if not file.exists():

@@ -14,9 +14,9 @@ from fedstrata.datasets import idx
 from fedstrata.datasets.archives import unpack
 from fedstrata.errors import DataError
 
-TIMEOUT_S = 60  # without a byte from the publisher
+TIMEOUT_S = 60  # a download fails after this time without a byte from the publisher
 PIECE_BYTES = 1 << 20
-MAX_BYTES = 1 << 30  # no published file of ours comes near
+MAX_BYTES = 1 << 30  # much more than the largest file that Fedstrata downloads
 
 
 def download(url: str, target: Path, *, content_sha256: str) -> None:
@@ -63,7 +63,7 @@ def _with_both_names(url: str, target: Path) -> Iterator[None]:
 
 def _advice(error: Exception) -> str:
     if isinstance(error, URLError | http.client.HTTPException):
-        return "; see that this machine reaches it, or fetch it elsewhere and put it there"
+        return "; check this machine's network, or download the file elsewhere and copy it to that path"
     return "; choose another folder" if isinstance(error, OSError) else ""
 
 

@@ -14,7 +14,7 @@ from fedstrata.errors import DataError
 Indices = NDArray[np.int64]
 Array = NDArray[Any]
 PIXEL_SCALE = 255
-NO_LABEL = -100  # of a target of several places: a place that is ignored, as torch's cross_entropy ignores it
+NO_LABEL = -100  # in a target with several values: a value to ignore, as in torch's cross_entropy
 
 
 class Examples:
@@ -43,7 +43,9 @@ class Examples:
     ) -> None:
         if labels is not None:
             if targets is not None:
-                raise DataError("there are labels and targets; labels are the targets of a classification: give one")
+                raise DataError(
+                    "both labels and targets are given; labels are the targets of a classification: give one"
+                )
             _check_discrete("labels", labels)
         self.stored: Final[Any] = inputs
         self.targets: Final[Array | None] = labels if targets is None else targets
@@ -70,7 +72,7 @@ class Examples:
     def _check(self) -> None:
         _check_kind("inputs", self.stored, (np.float32, np.int64, np.uint8))
         if self.stored.ndim < 2:
-            raise DataError(f"inputs have shape (n, ...); these have {self.stored.shape}")
+            raise DataError(f"inputs must have shape (n, ...), not {self.stored.shape}")
         _check_finite("inputs", self.stored)
         others = {"targets": self.targets} if self.targets is not None else {}
         others |= {f"input {name}": array for name, array in self.more.items()}
@@ -82,7 +84,9 @@ class Examples:
         for name, array in {**others, **self.columns}.items():
             if array.shape[:1] != (len(self),):
                 what = "labels" if name == "targets" and self.has_labels else name
-                raise DataError(f"there are {len(self)} inputs, and {what} of shape {array.shape}: one an input")
+                raise DataError(
+                    f"{what} must have one row for each of the {len(self)} inputs; the shape is {array.shape}"
+                )
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -125,8 +129,8 @@ class Examples:
         if self.targets is None or not self.has_labels:
             found = "no targets" if self.targets is None else f"targets of {self.targets.dtype}, {self.target_shape}"
             raise DataError(
-                f"labels are asked for, and these examples have {found}; choose a method that needs no labels, or "
-                "name a column in partition.by"
+                f"the method or the partition needs labels, and these examples have {found}; choose a method that "
+                "needs no labels, or name a column in partition.by"
             )
         return self.targets
 
@@ -135,8 +139,10 @@ class Examples:
         if name is None:
             return self.labels
         if name not in self.columns:
-            known = f"; there is {', '.join(sorted(self.columns))}" if self.columns else ", and no other column"
-            raise DataError(f"the data have no column {name}{known}: say it in data.columns, or in columns of Examples")
+            known = f"; they have {', '.join(sorted(self.columns))}" if self.columns else " and no other column"
+            raise DataError(
+                f"the data have no column {name}{known}: name it in data.columns, or add it to columns of Examples"
+            )
         return self.columns[name]
 
     def take(self, indices: Indices) -> "Examples":
@@ -220,19 +226,19 @@ class Dataset:
             if not isinstance(examples, Examples):
                 raise DataError(
                     f"{name} must be Examples, not {type(examples).__name__}; put the inputs and labels into "
-                    "NumPy arrays and make Examples(inputs=..., labels=...) of them, or Examples.of_items(data_set)"
+                    "NumPy arrays, and use Examples(inputs=..., labels=...) or Examples.of_items(data_set)"
                 )
         if self.train.input_shape != self.test.input_shape:
             raise DataError(
                 f"training examples have shape {self.train.input_shape} and test examples "
-                f"{self.test.input_shape}; they must be alike"
+                f"{self.test.input_shape}; make the shapes equal"
             )
         trained, tested = _described(self.train), _described(self.test)
         if trained != tested:
-            raise DataError(f"training examples have {trained}, and test examples {tested}; they must be alike")
+            raise DataError(f"training examples have {trained}, and test examples have {tested}; make them alike")
         for part, examples in (("training", self.train), ("test", self.test)):
             if not len(examples) and part == "training":
-                raise DataError("the training data holds no examples; it needs one at least")
+                raise DataError("the training data has no examples; at least one is needed")
             self._check_targets(part, examples)
 
     def _check_targets(self, part: str, examples: Examples) -> None:
@@ -241,13 +247,15 @@ class Dataset:
             return
         word = "label" if examples.has_labels else "target"
         if not self.num_classes:
-            raise DataError(f"{word}s are whole numbers: say num_classes, or make the targets float32")
+            raise DataError(
+                f"{word}s are whole numbers, and num_classes is missing; give it, or make the targets float32"
+            )
         least = 0 if examples.has_labels else NO_LABEL
         wrong = targets.max() if targets.max() >= self.num_classes else targets.min()
         if wrong >= self.num_classes or wrong < least:
             raise DataError(
-                f"the {part} data holds {word} {wrong}; with {self.num_classes} classes, "
-                f"{word}s go from 0 to {self.num_classes - 1}"
+                f"the {part} data holds {word} {wrong}; with num_classes {self.num_classes}, "
+                f"{word}s must be from 0 to {self.num_classes - 1}"
             )
 
     @property
@@ -308,12 +316,12 @@ def _check_finite(name: str, array: Array) -> None:
     if array.dtype != np.float32 or not array.size or isinstance(array, np.memmap):
         return
     if not np.isfinite([array.min(), array.max()]).all():
-        raise DataError(f"{name} hold NaN or Inf; every value must be a finite number")
+        raise DataError(f"{name} contain NaN or Inf; every value must be a finite number")
 
 
 def _check_discrete(name: str, array: Any) -> None:
     _check_kind(name, array, (np.int64,))
     if array.ndim != 1:
-        raise DataError(f"{name} have shape (n,); these have {array.shape}")
+        raise DataError(f"{name} must have shape (n,), not {array.shape}")
     if array.size and array.min() < 0:
-        raise DataError(f"{name} go from 0 up, and one is {array.min()}")
+        raise DataError(f"{name} must have values of 0 or more, not {array.min()}")

@@ -16,7 +16,7 @@ from fedstrata.experiment import DataSettings
 INFO = DatasetInfo(input_shape=(1, 28, 28), num_classes=10)
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-# SHA-256 of the content, for archives of it differ in their bytes: Debian's are not the publisher's
+# SHA-256 of each file's uncompressed content. Debian's compressed files differ from the publisher's.
 FILES = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
     "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",

@@ -47,7 +47,7 @@ def load(settings: DataSettings) -> Dataset:
         DataError: a table or column is missing, or has values that do not fit its role.
     """
     if settings.folder is None:
-        raise DataError("data.name folder: say in data.folder where the files are")
+        raise DataError("data.name folder needs data.folder; set it to the folder with the files")
     parts = _parts(settings.folder)
     roles = _Roles(settings, [*parts["train"], *parts["test"]])
     columns = roles.columns()
@@ -66,7 +66,7 @@ def load(settings: DataSettings) -> Dataset:
 def _parts(folder: Path) -> dict[str, list[Part]]:
     """Return the tables for training and for tests."""
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}; say in data.folder where the files are")
+        raise DataError(f"there is no folder {folder}; set data.folder to the folder with the files")
     if (train := find_table(folder, "train")) is not None:
         test = find_table(folder, "test")
         return {"train": [_part(train)], "test": [] if test is None else [_part(test)]}
@@ -82,16 +82,21 @@ def _parts(folder: Path) -> dict[str, list[Part]]:
             parts["test"].append(_part(test, path.stem))
     names = [part.device for part in parts["train"]]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise DataError(f"{place} has several tables called {', '.join(sorted(twice))}; leave one for each device")
+        raise DataError(f"{place} has several tables named {', '.join(sorted(twice))}; keep one table for each device")
     if not names:
-        raise DataError(f"{folder} holds neither train and test nor a file for each device, in {', '.join(READERS)}")
+        raise DataError(
+            f"{folder} contains neither a table train nor a table for each device; tables are folders, or files of "
+            f"the kinds {', '.join(READERS)}"
+        )
     return parts
 
 
 def _part(path: Path, device: str = "") -> Part:
     part = Part(path=path, table=read_table(path), device=device)
     if device and DEVICE in part.table:
-        raise DataError(f"{path} has a column {DEVICE}, which is made of the names of files; rename it")
+        raise DataError(
+            f"{path} has a column {DEVICE}, but the names of the files become this column; rename the column"
+        )
     return part
 
 
@@ -107,7 +112,7 @@ class _Roles:
         default = (INPUTS,) if INPUTS in known else tuple(name for name in known if name not in other)
         self.inputs = settings.inputs or default
         if not self.inputs:
-            raise DataError(f"{parts[0].path} has no column left for the input; say data.inputs")
+            raise DataError(f"{parts[0].path} has no column left for the input; name the columns in data.inputs")
         if not self.target and (settings.num_classes or settings.classes):
             self.target = (TARGETS,)
         for part in parts:
@@ -117,15 +122,16 @@ class _Roles:
         wanted = {*self.inputs, *self.target, *self._settings.more, *self._settings.columns}
         if missing := sorted(wanted - set(part.table)):
             there = ", ".join(list(part.table)[:8]) + (" …" if len(part.table) > 8 else "")
-            advice = "" if part is self._parts[0] else "; make them alike"
-            advice += ", or say data.inputs" if advice and set(missing) <= set(self.inputs) else ""
-            raise DataError(f"{part.path} has no array or column {' or '.join(missing)}, but {there}{advice}")
+            advice = "" if part is self._parts[0] else "; give all tables the same columns"
+            advice += ", or set data.inputs" if advice and set(missing) <= set(self.inputs) else ""
+            raise DataError(f"{part.path} has no array or column {' or '.join(missing)}; it has {there}{advice}")
         if set(part.table) != set(self._parts[0].table) and self._settings.inputs is None:
             one, other = self._parts[0], part
             name = sorted(set(one.table) ^ set(other.table))[0]
             has, lacks = (one, other) if name in one.table else (other, one)
             raise DataError(
-                f"{lacks.path} has no column {name}, which {has.path} has; make them alike, or say data.inputs"
+                f"{lacks.path} has no column {name}, but {has.path} has; give all tables the same columns, or set "
+                "data.inputs"
             )
 
     def columns(self) -> Mapping[str, Array]:
@@ -187,7 +193,9 @@ class _Roles:
 def _joined(arrays: Sequence[Array]) -> Array:
     """Join arrays along their first axis. A single array is returned unchanged, so it may stay in its file."""
     if len({array.shape[1:] for array in arrays}) > 1:
-        raise DataError(f"devices have arrays of several shapes, {arrays[0].shape[1:]} and others; make them alike")
+        raise DataError(
+            f"the tables have rows of different shapes, {arrays[0].shape[1:]} and others; make the shapes equal"
+        )
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
@@ -199,7 +207,7 @@ def _of_column(part: Part, name: str) -> Array:
     """Return a discrete column: whole numbers as integers, other values as text."""
     column = part.table[name]
     if column.ndim != 1:
-        raise DataError(f"{part.path}: {name} has shape {column.shape}, and a column has one value an example")
+        raise DataError(f"{part.path}: column {name} must have one value per example; its shape is {column.shape}")
     is_whole = column.dtype.kind in "iufb" and (column == np.rint(column)).all()
     return column.astype(np.int64) if is_whole else column.astype(str)
 
@@ -209,13 +217,13 @@ def _numbers(part: Part, name: str) -> Array:
     array = part.table[name]
     if array.dtype.kind in "US":
         line, text = next((at, text) for at, text in enumerate(array.tolist(), 2) if not _is_number(text))
-        advice = "correct it" if text else "remove the row, fill the cell"
+        advice = "correct the cell" if text else "remove the row, fill the cell"
         raise DataError(
-            f"{part.path}, line {line}, column {name}: {text!r:.40} is no number; {advice}, or give the column "
-            "another role (data.columns, or with data.classes data.target)"
+            f"{part.path}, line {line}, column {name}: {text!r:.40} is not a number; {advice}, or give the column "
+            "another role (data.columns, or data.target with data.classes)"
         )
     if array.dtype.kind not in "iufb":
-        raise DataError(f"{part.path}: {name} holds {array.dtype}, and numbers are needed")
+        raise DataError(f"{part.path}: column {name} must contain numbers, not {array.dtype}")
     if array.dtype.kind == "f" and array.ndim == 1 and not np.isfinite(array).all():
         line = int(np.flatnonzero(~np.isfinite(array))[0]) + 2
         raise DataError(f"{part.path}, line {line}, column {name}: NaN or Inf; remove the row, or fill the cell")
@@ -234,7 +242,7 @@ def _floats(part: Part, name: str) -> Array:
     array = _numbers(part, name)
     if array.dtype == np.float32:
         return array
-    with np.errstate(over="ignore"):  # a float64 too large becomes Inf, which Examples refuses
+    with np.errstate(over="ignore"):  # a value too large for float32 becomes Inf, which Examples refuses
         return array.astype(np.float32)
 
 
@@ -252,8 +260,8 @@ def _whole(part: Part, name: str) -> Array:
         return array.astype(np.int64)
     if array.dtype.kind not in "iub":
         raise DataError(
-            f"cannot use {part.path}: {name} must hold whole numbers, not {array.dtype}; without data.num_classes it "
-            "may hold any"
+            f"cannot use {part.path}: {name} must contain whole numbers, not {array.dtype}; for other numbers, remove "
+            "data.num_classes"
         )
     return array.astype(np.int64)
 
@@ -262,7 +270,5 @@ def _label_numbers(part: Part, name: str, classes: Sequence[str]) -> Array:
     texts = part.table[name].astype(str)
     unknown = np.setdiff1d(texts, np.array(classes))
     if len(unknown):
-        raise DataError(
-            f"{part.path}: {name} has {str(unknown[0])!r:.40}, which data.classes does not name; add it there"
-        )
+        raise DataError(f"{part.path}: {name} has {str(unknown[0])!r:.40}, which is not in data.classes; add it there")
     return np.array([classes.index(str(text)) for text in texts], np.int64)

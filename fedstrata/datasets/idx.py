@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedstrata.datasets.examples import DatasetInfo, Examples
 from fedstrata.errors import DataError
 
-DEFLATE_RATIO = 1032  # the most bytes that one byte of deflate can stand for (zlib's technical notes)
+DEFLATE_RATIO = 1032  # largest number of bytes that one deflated byte can expand to (zlib's technical notes)
 MAX_BYTES = 1 << 30
 PIECE_BYTES = 1 << 20
 
@@ -41,10 +41,12 @@ def read_labelled_images(images: Path, labels: Path, info: DatasetInfo, title: s
     """
     values = read_idx(images, dimensions=3)
     if values.shape[1:] != info.input_shape[1:]:
-        raise DataError(f"{images} holds images of {values.shape[1:]}; {title} has {_times(info.input_shape[1:])}")
+        raise DataError(
+            f"{images} has images of {_times(values.shape[1:])} pixels; {title} has {_times(info.input_shape[1:])}"
+        )
     numbers = read_idx(labels, dimensions=1).astype(np.int64)
     if len(values) != len(numbers):
-        raise DataError(f"{images} holds {len(values)} images, but {labels} {len(numbers)} labels")
+        raise DataError(f"{images} has {len(values)} images, but {labels} has {len(numbers)} labels")
     return Examples(inputs=values.reshape(-1, *info.input_shape), labels=numbers)
 
 
@@ -74,7 +76,7 @@ def _sha256(path: Path, opened: Callable[[Path], BinaryIO]) -> str:
                 digest.update(piece)
                 length += len(piece)
                 if length > MAX_BYTES:
-                    raise DataError(f"{path} holds more than {MAX_BYTES} bytes")
+                    raise DataError(f"{path} has more than {MAX_BYTES} bytes")
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from None
     return digest.hexdigest()
@@ -93,17 +95,19 @@ def _most_bytes(path: Path) -> int:
 def _parse(file: BinaryIO, *, dimensions: int, limit_bytes: int) -> NDArray[np.uint8]:
     magic, expected = file.read(4), bytes([0, 0, 8, dimensions])
     if magic != expected:
-        raise DataError(f"it starts with {magic.hex(' ')}, not with {expected.hex(' ')} as an IDX file does")
+        raise DataError(
+            f"it starts with the bytes {magic.hex(' ')}; an IDX file of this kind starts with {expected.hex(' ')}"
+        )
     header = file.read(4 * dimensions)
     if len(header) < 4 * dimensions:
         raise DataError("it ends inside its header")
     shape = struct.unpack(f">{dimensions}I", header)
     total = math.prod(shape)
     if total > limit_bytes:
-        raise DataError(f"its header promises {total} bytes, more than the file can hold")
+        raise DataError(f"its header announces {total} bytes, more than the file can contain")
     content = file.read(total)
     if len(content) < total:
         raise DataError(f"it ends after {len(content)} of {total} bytes")
     if file.read(1):
-        raise DataError(f"it goes on after the {total} bytes its header promises")
+        raise DataError(f"it has more bytes than the {total} that its header announces")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -21,7 +21,7 @@ BUILT_IN = {
     "cifar-100": cifar.CIFAR_100.info,
     "svhn": svhn.INFO,
 }
-MOST_SAID = 8  # names of columns in a message
+MOST_SAID = 8  # largest number of column names in a message
 LOADERS: Mapping[str, Callable[[DataSettings], Dataset]] = {
     "digits": digits.load,
     "fcube": fcube.load,
@@ -56,7 +56,7 @@ def _plain_info(settings: DataSettings) -> DatasetInfo:
     if settings.name in BUILT_IN:
         return BUILT_IN[settings.name]
     if settings.input_shape is None:
-        raise ExperimentError(f"data.name {settings.name}: say data.input_shape")
+        raise ExperimentError(f"data.name {settings.name} needs data.input_shape; add it")
     return DatasetInfo(
         input_shape=settings.input_shape,
         num_classes=settings.num_classes or len(settings.classes or ()),
@@ -115,7 +115,7 @@ def _load_own(settings: DataSettings) -> Dataset:
         raise PluginError(f"data set {settings.name} failed with {describe(error)}") from error
     if not isinstance(dataset, Dataset):
         raise PluginError(
-            f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; make "
-            "Dataset(train=Examples(inputs=..., labels=...), test=..., num_classes=...) of it"
+            f"data set {settings.name} must return a fedstrata.datasets.Dataset, not {type(dataset).__name__}; return "
+            "Dataset(train=Examples(inputs=..., labels=...), test=..., num_classes=...)"
         )
     return dataset

@@ -14,14 +14,14 @@ from fedstrata.experiment import DataSettings
 class Published:
     """Describe a published data set: its files, and how they are downloaded."""
 
-    name: str  # in the experiment file, and of its folder among all data
+    name: str  # name of the data set in the experiment file, and of its folder
     title: str
-    files: Sequence[str]  # each may also lie there gzipped, with .gz behind its name
-    fetch: Callable[[Path, Sequence[str]], None]  # puts the named files into a folder
-    content_sha256: Mapping[str, str] = field(default_factory=dict)  # by file; empty where the archive's alone is known
+    files: Sequence[str]  # names; a file may also be gzipped, with .gz after its name
+    fetch: Callable[[Path, Sequence[str]], None]  # downloads the named files into a folder
+    content_sha256: Mapping[str, str] = field(default_factory=dict)  # by file; empty if only the archive's is known
     usual_places: Sequence[Path] = ()
-    subfolder: str = ""  # in which they may lie, as the publisher's archive has them
-    package: str = ""  # Debian's and Ubuntu's, which brings them to a usual place
+    subfolder: str = ""  # subfolder that may contain the files, as in the publisher's archive
+    package: str = ""  # package of Debian and Ubuntu that installs the files in one of `usual_places`
 
 
 def find_files(published: Published, settings: DataSettings) -> dict[str, Path]:
@@ -107,16 +107,19 @@ def _fetched(published: Published, folder: Path) -> dict[str, Path]:
 def _check_content(published: Published, files: Mapping[str, Path]) -> None:
     for name, expected in published.content_sha256.items():
         if content_sha256(files[name]) != expected:
-            raise DataError(f"{files[name]} has other content than was published; delete it and fetch it again")
+            raise DataError(f"{files[name]} differs from the published file; delete it and download it again")
 
 
 def _advice(published: Published) -> str:
     """Return a text that says how to get the files. In a pod, the text says how to name their folder."""
     if os.environ.get("FEDSTRATA_POD_NAME"):
-        return f"of the chart's values, data.type hostPath or claim has to name the folder that holds {published.name}/"
+        return (
+            f"give the pods a folder that contains {published.name}/, with the chart's values data.type hostPath or "
+            "claim"
+        )
     package = f"{_package(published)}, " if published.package else ""
-    return f"fedstrata data {published.name} fetches it, {package}or name its folder in data.folder"
+    return f"fedstrata data {published.name} fetches it, {package}or set data.folder to its folder"
 
 
 def _package(published: Published) -> str:
-    return f"on Debian and Ubuntu apt-get install {published.package} brings it"
+    return f"on Debian and Ubuntu apt-get install {published.package} installs it"

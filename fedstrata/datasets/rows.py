@@ -14,7 +14,7 @@ from fedstrata.plugins import describe
 
 Indices = NDArray[np.int64]
 Array = NDArray[Any]
-MEASURED = 0x726F7773  # "rows": of a read outside training, which always draws the same
+MEASURED = 0x726F7773  # "rows": address of the draws outside training, so that they are always the same
 
 
 class Rows:
@@ -59,7 +59,9 @@ class Rows:
         """
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
-            raise DataError(f"items of a data set have several shapes or types, {self.shape[1:]} and others; pad them")
+            raise DataError(
+                f"items of the data set have different shapes or types, {self.shape[1:]} and others; pad them"
+            )
         return np.stack(read) if read else np.empty((0, *self.shape[1:]), self.dtype)
 
     def targets(self) -> Array:
@@ -81,7 +83,7 @@ class Rows:
             raise
         except Exception as error:
             name = type(self._source).__name__
-            raise PluginError(f"data set {name} failed to give item {index} with {describe(error)}") from error
+            raise PluginError(f"data set {name}: reading item {index} failed with {describe(error)}") from error
         return given, target
 
 
@@ -91,8 +93,8 @@ def _drawing(address: Sequence[int]) -> Iterator[None]:
     afterwards.
     """
     seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)
-    python, numbers = random.getstate(), np.random.get_state()  # transforms draw from it
-    torch = sys.modules.get("torch")  # a data set that draws from it has loaded it
+    python, numbers = random.getstate(), np.random.get_state()  # transforms draw from these generators
+    torch = sys.modules.get("torch")  # if a data set draws from torch's generator, torch is loaded
     tensors = torch.default_generator.get_state() if torch else None
     random.seed(int(seeds[0]))
     np.random.seed(seeds[1])

@@ -26,7 +26,7 @@ FILES = {
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
-IMAGE = (32, 32, 3)  # as the files have it
+IMAGE = (32, 32, 3)  # shape of an image in the files
 IMAGE_BYTES = 32 * 32 * 3
 NOUGHT = 10
 
@@ -53,7 +53,7 @@ def _read(path: Path) -> Examples:
         images, labels = _arrays(path)
     except DataError:
         raise
-    except Exception as error:  # SciPy raises whatever a damaged file leads it to
+    except Exception as error:  # SciPy can raise any exception for a damaged file
         reason = " ".join(str(error).split())
         raise DataError(
             f"cannot use {path}: {type(error).__name__}: {reason}; replace the file, or delete it"
@@ -77,10 +77,10 @@ def _arrays(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     number = images[0][-1] if len(images[0]) == len(IMAGE) + 1 else 0
     if images != ((*IMAGE, number), "uint8") or labels[0] != (number, 1) or labels[1] not in {"uint8", "double"}:
         raise DataError(
-            f"cannot use {path}: it should hold X of 32 × 32 × 3 × n bytes and y of n × 1 labels, and it holds "
-            f"{declared}; replace the file, or delete it"
+            f"cannot use {path}: it must contain X with 32 × 32 × 3 × n bytes and y with n × 1 labels, not {declared}; "
+            "replace the file, or delete it"
         )
     if number * IMAGE_BYTES > path.stat().st_size * DEFLATE_RATIO:
-        raise DataError(f"cannot use {path}: its header promises {number} images, more than the file can hold")
+        raise DataError(f"cannot use {path}: its header announces {number} images, more than the file can contain")
     arrays = loadmat(path, variable_names=["X", "y"])
     return arrays["X"], arrays["y"]

@@ -22,7 +22,7 @@ from fedstrata.experiment import SyntheticSettings
 INPUTS, CLASSES = 60, 10
 INFO = DatasetInfo(input_shape=(INPUTS,), num_classes=CLASSES)
 DEVICE = "device"
-OF_DEVICE, OF_ALL = 0x73796E74, 0x73796E75  # first number of the address of a draw; the seed is the second
+OF_DEVICE, OF_ALL = 0x73796E74, 0x73796E75  # first numbers of the addresses of draws; the second is the seed
 SPREAD = np.arange(1, INPUTS + 1) ** -0.6
 TRAINED = 0.9
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]

@@ -22,9 +22,9 @@ from fedstrata.errors import DataError
 
 Array = NDArray[Any]
 Table = Mapping[str, Array]
-INPUTS, TARGETS = "x", "y"  # the names of arrays that nothing else is said of
+INPUTS, TARGETS = "x", "y"  # default names of the arrays
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-# what NumPy and zipfile raise for a damaged, encrypted or oversized archive
+# exceptions that NumPy and zipfile raise for a damaged, encrypted or oversized archive
 DAMAGE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
@@ -34,7 +34,7 @@ def find_table(folder: Path, name: str) -> Path | None:
     """
     found = [path for path in (*(folder / f"{name}{ending}" for ending in READERS), folder / name) if path.exists()]
     if len(found) > 1:
-        raise DataError(f"there are {found[0]} and {found[1]}; leave one")
+        raise DataError(f"there are {found[0]} and {found[1]}; keep one of them")
     return found[0] if found else None
 
 
@@ -53,17 +53,17 @@ def read_table(path: Path) -> Table:
         raise DataError(f"cannot use {path}: {' '.join(str(error).split())}") from None
     lengths = {name: len(array) if array.ndim else 0 for name, array in table.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"cannot use {path}: its arrays have other numbers of rows: {lengths}")
+        raise DataError(f"cannot use {path}: its arrays have different numbers of rows: {lengths}")
     if not table or not next(iter(lengths.values())):
         raise DataError(f"cannot use {path}: it has no rows")
     return table
 
 
 def _npz(path: Path) -> Table:
-    with path.open("rb") as file:  # given a path, NumPy leaves a damaged file open
+    with path.open("rb") as file:  # if NumPy gets the path, it leaves a damaged file open
         arrays = np.load(file, allow_pickle=False)
         if not isinstance(arrays, np.lib.npyio.NpzFile):
-            raise DataError("it is a single array; numpy.savez(file, x=inputs, y=labels) writes what is needed")
+            raise DataError("it is a single array; write it with numpy.savez(file, x=inputs, y=labels)")
         return {name: arrays[name] for name in arrays.files}
 
 
@@ -77,11 +77,13 @@ def _csv(path: Path) -> Table:
         if len(names) == 1 and {";", "\t"} & set(names[0]):
             raise DataError("its columns are not separated by commas; save it with commas")
         if len(set(names)) != len(names) or not all(names):
-            raise DataError(f"its first line names the columns, each by a name of its own, and this is {names}")
+            raise DataError(f"its first line must have a different name for each column, not {names}")
         rows = []
         for row in reader:
             if row and len(row) != len(names):
-                raise DataError(f"line {reader.line_num} has {len(row)} values, and the first line names {len(names)}")
+                raise DataError(
+                    f"line {reader.line_num} has {len(row)} values, but the first line has {len(names)} names"
+                )
             if row:
                 rows.append(row)
     return {name: _numbers_or_text(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}
@@ -109,7 +111,7 @@ def _saved(path: Path) -> Table:
     except (KeyError, TypeError):
         files = []
     if not files or any(Path(name).name != name for name in files):
-        raise DataError("its state.json lists no files of its own folder")
+        raise DataError("its state.json must list files in the same folder")
     tables = []
     for name in files:
         with arrow.memory_map(str(path / name)) as source:
@@ -124,21 +126,21 @@ def _columns(table: Any, path: Path) -> Table:
 def _arrow_column(name: str, column: Any, path: Path) -> Array:
     """Return an Arrow column as an array. Lists of equal length become rows, at any depth."""
     if column.null_count:
-        raise DataError(f"column {name} has {column.null_count} empty values; fill them, or leave their rows out")
+        raise DataError(f"column {name} has {column.null_count} empty values; fill them, or remove their rows")
     kind = str(column.type)
     if kind.startswith(("list", "fixed_size_list", "large_list")):
         rows = column.to_pylist()
         try:
             return np.array(rows)
         except ValueError:
-            raise DataError(f"the lists in column {name} have several lengths; pad them") from None
+            raise DataError(f"the lists in column {name} have different lengths; pad them") from None
     values: Array = column.to_numpy()
     return values.astype(str) if values.dtype == object else values
 
 
 def _folder(path: Path) -> Table:
     if not path.is_dir():
-        raise DataError(f"its kind is unknown; there are {', '.join(READERS)}, and folders")
+        raise DataError(f"its kind is unknown; use one of {', '.join(READERS)}, or a folder")
     if (path / "state.json").is_file():
         return _saved(path)
     arrays = {each.stem: np.load(each, mmap_mode="r", allow_pickle=False) for each in sorted(path.glob("*.npy"))}
@@ -157,7 +159,10 @@ def _pictures(path: Path) -> Table:
             array = np.asarray(opened if opened.mode == "L" else opened.convert("RGB"))
         arrays.append(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
         if arrays[-1].shape != arrays[0].shape:
-            raise DataError(f"{file} has shape {arrays[-1].shape}, and {files[0]} {arrays[0].shape}; make them alike")
+            raise DataError(
+                f"{file} has shape {arrays[-1].shape}, and {files[0]} has {arrays[0].shape}; give all images the same "
+                "size and colours"
+            )
     return {INPUTS: np.stack(arrays), TARGETS: np.array([file.parent.name for file in files])}
 
 
@@ -167,7 +172,7 @@ def _package(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise DataError(f"{package} is needed for it, and is not installed here; pip install {package}") from None
+        raise DataError(f"it needs {package}, which is not installed here; pip install {package}") from None
 
 
 READERS: Mapping[str, Callable[[Path], Table]] = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}

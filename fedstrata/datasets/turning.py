@@ -20,14 +20,14 @@ def check_rotation(degrees: int, input_shape: tuple[int, ...], key: str) -> None
     """
     if len(input_shape) not in {2, 3}:
         raise ExperimentError(
-            f"{key}: only images can be turned, of shape (height, width) or (channels, height, width), "
-            f"and the data set's examples have shape {input_shape}; leave it out"
+            f"{key}: only images of shape (height, width) or (channels, height, width) can be rotated, "
+            f"and the data set's examples have shape {input_shape}; remove {key}"
         )
     height, width = input_shape[-2:]
     if degrees % 180 and height != width:
         raise ExperimentError(
-            f"{key}: images of {height} x {width} turned by {degrees} degrees have another shape; "
-            "choose 180, or leave it out"
+            f"{key}: images of {height} x {width} rotated by {degrees} degrees have another shape; "
+            f"choose 180, or remove {key}"
         )
 
 

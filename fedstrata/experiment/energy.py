@@ -16,13 +16,13 @@ POWER = Quantity(
     units={"uW": 1, "mW": 10**3, "W": 10**6, "kW": 10**9},
     example="7.2W",
     most=10**12,
-    limits="power here is at most a megawatt, 1000kW",
+    limits="power must be at most a megawatt, 1000kW",
 )
 PER_BIT = Quantity(
-    units={"uJ/Mbit": 1, "mJ/Mbit": 10**3, "J/Mbit": 10**6},  # which are picojoules a bit, and so on
+    units={"uJ/Mbit": 1, "mJ/Mbit": 10**3, "J/Mbit": 10**6},  # 1 uJ/Mbit is one picojoule per bit
     example="438.39mJ/Mbit",
     most=10**12,
-    limits="a megabit here takes at most 1000000J/Mbit",
+    limits="energy per bit must be at most 1000000J/Mbit",
 )
 Power = Annotated[int, *POWER.form]
 PerBit = Annotated[int, *PER_BIT.form]
@@ -39,13 +39,13 @@ class RadioSettings(Settings):
     """Power of the radio while a transfer lasts."""
 
 
-# P = up * rate up + down * rate down + base; mW per Mbit/s are mJ/Mbit
+# Power = up * rate up + down * rate down + base. The source gives mW per Mbit/s, which is the same as mJ/Mbit.
 RADIO_SOURCE = "Huang et al., MobiSys 2012"
 RADIOS: Mapping[str, RadioSettings] = {
     "lte": RadioSettings.model_validate({"up": "438.39mJ/Mbit", "down": "51.97mJ/Mbit", "base": "1288.04mW"}),
     "wifi": RadioSettings.model_validate({"up": "283.17mJ/Mbit", "down": "137.01mJ/Mbit", "base": "132.86mW"}),
 }
-# Whole boards while all their cores compute, by the profiles of compute.
+# Power of a whole board while all its cores compute, by profile of the section `compute`.
 WATTS_SOURCE = "Jeff Geerling's list of HPL runs"
 BOARD_WATTS: Mapping[str, int] = {
     "i5-7400t": POWER.parsed("41W"),
@@ -67,7 +67,7 @@ class EnergyOverride(Settings):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if self.radio is None and self.compute is None:
-            raise ValueError("an entry says how its devices differ: radio, compute")
+            raise ValueError("this entry changes nothing; add radio or compute, or remove the entry")
         return self
 
 
@@ -93,10 +93,12 @@ class EnergySettings(Settings):
         known = {**RADIOS, **(self.radios or {})}
         for name in named:
             if name is not None and name not in known:
-                raise ValueError(f"no radio is called {name!r}; choose {', '.join(known)}, or add it to energy.radios")
+                raise ValueError(
+                    f"no radio is called {name!r}; choose one of {', '.join(known)}, or add it to energy.radios"
+                )
         for name in self.radios or {}:
             if name in RADIOS:
-                raise ValueError(f"radios.{name} is a radio that there is already; choose another name")
+                raise ValueError(f"radios.{name}: a built-in radio has this name; choose another name")
         check_once(entry.devices for entry in self.overrides)
         return self
 
@@ -110,8 +112,8 @@ class EnergySettings(Settings):
             if self.watts_of(index, profiles.get(index)) is None:
                 of = f"its profile {profiles[index]!r}" if index in profiles else "the reference core"
                 raise ValueError(
-                    f"energy: nobody knows how many watts device {index} takes while it computes, being {of}; "
-                    "give energy.compute, energy.profiles or an override; 0W leaves it out"
+                    f"energy: the computing power of device {index} ({of}) is unknown; set energy.compute, "
+                    "energy.profiles or an entry of energy.overrides (0W leaves computing out of the energy)"
                 )
 
     def radio_of(self, index: int) -> RadioSettings | None:

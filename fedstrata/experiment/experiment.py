@@ -37,8 +37,8 @@ from fedstrata.experiment.sections import (
     TrainingSettings,
 )
 
-# Of all devices together: the exact sum takes updates of up to ±1 then, and of fewer examples larger ones. One device
-# that claims more would have the updates of all others refused.
+# Most examples of all devices together. With so many, values of updates in the exact sum are limited to ±1. With fewer
+# examples, larger values fit. Without this limit, one device that claims too many could get all updates refused.
 MOST_EXAMPLES = 1 << 30
 
 
@@ -100,7 +100,9 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _has_own_folders(self) -> Self:
         if isinstance(self.partition, LocalPartition) and self.data.name != "folder":
-            raise ValueError("partition.kind local needs data.name folder: each device has its own folder")
+            raise ValueError(
+                "partition.kind local needs data.name folder, because each device has its own folder; set both"
+            )
         return self
 
     @model_validator(mode="after")
@@ -225,7 +227,7 @@ class Experiment(Settings):
         del resolved["data"]["folder"], resolved["data"]["download"]
         for model in (resolved["model"], *(entry["model"] for entry in resolved["architectures"])):
             del model["weights"]
-        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only how long it takes
+        if self.secure_aggregation is None or self.clock == "none":  # masks change no model, only bytes and times
             del resolved["secure_aggregation"]
         return hashlib.sha256(yaml.safe_dump(resolved).encode()).hexdigest()
 
@@ -237,4 +239,4 @@ class Experiment(Settings):
 
 def _member(value: str, known: Container[str]) -> None:
     if value not in known:
-        raise ValueError(f"faults: no process is called {value!r}; say gps, lps-0 …, or a device such as device-000")
+        raise ValueError(f"faults: no process is called {value!r}; use gps, lps-0 …, or a device such as device-000")

@@ -36,15 +36,15 @@ class Moment(Settings):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(given is not None for given in (self.phase, self.global_round, self.point)) != 1:
-            raise ValueError("give one of phase, global_round or point")
+            raise ValueError("give exactly one of phase, global_round and point")
         if self.point is None and (self.round is not None or self.count != 1):
-            raise ValueError("round and count go with a point")
+            raise ValueError("round and count need the key point; add it, or remove them")
         return self
 
 
 def _no_point(moment: Moment) -> Moment:
     if moment.point is not None:
-        raise ValueError("only a kill can come at a point; give phase or global_round")
+        raise ValueError("only kill can use the key point; give phase or global_round instead")
     return moment
 
 

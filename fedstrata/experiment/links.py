@@ -17,11 +17,11 @@ from fedstrata.experiment.sections import Encoding, Settings
 from fedstrata.experiment.traces import TRACE_PRESETS, Generated, Traces, TraceSettings, trace_called, written
 
 Clock = Literal["none", "real", "virtual"]
-SEGMENT_BITS = 1460 * 8  # TCP's payload of a packet of 1,500 bytes
+SEGMENT_BITS = 1460 * 8  # payload of TCP in a packet of 1,500 bytes
 Link = Literal["device-gps", "device-lps", "lps-gps"]
 LINKS: tuple[Link, ...] = get_args(Link)
 WAYS = ("down", "up")
-NO_DEVICE_TWICE = "a device is in one entry only, and device {} is in two"
+NO_DEVICE_TWICE = "device {} is in two entries; remove it from one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LinkTimes:
         """
         trace, reached = self.trace(direction), self._reached
         if isinstance(trace, Generated):
-            raise TypeError("a generated trace has not been drawn")
+            raise TypeError("a generated trace must be drawn first, with LinkTimes.drawn")
         return self.rate(direction) if trace is None else trace if reached is None else trace.limited(reached)
 
     def trace(self, direction: str) -> Trace | Generated | None:
@@ -114,14 +114,14 @@ class LinkTiming(Settings):
     @classmethod
     def _known(cls, value: str | None) -> str | None:
         if value is not None and value not in LINK_PRESETS:
-            raise ValueError(f"no preset is called {value!r}; choose {', '.join(LINK_PRESETS)}")
+            raise ValueError(f"no preset is called {value!r}; choose one of {', '.join(LINK_PRESETS)}")
         return value
 
     @model_validator(mode="after")
     def _a_rate_or_a_trace(self) -> Self:
         for way in WAYS:
             if getattr(self, f"{way}_trace") is not None and getattr(self, f"{way}_rate") is not None:
-                raise ValueError(f"{way}_rate and {way}_trace contradict each other; leave one out")
+                raise ValueError(f"{way}_rate and {way}_trace exclude each other; remove one")
         return self
 
     @property
@@ -152,9 +152,9 @@ class LinkTiming(Settings):
 def check_link(link: LinkTimes, where: str) -> None:
     """Raise ValueError for a link with contradictory values. `where` begins the message."""
     if link.jitter > link.latency:
-        raise ValueError(f"{where}: the jitter is larger than the latency, which would go below zero; lower one")
+        raise ValueError(f"{where}: jitter is larger than latency, so a latency could be below 0; lower jitter")
     if link.loss and not link.latency:
-        raise ValueError(f"{where}: loss slows a link down by its round trip, which is zero here; give a latency")
+        raise ValueError(f"{where}: loss has no effect on a link without latency; add latency")
 
 
 class LinkSettings(LinkTiming):
@@ -171,7 +171,9 @@ class LinkSettings(LinkTiming):
     @classmethod
     def _no_rate(cls, value: Any) -> Any:
         if isinstance(value, str) and value.endswith(tuple(RATE.units)):
-            raise ValueError(f"{value!r} is a rate, and this key an encoding such as float32; see up_rate, down_rate")
+            raise ValueError(
+                f"{value!r} is a rate, but this key takes an encoding such as float32; use up_rate, down_rate"
+            )
         return value
 
 
@@ -184,7 +186,9 @@ class LinkOverride(LinkTiming):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.said:
-            raise ValueError("an entry says how its devices' link differs: preset, up_rate, latency …")
+            raise ValueError(
+                "this entry changes nothing; add what differs for these devices: preset, up_rate, latency …"
+            )
         return self
 
 
@@ -201,7 +205,7 @@ class SharedRates(Settings):
     @model_validator(mode="after")
     def _rate_of_the_broadcast(self) -> Self:
         if self.broadcast and self.down_rate is None:
-            raise ValueError("a broadcast needs a down_rate; add it")
+            raise ValueError("broadcast needs down_rate; add it")
         return self
 
 
@@ -237,7 +241,7 @@ class Links(Settings):
         check_once(entry.devices for entry in self.overrides)
         for name in self.traces or {}:
             if name in TRACE_PRESETS:
-                raise ValueError(f"traces.{name} is a trace that there is already; choose another name")
+                raise ValueError(f"traces.{name}: a built-in trace has this name; choose another name")
         for name, link in (("device-lps", self.common()), ("lps-gps", self.uplink())):
             check_link(link, name)
         for number, entry in enumerate(self.overrides):
@@ -321,9 +325,11 @@ class ComputeSettings(Settings):
         known = {**BOARDS, **(self.profiles or {})}
         for name in self.devices or {}:
             if name not in known:
-                raise ValueError(f"devices: no profile is called {name!r}; choose {', '.join(known)}, or add it")
+                raise ValueError(
+                    f"devices: no profile is called {name!r}; choose one of {', '.join(known)}, or add it to profiles"
+                )
         if self.per_example is None and (self.devices or self.spread):
-            raise ValueError("devices and spread scale per_example, which is missing; add it, such as 0.8ms")
+            raise ValueError("devices and spread need per_example, which is missing; add it, such as 0.8ms")
         return self
 
     def profile_of_devices(self) -> dict[int, str]:
@@ -357,4 +363,4 @@ def check_known(links: Links, compute: ComputeSettings | None, devices: int) -> 
 def check_index(key: str, indexes: Collection[int], devices: int) -> None:
     """Raise ValueError if `key` names a device that the partition does not have."""
     if max(indexes, default=0) >= devices:
-        raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has 0 to {devices - 1}")
+        raise ValueError(f"{key}: there is no device {max(indexes)}; the partition has devices 0 to {devices - 1}")

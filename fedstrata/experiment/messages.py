@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-# What others call our keys; the last part of a key alone.
+# Names that other programs use, with the last part of the key that means the same here.
 ELSEWHERE = {
     "bs": "batch_size", "clients": "devices", "dataset": "data", "lr": "learning_rate",
     "epochs": "local_epochs", "nodes": "devices", "num_clients": "devices", "num_rounds": "global_rounds",
@@ -18,14 +18,16 @@ ELSEWHERE = {
 }  # fmt: skip
 Schema = Mapping[str, Any]
 NONE: Schema = {"properties": {}}
-PLAIN = {  # pydantic's words, and ours
+PLAIN = {  # words of pydantic's messages, and the plainer words that replace them
     ", unable to parse string as an integer": "", ", unable to parse string as a number": "",
     ", unable to interpret input": "", "greater than or equal to ": "at least ", "less than or equal to ": "at most ",
     "greater than ": "above ", "less than ": "below ", "a valid integer": "an integer", "a valid number": "a number",
     "a valid boolean": "true or false", "a valid string": "text",
     "a valid tuple": "a list, such as [1, 2]", "a valid list": "a list, such as [1, 2]",
 }  # fmt: skip
-BRANCH = re.compile(r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$")  # of a union
+BRANCH = re.compile(
+    r"^(literal\[.*\]|constrained-\w+|int|float|str|bool|tuple\[.*|dict\[.*|\[key\])$"
+)  # the part of a location that names a branch of a union
 
 
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
@@ -70,7 +72,7 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
             return ": takes small letters, digits and, between them, hyphens, at most 40 in all"
         case "string_pattern_mismatch" if fault["loc"][-1] == "name":
             return ": takes small letters, digits, - and _, a letter first, at most 40 in all"
-    return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # as YAML has it
+    return ": " + in_plain_words(str(fault["msg"]).replace("Tuple should", "List should"))  # YAML has lists
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:

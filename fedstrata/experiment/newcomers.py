@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from fedstrata.experiment.quantities import DeviceList
 from fedstrata.experiment.sections import Settings
 
-NEWCOMERS_ADDRESS = 0x6E6577  # "new": keeps these draws apart from every other use of the seed
+NEWCOMERS_ADDRESS = 0x6E6577  # "new": an address that only these draws use
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -41,7 +41,7 @@ class NewcomerSettings(Settings):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.share is None) == (self.devices is None):
-            raise ValueError("give either share, of all devices, or devices, by index")
+            raise ValueError("give exactly one of share (of all devices) and devices (their indexes)")
         return self
 
 

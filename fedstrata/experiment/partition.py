@@ -16,7 +16,7 @@ Size = Annotated[int, Field(ge=1)]
 
 def _distinct_labels(value: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(value)) != len(value) or min(value) < 0:
-        raise ValueError(f"labels are distinct numbers from 0 up, not {list(value)}")
+        raise ValueError(f"labels must be different numbers of 0 or more, not {list(value)}")
     return value
 
 
@@ -57,7 +57,7 @@ class SplitPartition(Settings):
     @model_validator(mode="after")
     def _one_kind_of_tests(self) -> Self:
         if self.test_share is not None and self.public is not None and self.public.tests:
-            raise ValueError("test_share and public.tests both say what devices are tested on; leave one out")
+            raise ValueError("test_share and public.tests both choose the examples for tests; remove one")
         return self
 
     @property
@@ -109,10 +109,10 @@ class TaskPartition(SplitPartition):
     def _distinct(self) -> Self:
         names = [task.name for task in self.tasks]
         if len(set(names)) != len(names):
-            raise ValueError(f"task names must differ, and these do not: {names}")
+            raise ValueError(f"each task needs a different name, and these are {names}; rename one")
         labels = [label for task in self.tasks for label in task.labels]
         if len(set(labels)) != len(labels):
-            raise ValueError("a label belongs to one task only")
+            raise ValueError("a label is listed in two tasks; remove it from one")
         return self
 
     @property
@@ -167,31 +167,31 @@ class Group(Settings):
     @classmethod
     def _number_or_range(cls, value: Any) -> Any:
         if isinstance(value, list | tuple) and len(value) != 2:
-            raise ValueError(f"give a number, or a range as [least, most], not {list(value)}")
+            raise ValueError(f"give a number or a range [least, most], not {list(value)}")
         return value
 
     @field_validator("examples_per_device")
     @classmethod
     def _ordered(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
         if isinstance(value, tuple) and value[0] > value[1]:
-            raise ValueError(f"a range goes from the least to the most examples, not {list(value)}")
+            raise ValueError(f"a range must have the smaller number first, not {list(value)}")
         return value
 
     @field_validator("label_permutation")
     @classmethod
     def _permutation(cls, value: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         if isinstance(value, tuple) and sorted(value) != list(range(len(value))):
-            raise ValueError(f"a permutation has every label from 0 up once, e.g. [1, 2, 0], and {list(value)} has not")
+            raise ValueError(f"a permutation must have each label from 0 on once, such as [1, 2, 0], not {list(value)}")
         return value
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.disjoint_labels and self.labels_per_device is None:
-            raise ValueError("disjoint_labels goes with labels_per_device, which is not given")
+            raise ValueError("disjoint_labels needs labels_per_device, which is missing; add it")
         if self.same_shares and self.concentration is None:
-            raise ValueError("same_shares goes with concentration, which is not given")
+            raise ValueError("same_shares needs concentration, which is missing; add it")
         if self.same_shares and self.labels_per_device is not None:
-            raise ValueError("same_shares is for devices with the same labels; leave labels_per_device out")
+            raise ValueError("same_shares needs devices with the same labels; remove labels_per_device")
         return self
 
 
@@ -209,7 +209,7 @@ class GroupPartition(SplitPartition):
     def _distinct(self) -> Self:
         names = [group.name for group in self.groups]
         if len(set(names)) != len(names):
-            raise ValueError(f"group names must differ, and these do not: {names}")
+            raise ValueError(f"each group needs a different name, and these are {names}; rename one")
         return self
 
     @property
@@ -281,7 +281,7 @@ class IidPartition(EvenPartition):
 
 def _distinct_names(value: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if value is not None and len(set(value)) != len(value):
-        raise ValueError("every device has a name of its own, and here one stands twice")
+        raise ValueError("a name is listed twice; give each device a different name")
     return value
 
 
@@ -307,7 +307,7 @@ class NaturalPartition(SplitPartition):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.devices is None) == (self.names is None):
-            raise ValueError("natural: say devices, their number, or names, their values of the column; one of them")
+            raise ValueError("natural: give exactly one of devices (their number) and names (values of the column)")
         return self
 
     @property
@@ -332,10 +332,10 @@ class GivenPartition(SplitPartition):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.examples is None) == (self.file is None) or (self.file is None) != (self.devices is None):
-            raise ValueError("given: say examples, a list for each device, or file and devices")
+            raise ValueError("given: give either examples (a list for each device), or file and devices")
         owned = [index for indexes in self.examples or () for index in indexes]
         if len(set(owned)) != len(owned):
-            raise ValueError("an example has one owner, and here an index is listed twice")
+            raise ValueError("the index of an example is listed twice; each example has one owner, remove one")
         return self
 
     @property

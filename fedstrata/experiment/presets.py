@@ -38,7 +38,7 @@ LINK_SOURCES: Mapping[str, str] = {
     "nb-iot": "LTE Cat NB1: peak rates, lowest latency.",
     "nb-iot-nb2": "LTE Cat NB2: peak rates, lowest latency.",
 }
-# How many times as long as one core of an Intel i5-7400T a core of a board takes.
+# Computing time of one core of a board, divided by the time of one core of an Intel i5-7400T.
 BOARDS: Mapping[str, float] = {"i5-7400t": 1.0, "pi4": 6.3, "pi5": 2.4}
 BOARD_SOURCES: Mapping[str, str] = {
     "i5-7400t": "The reference: one core of an Intel i5-7400T.",

@@ -61,7 +61,7 @@ class UpdatePrivacy(Settings):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give one of epsilon and noise_multiplier")
+            raise ValueError("give exactly one of epsilon and noise_multiplier")
         return self
 
 
@@ -80,5 +80,7 @@ class PrivacySettings(Settings):
     @model_validator(mode="after")
     def _something(self) -> Self:
         if self.profiles is None and self.updates is None:
-            raise ValueError("has nothing to noise; add profiles: {epsilon: …, clip: …}, or updates with the same keys")
+            raise ValueError(
+                "adds noise to nothing; add profiles: {epsilon: …, clip: …}, or updates with the same keys"
+            )
         return self

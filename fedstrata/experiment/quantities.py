@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-FASTEST, LONGEST_NS = 10**15, 7 * 24 * 3600 * 10**9  # of a link; of one latency or computation, a week
+FASTEST, LONGEST_NS = 10**15, 7 * 24 * 3600 * 10**9  # most bits per second; longest duration of one key: a week
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?) ?([A-Za-z/µ]+)$")
 _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
@@ -21,12 +21,12 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 class Quantity:
     """Define a kind of quantity that is written with a unit, and the parts of its type for pydantic."""
 
-    units: Mapping[str, int]  # each with its size in the smallest
+    units: Mapping[str, int]  # size of each unit, as a multiple of the smallest unit
     example: str
     least: int = 0
     most: int
-    limits: str  # as a message says them
-    zero: str = ""  # how 0 is written; by default in the first unit
+    limits: str  # text about `least` and `most`, for error messages
+    zero: str = ""  # notation of 0; by default, 0 of the first unit
 
     def parsed(self, value: Any) -> int:
         """Parse a quantity, and return it as a whole number of the smallest unit.
@@ -36,15 +36,21 @@ class Quantity:
         known = ", ".join(self.units)
         is_bare = not isinstance(value, str)
         if is_bare:
-            raise ValueError(f"{value!r} has no unit; write it as {self.example}, in one of {known}")
+            raise ValueError(
+                f"{value!r} has no unit; write a value such as {self.example}, with one of the units {known}"
+            )
         found = _QUANTITY.match(value.strip())
         if found is None:
             raise ValueError(
-                f"{value!r} is no number, 0 or more, with a unit; write it as {self.example}, in one of {known}"
+                f"{value!r} is not a number of 0 or more with a unit; write a value such as {self.example}, with one "
+                f"of the units {known}"
             )
         number, unit = found.groups()
         if unit not in self.units:
-            raise ValueError(f"{value!r}: no unit is called {unit!r}; write it as {self.example}, in one of {known}")
+            raise ValueError(
+                f"{value!r}: no unit is called {unit!r}; write a value such as {self.example}, with one of the units "
+                f"{known}"
+            )
         parsed = round(Decimal(number) * self.units[unit])
         if not self.least <= parsed <= self.most:
             raise ValueError(f"{value!r}: {self.limits}")
@@ -84,12 +90,12 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
         elif isinstance(item, int) and not isinstance(item, bool) and item >= 0:
             found.append(item)
         else:
-            raise ValueError(f"{item!r} is neither a device's index nor a range of them such as 4-7")
+            raise ValueError(f"{item!r} must be the index of a device, or a range of indexes such as 4-7")
     if not found:
-        raise ValueError("names no device; leave the entry out")
+        raise ValueError("names no device; remove this entry, or name one")
     if len(set(found)) != len(found):
         twice = next(index for index in found if found.count(index) > 1)
-        raise ValueError(f"device {twice} is in the list twice; remove one")
+        raise ValueError(f"device {twice} is in the list twice; remove it once")
     return tuple(sorted(found))
 
 
@@ -109,17 +115,17 @@ RATE = Quantity(
     example="1.9Mbit/s",
     least=1,
     most=FASTEST,
-    limits="a rate is from 1bit/s to 1000000Gbit/s; leave it out for a link without limit",
+    limits="a rate must be from 1bit/s to 1000000Gbit/s; for a link without limit, remove this key",
 )
 DURATION = Quantity(
     units={"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9},
     example="40ms",
     most=LONGEST_NS,
-    limits="a duration here is at most a week, 168h",
+    limits="a duration must be at most a week, 168h",
     zero="0s",
 )
 Rate = Annotated[int, *RATE.form]
-SampleRate = Annotated[int, *replace(RATE, least=0).form]  # of a trace, which may stand still
+SampleRate = Annotated[int, *replace(RATE, least=0).form]  # rate in a trace, which may be 0
 Duration = Annotated[int, *DURATION.form]
 DeviceList = Annotated[
     tuple[int, ...], BeforeValidator(parsed_devices),

@@ -24,7 +24,7 @@ class Registry(Generic[Kind, Chosen]):
     base: type[Kind]
     options: type[Chosen]
     default: str
-    known: Mapping[str, str]  # by name the module and the class; a module is loaded when it is asked for
+    known: Mapping[str, str]  # by name `module:Class`; the module is imported when the name is first used
 
     def kind(self, name: str) -> type[Kind]:
         """Return the built-in class with this name or, for `module:Class`, the user's own class.
@@ -64,7 +64,7 @@ class Registry(Generic[Kind, Chosen]):
             section = {"name": section or self.default}
         if not isinstance(section, Mapping):
             raise ExperimentError(
-                f"{self.section}: a name, or a mapping with a name and its options, not {section!r:.80}"
+                f"{self.section}: must be a name, or a mapping with the name and its options, not {section!r:.80}"
             )
         section = {"name": self.default, **section}
         kind: Any = self.kind(str(section["name"]))

@@ -31,9 +31,9 @@ class _OnLink(Settings):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         if self.devices is not None and self.link != "device-lps":
-            raise ValueError(f"devices go with link: device-lps, not with {self.link}")
+            raise ValueError(f"the key devices is only for link: device-lps, not for {self.link}; remove it")
         if self.lps is not None and self.link != "lps-gps":
-            raise ValueError(f"lps goes with link: lps-gps, not with {self.link}")
+            raise ValueError(f"the key lps is only for link: lps-gps, not for {self.link}; remove it")
         return self
 
 
@@ -43,9 +43,9 @@ class SetLink(_OnLink, LinkTiming):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.said:
-            raise ValueError("says what a link has from then on: preset, up_rate, latency …")
+            raise ValueError("changes nothing; add what changes at this time: preset, up_rate, latency …")
         if self.link == "shared" and not self.said.keys() <= {"down_rate", "up_rate"}:
-            raise ValueError("the shared link has a down_rate and an up_rate, and nothing else")
+            raise ValueError("the shared link has only down_rate and up_rate; remove other keys")
         return self
 
 
@@ -106,7 +106,7 @@ class ScheduleEntry(Settings):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(what is not None for what in (self.set_, self.cut, self.leave, self.move)) != 1:
-            raise ValueError(f"an entry does one thing: give one of {', '.join(KINDS)}")
+            raise ValueError(f"an entry makes one change; give exactly one of {', '.join(KINDS)}")
         return self
 
     @property

@@ -132,7 +132,7 @@ class DataSettings(Settings):
     @classmethod
     def _distinct(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value and len(set(value)) != len(value):
-            raise ValueError(f"orientations differ from each other, and {list(value)} has one twice")
+            raise ValueError(f"orientations {list(value)} have one value twice; remove it once")
         return value
 
     @field_validator("target", mode="before")
@@ -144,18 +144,24 @@ class DataSettings(Settings):
     def _described(self) -> Self:
         own = self.name == "folder" or ":" in self.name
         if own and self.input_shape is None:
-            raise ValueError(f"{self.name}: say input_shape, which the servers need without the data")
+            raise ValueError(f"{self.name} needs input_shape, because the servers do not have the data; add it")
         if not own and (self.input_shape is not None or self.num_classes is not None or self.target_shape):
-            raise ValueError(f"{self.name} has an input_shape and num_classes of its own; leave them out")
+            raise ValueError(
+                f"{self.name} has fixed shapes and classes; remove input_shape, num_classes and target_shape"
+            )
         if self.synthetic is not None and self.name != "synthetic":
-            raise ValueError(f"synthetic is the law of data.name synthetic, not of {self.name}; leave it out")
+            raise ValueError(f"the key synthetic is for data.name synthetic, not for {self.name}; remove it")
         if self.classes is not None and self.num_classes is not None:
-            raise ValueError("classes takes the place of num_classes; leave one out")
+            raise ValueError("classes replaces num_classes; remove one of them")
         roles = [*(self.inputs or ()), *(self.target or ()), *self.more, *self.columns]
         if self.name != "folder" and (roles or self.classes):
-            raise ValueError(f"inputs, target, more, columns and classes are of data.name folder, not of {self.name}")
+            raise ValueError(
+                f"inputs, target, more, columns and classes are for data.name folder, not for {self.name}; remove them"
+            )
         if twice := {name for name in roles if roles.count(name) > 1}:
-            raise ValueError(f"a column has one role, and {', '.join(sorted(twice))} is named twice")
+            raise ValueError(
+                f"a column can have only one role, and {', '.join(sorted(twice))} is named twice; remove one"
+            )
         return self
 
 
@@ -203,10 +209,10 @@ class ModelSettings(Settings):
         of_modules = [key for key in ("options", "freeze", "weights") if getattr(self, key)]
         if self.name in MODELS and (of_modules or self.buffers != "average"):
             key = of_modules[0] if of_modules else "buffers"
-            raise ValueError(f"{key} is for torch modules of your own, and {self.name} is none; leave it out")
+            raise ValueError(f"{key} is only for your own torch modules, not for {self.name}; remove it")
         is_fixed = self.name in MODELS and self.name != "convnet"
         if is_fixed and (self.channels is not None or self.activation is not None):
-            raise ValueError(f"{self.name} has channels and activations of its own; leave them out, or choose convnet")
+            raise ValueError(f"{self.name} has no keys channels and activation; remove them, or choose convnet")
         return self
 
 
@@ -253,9 +259,11 @@ class TopologySettings(Settings):
             return self
         placed = [index for devices in self.devices for index in devices]
         if len(self.devices) != self.lps or not all(self.devices):
-            raise ValueError(f"devices has {len(self.devices)} lists, each with a device, for lps {self.lps}")
+            raise ValueError(
+                f"devices must have {self.lps} lists, as lps is {self.lps}, and each list at least one device"
+            )
         if len(set(placed)) != len(placed):
-            raise ValueError("a device has one LPS, and one is listed twice; remove it from a list")
+            raise ValueError("a device is in two lists, and each device has one LPS; remove it from one list")
         return self
 
 
@@ -331,7 +339,7 @@ class SgdSettings(_LocalOptimiser):
     def _has_momentum(self) -> Self:
         if not self.momentum and (self.nesterov or self.state == "kept"):
             key = "nesterov: true" if self.nesterov else "state: kept"
-            raise ValueError(f"{key} with momentum 0 does nothing; give momentum, such as 0.9, or leave it out")
+            raise ValueError(f"{key} has no effect with momentum 0; set momentum, such as 0.9, or remove {key}")
         return self
 
 
@@ -489,7 +497,7 @@ class TrainingSettings(Settings):
             return value
         if isinstance(value, float) and 0 < value <= 1:
             return value
-        raise ValueError(f"{value!r} is neither a number of devices, 1 or more, nor a share above 0.0, at most 1.0")
+        raise ValueError(f"{value!r} must be a number of devices (1 or more), or a share above 0.0 and at most 1.0")
 
     @model_validator(mode="before")
     @classmethod
@@ -501,7 +509,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _either(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
-            raise ValueError("give local_epochs or local_steps, not both")
+            raise ValueError("local_epochs and local_steps exclude each other; remove one")
         return self
 
     def is_measured(self, global_round: int) -> bool:

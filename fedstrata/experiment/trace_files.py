@@ -21,8 +21,8 @@ from fedstrata.process.quoting import brief
 MS = 10**6
 BIN_MS, PACKET_BITS = 1_000, 1_500 * 8
 MOST_BYTES = 64 << 20
-LARGEST = 10**15  # number of a file: of milliseconds, bytes or bits a second more than any link has
-Samples = tuple[list[tuple[int, int]], int]  # times in nanoseconds and rates, and where the trace ends
+LARGEST = 10**15  # largest number in a file, more than any link's milliseconds, bytes or bits per second
+Samples = tuple[list[tuple[int, int]], int]  # pairs of nanoseconds and rate, and the end of the trace in nanoseconds
 
 
 def with_traces_read(document: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -45,19 +45,19 @@ def _read(trace: Any, folder: Path, key: str) -> Any:
         return trace
     path, kind = folder / trace["file"], str(trace.get("format"))
     if kind not in FORMATS:
-        raise ExperimentError(f"{key}.format: {kind} is unknown; choose {', '.join(FORMATS)}")
+        raise ExperimentError(f"{key}.format: {kind} is unknown; choose one of {', '.join(FORMATS)}")
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise ExperimentError(f"{key}: {path} is larger than {MOST_BYTES >> 20} MiB; cut the trace")
+            raise ExperimentError(f"{key}: {path} is larger than {MOST_BYTES >> 20} MiB; shorten the trace")
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:  # a ValueError for bytes that are no text, and for a path that cannot be
+    except (OSError, ValueError) as error:  # ValueError: the content is not text, or the path is invalid
         raise ExperimentError(brief(f"{key}: cannot read {path}: {error}")) from None
     try:
         samples, end_ns = FORMATS[kind](lines)
     except _NonsenseError as error:
         raise ExperimentError(f"{key}: {path}{error}") from None
     if len(samples) > MOST_SAMPLES:
-        raise ExperimentError(f"{key}: {path} has {len(samples)} samples, at most {MOST_SAMPLES} are taken; cut it")
+        raise ExperimentError(f"{key}: {path} has {len(samples)} samples, more than {MOST_SAMPLES}; shorten the trace")
     rest = {name: value for name, value in trace.items() if name not in {"file", "format"}}
     pairs = [[DURATION.written(at_ns), RATE.written(rate)] for at_ns, rate in samples]
     return {**rest, "samples": pairs, "length": DURATION.written(end_ns)}
@@ -79,28 +79,28 @@ def _numbers(line: int, words: Sequence[str], expected: int) -> list[Decimal]:
     except InvalidOperation:
         found = []
     if len(found) != expected or not all(number.is_finite() for number in found):
-        raise _NonsenseError(line, f"{expected} numbers are expected, and here is {' '.join(words)!r:.60}")
+        raise _NonsenseError(line, f"must have {expected} numbers, not {' '.join(words)!r:.60}")
     for number in found:
         if not -LARGEST <= number <= LARGEST:
-            raise _NonsenseError(line, f"{number!s:.30} is more than any link has; numbers are at most {LARGEST:g}")
+            raise _NonsenseError(line, f"{number!s:.30} is too large; numbers must be from -{LARGEST:g} to {LARGEST:g}")
     return found
 
 
 def _of_csv(lines: Sequence[str]) -> Samples:
     head = [word.strip() for word in lines[0].split(",")] if lines else []
     if len(head) != 2 or head[0] != "seconds" or head[1] not in RATE.units:
-        raise _NonsenseError(1, f"begins with a line such as seconds,Mbit/s; units are {', '.join(RATE.units)}")
+        raise _NonsenseError(1, f"must be a header such as seconds,Mbit/s; units are {', '.join(RATE.units)}")
     samples: list[tuple[int, int]] = []
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
             at, rate = _numbers(number, line.split(","), 2)
             at_ns = round(at * 10**9)
             if rate < 0 or (samples and at_ns <= samples[-1][0]) or at < 0:
-                what = "a rate is negative" if rate < 0 else "its time is not after the one before"
-                raise _NonsenseError(number, f"{what}; times ascend, and rates are 0 or more")
+                what = "its rate is negative" if rate < 0 else "its time is negative, or not after the previous time"
+                raise _NonsenseError(number, f"{what}; times must increase, and rates must be 0 or more")
             samples.append((at_ns, round(rate * RATE.units[head[1]])))
     if len(samples) < 2:
-        raise _NonsenseError(0, "holds fewer than two samples")
+        raise _NonsenseError(0, "must have at least two samples")
     return samples, 2 * samples[-1][0] - samples[-2][0]
 
 
@@ -111,13 +111,15 @@ def _of_mahimahi(lines: Sequence[str]) -> Samples:
         if line.strip():
             (at,) = _numbers(number, line.split(), 1)
             if at != at.to_integral_value() or at < last:
-                raise _NonsenseError(number, f"{at!s:.30} ms after {last} ms; whole milliseconds that do not go back")
+                raise _NonsenseError(
+                    number, f"{at!s:.30} ms follows {last} ms; times must be whole milliseconds, in order"
+                )
             last = int(at)
             counts[max(0, last - 1) // BIN_MS] = counts.get(max(0, last - 1) // BIN_MS, 0) + 1
     if not last:
-        raise _NonsenseError(0, "holds no packet after its first millisecond")
+        raise _NonsenseError(0, "must have a packet after its first millisecond")
     if last / BIN_MS > MOST_SAMPLES:
-        raise _NonsenseError(0, f"lasts {last} ms, and at most {MOST_SAMPLES * BIN_MS} ms are taken; cut it")
+        raise _NonsenseError(0, f"lasts {last} ms, more than {MOST_SAMPLES * BIN_MS} ms; shorten the trace")
     samples = []
     for number in range(math.ceil(last / BIN_MS)):
         width = min(BIN_MS, last - number * BIN_MS)
@@ -132,12 +134,14 @@ def _of_ghent(lines: Sequence[str]) -> Samples:
         if line.strip():
             _, at, _, _, size, width = _numbers(number, line.split(), 6)
             if at <= since or width < 1 or size < 0:
-                raise _NonsenseError(number, "goes back, lasts no time or has negative bytes")
+                raise _NonsenseError(
+                    number, "has a time before the previous line's, a duration of 0, or negative bytes"
+                )
             since = at
             samples.append((end_ms * MS, int(size * 8 * 1_000 / width)))
             end_ms += int(width)
     if not samples:
-        raise _NonsenseError(0, "holds no line")
+        raise _NonsenseError(0, "has no lines")
     return samples, end_ms * MS
 
 

@@ -18,10 +18,10 @@ from fedstrata.experiment.quantities import Duration, Rate, SampleRate
 from fedstrata.experiment.rates import SECOND_NS, Trace
 from fedstrata.experiment.sections import Settings
 
-DRAWS = 0x74726163  # "trac": tells these draws from all others
-GRAIN = 1_000  # bits a second to which a generated rate is rounded, so that no machine rounds otherwise
+DRAWS = 0x74726163  # "trac": an address that only these draws use
+GRAIN = 1_000  # bits per second: generated rates are rounded to multiples of it, so that all machines agree
 MOST_SAMPLES = 20_000
-SHORTEST_NS = 10**6  # that a rate of a trace lasts; a transfer goes through a trace rate by rate
+SHORTEST_NS = 10**6  # shortest duration of a rate, since a transfer takes computing time for each rate
 
 
 class Generated(Settings):
@@ -43,7 +43,7 @@ class Generated(Settings):
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         if bool(self.outage_share) != (self.outage is not None):
-            raise ValueError("outage_share and outage go together: which share of the time, and how long one lasts")
+            raise ValueError("outage_share (of the time) and outage (mean duration) need each other; give both or none")
         return self
 
     def drawn(self, address: Sequence[int]) -> Trace:
@@ -57,7 +57,7 @@ class Generated(Settings):
         out = self._outages(draws.random(count + 1).tolist())
         kept = [0 if is_out else rate for rate, is_out in zip(rates, out, strict=True)]
         if not any(kept):
-            kept[0] = max(GRAIN, self.median)  # a short trace that drew nothing else
+            kept[0] = max(GRAIN, self.median)  # a short trace may have drawn only outages or rates of 0
         return Trace(tuple(second * SECOND_NS for second in range(count)), tuple(kept), count * SECOND_NS)
 
     def _outages(self, draws: Sequence[float]) -> list[bool]:
@@ -87,7 +87,7 @@ def _from_moments(mean: float, deviation: float, lag: float, **outages: float) -
     return Generated.model_validate({"median": median, "sigma": round(math.sqrt(squared), 3), "lag": lag, **outages})
 
 
-# Recorded traces as log-normal rates of the same mean, deviation and lag, by direction.
+# By name and direction: generated traces with the mean, deviation and lag of recorded traces.
 TRACE_PRESETS: Mapping[str, Mapping[str, Generated]] = {
     "lte-driving": {"down": _from_moments(5.2, 2.9, 0.92), "up": _from_moments(0.83, 0.41, 0.84)},
     "3g-driving": {"down": _from_moments(2.0, 1.6, 0.9), "up": _from_moments(0.94, 0.44, 0.9)},
@@ -123,15 +123,15 @@ class TraceSettings(Settings):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if sum(kind is not None for kind in (self.generate, self.file, self.samples)) != 1:
-            raise ValueError("a trace is one of generate, file and samples")
+            raise ValueError("give exactly one of generate, file and samples")
         if self.file is not None:
-            raise ValueError("a file is read as the experiment file is; here write the trace out as samples")
+            raise ValueError("only an experiment file can name a trace's file; give the samples themselves here")
         if (self.samples is not None) != (self.length is not None):
-            raise ValueError("samples and length go together")
+            raise ValueError("samples and length need each other; give both or none")
         if self.samples is not None:
             self._check_samples(self.samples, self.length or 0)
         elif self.after is not None:
-            raise ValueError("after goes with a file; what is generated repeats")
+            raise ValueError("after is only for file and samples; remove it, because a generated trace repeats")
         return self
 
     def _check_samples(self, samples: Sequence[tuple[int, int]], length: int) -> None:
@@ -140,18 +140,18 @@ class TraceSettings(Settings):
         """
         times = [at for at, _ in samples]
         if times[0] != 0:
-            raise ValueError(f"the trace begins at {times[0] / 1e9:g} s; the first time is 0")
+            raise ValueError(f"the trace begins at {times[0] / 1e9:g} s; its first time must be 0")
         for before, at in zip(times, [*times[1:], length], strict=True):
             if at <= before:
-                raise ValueError(f"the trace jumps back from {before / 1e9:g} s to {at / 1e9:g} s; times ascend")
+                raise ValueError(f"in the trace {at / 1e9:g} s follows {before / 1e9:g} s; times must increase")
             if at - before < SHORTEST_NS:
-                raise ValueError(f"the rate at {before / 1e9:g} s lasts {at - before} ns; a rate lasts 1ms or longer")
+                raise ValueError(f"the rate at {before / 1e9:g} s lasts {at - before} ns; it must last 1ms or longer")
         if not any(rate for _, rate in samples):
-            raise ValueError("the trace carries nothing at any time; give it a rate above zero")
+            raise ValueError("all rates of the trace are 0; give it a rate above 0")
         if self.after is None:
             raise ValueError(f"the trace ends after {length / 1e9:g} s; add after: repeat, or after: hold")
         if self.after == "hold" and not samples[-1][1]:
-            raise ValueError("the trace ends at 0bit/s, which after: hold would keep for ever; write after: repeat")
+            raise ValueError("the trace ends at 0bit/s, and after: hold would keep this rate; set after: repeat")
 
     def resolved(self) -> AnyTrace:
         """Return the trace. If the trace is generated, return the generator that draws it for each link."""
@@ -172,10 +172,13 @@ def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
         return traces[name].resolved()
     if name not in TRACE_PRESETS:
         raise ValueError(
-            f"no trace is called {name!r}; choose {', '.join([*traces, *TRACE_PRESETS])}, or add it to traces"
+            f"no trace is called {name!r}; choose one of {', '.join([*traces, *TRACE_PRESETS])}, or add it to "
+            "links.traces"
         )
     if way not in TRACE_PRESETS[name]:
-        raise ValueError(f"trace {name} has no rates for {way}; add one to links.traces, or leave it out")
+        raise ValueError(
+            f"trace {name} has no rates for the direction {way}; choose another, or add one to links.traces"
+        )
     return TRACE_PRESETS[name][way]
 
 

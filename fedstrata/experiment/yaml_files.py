@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-MOST_VALUES = 200_000  # of a document with its aliases written out; an experiment has some hundred
+MOST_VALUES = 200_000  # most values of a document, with its aliases expanded; an experiment has a few hundred
 
 
 class EachKeyOnce(yaml.SafeLoader):
@@ -19,7 +19,7 @@ class EachKeyOnce(yaml.SafeLoader):
         for key, _ in node.value:
             name = str(key.value)
             if name in seen and name != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 

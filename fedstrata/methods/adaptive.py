@@ -39,7 +39,7 @@ from fedstrata.tensors.layout import Flat, Layout, taken
 
 PRETRAINED = "pretrained"
 OWN = "model"
-MATRIX_AXES = 2  # of a dense layer's weight
+MATRIX_AXES = 2  # number of axes of a dense layer's weight
 
 
 class Adaptive(Grouping):
@@ -94,7 +94,9 @@ class Adaptive(Grouping):
         """Raise PayloadError unless the answer has all compared layers."""
         (size,) = question.arrays["layers"][1]
         if len(arrays["layers"]) != size:
-            raise PayloadError(f"{len(arrays['layers'])} numbers of compared layers, expected {size}")
+            raise PayloadError(
+                f"the answer has {len(arrays['layers'])} numbers for the compared layers; expected {size}"
+            )
 
     # --- the plan -------------------------------------------------------------------------------
 

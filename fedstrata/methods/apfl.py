@@ -23,7 +23,7 @@ from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
 
 MODEL, SHARE = "model", "share"
-PERSONAL_STREAM = 1  # what its optimiser keeps is apart from that of the global model
+PERSONAL_STREAM = 1  # the device's own model has its own optimiser state
 
 
 class Apfl(FedAvg):

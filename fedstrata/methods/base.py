@@ -220,7 +220,9 @@ class Plan:
         grouped = sorted(index for cluster in self.clusters for index in cluster)
         is_whole = grouped == sorted(device.device_index for device in devices)
         if not is_whole or not (may_be_empty or all(self.clusters)):
-            raise PluginError(f"a method puts every device into one cluster, and this one made {list(self.clusters)}")
+            raise PluginError(
+                f"a plan must put every device into exactly one cluster; this plan has {list(self.clusters)}"
+            )
 
     def cluster_of(self, device_index: int) -> int:
         """Return the number of a device's cluster. Raises KeyError for a device without a cluster."""
@@ -266,7 +268,7 @@ class Facts:
     def model(self) -> "Model":
         """The model. It is constructed at the first access."""
         if self.make_model is None:
-            raise PluginError("a method asks for the model where no model is known; give Facts a make_model")
+            raise PluginError("the method needs the model, and Facts has no make_model; pass make_model to Facts")
         return self.make_model()
 
     @property
@@ -280,7 +282,7 @@ class Facts:
         return self.model.trainable
 
 
-EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")  # if a method needs all devices
+EVERYBODY = ("training.participation", "schedule.leave", "newcomers that train")  # for a method that needs all devices
 
 
 class Method:
@@ -367,13 +369,13 @@ class Method:
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
         """Return the device's answer to a question. `heard` has the results of `hear` by index of the other device."""
-        raise NotImplementedError(f"{type(self).__name__} asks {question.name} and has no answer to it")
+        raise NotImplementedError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
         """Return what this device computes from the relayed answer of another device, and keeps for its own next
         answer.
         """
-        raise NotImplementedError(f"{type(self).__name__} relays {question.name} and hears nothing")
+        raise NotImplementedError(f"{type(self).__name__} relays {question.name}, but does not implement hear")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError if an answer has the right shapes but impossible values. The sender of the answer had

@@ -37,8 +37,8 @@ from fedstrata.methods.sketch import check_sketch, sketch_of
 from fedstrata.models import Model
 
 UPDATE = "update_sketch"
-SMALLEST = 3  # devices of a cluster that may be split, as in the authors' program
-LONGEST = 2.0  # median norms of a cluster's updates, which a longer update is shortened to before it decides
+SMALLEST = 3  # least number of devices of a cluster that may be split, as in the authors' program
+LONGEST = 2.0  # longer updates are clipped to this multiple of the cluster's median norm before they are compared
 
 
 class Cfl(Method):
@@ -112,7 +112,7 @@ class Cfl(Method):
         longest = LONGEST * lower_median(norms)
         updates *= (longest / np.maximum(norms, max(longest, np.finfo(float).tiny)))[:, None]
         norms = np.minimum(norms, longest)
-        mean = np.average(updates, axis=0, weights=examples)  # what the cluster's model would move by
+        mean = np.average(updates, axis=0, weights=examples)  # the step that the cluster's model would take
         if np.linalg.norm(mean) >= self.options.mean_ratio * norms.max():
             return ()
         labels = cut(_distances(updates, norms), 2, self.options.linkage)

@@ -14,7 +14,7 @@ from fedstrata.experiment.sections import MethodSettings
 from fedstrata.methods.base import Candidate, Channel, Facts, Matrix, Method, Reach, all_layers
 from fedstrata.models import Model
 
-# Devices that are at least 0.8 relevant to each other on average, all of them, learn one task.
+# If the mean relevance is at least 0.8 even between the last two groups that are merged, all devices learn one task.
 ONE_CLUSTER_BELOW = 0.2
 
 
@@ -54,7 +54,7 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
     if isinstance(clusters, int) and clusters > facts.device_count:
         raise ExperimentError(f"method.clusters is {clusters}, more than the {facts.device_count} devices; lower it")
     if threshold is not None and clusters != "auto":
-        raise ExperimentError("method.threshold decides the number of clusters; leave method.clusters out")
+        raise ExperimentError("method.threshold decides the number of clusters; remove method.clusters")
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
@@ -86,7 +86,7 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
     devices = len(heights) + 1
     if devices == 1 or heights[-1] < ONE_CLUSTER_BELOW:
         return 1, f"auto: every merge is below {ONE_CLUSTER_BELOW}, one cluster"
-    gaps = np.diff(heights, prepend=0.0)[::-1]  # gaps[0] is that of T = 2
+    gaps = np.diff(heights, prepend=0.0)[::-1]  # gaps[0] belongs to two clusters
     count = int(np.argmax(gaps)) + 2
     return count, f"auto: {count}, at the dendrogram's widest gap ({gaps[count - 2]:.3f})"
 

@@ -13,7 +13,7 @@ from fedstrata.methods.base import Measurement, MethodSettings, NonNegativeFloat
 from fedstrata.methods.fed_avg import FedAvg
 from fedstrata.tensors.layout import Flat
 
-PERSONAL_STREAM = 1  # its batches are drawn apart from those of the global model
+PERSONAL_STREAM = 1  # the device's own model has its own draws of batches
 
 
 class Ditto(FedAvg):

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedstrata.methods.base import Measurement, MethodSettings, Outcome, Trained, Work
 from fedstrata.methods.fed_avg import FedAvg
 
-TUNING_STREAM = 1  # its batches are drawn apart from those of the global model
+TUNING_STREAM = 1  # fine-tuning has its own draws of batches
 
 
 class FedAvgFt(FedAvg):

@@ -27,7 +27,7 @@ from fedstrata.methods.base import (
 )
 from fedstrata.models import Model
 
-TUNING_STREAM = 1  # its batches are drawn apart from those of the body
+TUNING_STREAM = 1  # fine-tuning has its own draws of batches
 
 
 class FedBabu(Method):
@@ -45,7 +45,7 @@ class FedBabu(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without a body or without a head."""
-        return {"no body and head": "the method trains the body alone, under a head that stays as it is"}
+        return {"no body and head": "the method trains only the body, with a head that does not change"}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return two channels: the body is averaged over all devices, and the head stays on the device."""

@@ -17,7 +17,7 @@ class FedBn(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse a model without normalisation layers."""
-        return {"no normalisation": "none of its layers is a normalisation, which the method keeps on devices"}
+        return {"no normalisation": "the method keeps normalisation layers on devices, and the model has none"}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return two channels: the normalisation layers stay on the device, and the other layers are averaged over all

@@ -58,10 +58,10 @@ class FedDyn(FedAvg):
         """
         return {
             **dict.fromkeys(EVERYBODY, "the method's mean is right only if every device takes part in every round"),
-            "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
-            "training.gps_optimiser": "the method is the server's rule itself",
-            "training.lps_optimiser": "the method is the server's rule itself",
-            "privacy.updates": "with noise the mean of what devices keep is no longer what the model has of them",
+            "LPS rounds apart": "the method needs one server, and in these rounds each LPS is a server",
+            "training.gps_optimiser": "the method itself computes the server's step",
+            "training.lps_optimiser": "the method itself computes the server's step",
+            "privacy.updates": "with noise the state of the model no longer equals the mean of the devices' states",
         }
 
     async def local(self, work: Work) -> Outcome:

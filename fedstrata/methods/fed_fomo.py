@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from fedstrata.datasets import Examples
 
 GAINS = "gains"
-BEGAN = "began"  # what the device began its last training with
-LARGEST = 1e30  # of losses and gains: a model that has diverged has a loss that is no number
-SPLIT_ADDRESS, OFFERS_ADDRESS = 0xF0_40_5E, 0xF0_40_0F  # keep these draws apart from every other use of the seed
+BEGAN = "began"  # weights at the start of the device's last training
+LARGEST = 1e30  # limit of losses and gains; it also replaces the loss of a diverged model, which is NaN
+SPLIT_ADDRESS, OFFERS_ADDRESS = 0xF0_40_5E, 0xF0_40_0F  # addresses that only these draws use
 
 Gains = NDArray[np.float64]
 Parts = tuple["Examples", "Examples"]
@@ -70,7 +70,7 @@ class FedFomo(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse several LPS rounds per global round, because the GPS must distribute the models in each round."""
-        return {"training.lps_rounds_per_global_round": "the GPS deals models out again in every round"}
+        return {"training.lps_rounds_per_global_round": "the GPS must distribute the models anew in every round"}
 
     @property
     def clusters_known(self) -> int:
@@ -101,7 +101,7 @@ class FedFomo(Method):
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError for gains that cannot be added up. `plan` checks how many gains there are."""
         if not len(arrays["gains"]) or np.abs(arrays["gains"]).max() > LARGEST:
-            raise PayloadError(f"gains of models: expected at least one, and none beyond {LARGEST:g} either way")
+            raise PayloadError(f"the answer must have at least one gain, and gains from -{LARGEST:g} to {LARGEST:g}")
 
     # --- the plan -------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class FedFomo(Method):
             for index, arrays in answers.of(GAINS).items():
                 place = before.cluster_of(index)
                 offered = before.offers[place]
-                if len(arrays["gains"]) == len(offered):  # else they are of no use to anybody
+                if len(arrays["gains"]) == len(offered):  # otherwise it is unknown which gain belongs to which model
                     affinity[place, list(offered)] += arrays["gains"]
         affinity = np.clip(affinity, -LARGEST, LARGEST)
         next_round = answers.global_round + 1
@@ -130,7 +130,9 @@ class FedFomo(Method):
         gains, and some random ones.
         """
         rng = np.random.default_rng([self.facts.seed, OFFERS_ADDRESS, global_round, own])
-        others = rng.permutation(np.delete(np.arange(len(affinity)), own))  # among equals no number comes first
+        others = rng.permutation(
+            np.delete(np.arange(len(affinity)), own)
+        )  # so that low indexes have no advantage at equal gains
         count = min(int(self.options.offered), len(others))
         share = max(0.0, self.options.explore - self.options.explore_less * global_round)
         at_random = int((rng.random(count) < share).sum())
@@ -173,7 +175,7 @@ class FedFomo(Method):
             _, validation = await self._parts(work)
             began = self._began(work)
             losses = [(await work.measure(each, on=validation)).loss for each in (began, *work.received)]
-            trained = work.model.trainable.size  # statistics are no direction
+            trained = work.model.trainable.size  # without statistics, which are not trained
             lengths = distances(began[:trained], [each[:trained] for each in work.received])
             work.noted[GAINS] = gains_of(losses[0], losses[1:], lengths)
         found: Gains = work.noted[GAINS]
@@ -195,7 +197,10 @@ def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
         DataError: there is only one example.
     """
     if len(examples) < 2:
-        raise DataError("method fedfomo sets some of a device's examples aside and needs two; one device has one")
+        raise DataError(
+            f"method fedfomo divides a device's examples into two parts and needs at least two; a device has "
+            f"{len(examples)}; give it more"
+        )
     aside = min(max(1, round(share * len(examples))), len(examples) - 1)
     order = np.random.default_rng([*address, SPLIT_ADDRESS]).permutation(len(examples))
     return examples.part(np.sort(order[aside:])), examples.part(np.sort(order[:aside]))
@@ -224,7 +229,7 @@ def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
     helpful = np.maximum(gains, 0.0)
     if not helpful.any():
         return began
-    helpful = helpful / helpful.max()  # else the largest do not add up
+    helpful = helpful / helpful.max()  # so that the sum of the largest gains stays finite
     total = np.zeros(len(began))
     for share, each in zip(helpful / helpful.sum(), models, strict=True):
         if share:

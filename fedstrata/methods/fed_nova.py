@@ -35,8 +35,8 @@ class FedNova(FedAvg):
         it would not protect the mean number of steps.
         """
         return {
-            "not plain SGD": "a device divides its change by the number of gradients in its steps",
-            "privacy.updates": "no noise covers the mean number of steps, which depends on all numbers of examples",
+            "not plain SGD": "a device divides its update by the number of gradients in the sum of its steps",
+            "privacy.updates": "the mean number of steps reveals numbers of examples, and no noise covers it",
         }
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
@@ -57,7 +57,7 @@ class FedNova(FedAvg):
         """Train as FedAvg does. Then multiply the change of the weights by τ/a_k."""
         mean = work.told[STEPS]
         if mean.shape != (1,) or not 0 < mean[0] < np.inf:
-            raise PayloadError(f"told a mean of {mean} steps: one finite number above 0 expected")
+            raise PayloadError(f"the GPS sent {mean} as the mean number of steps; expected one finite number above 0")
         trained = await work.train(work.start)
         scale, weighted = mean[0] / gradients_in(trained.steps, self.facts.training), work.model.trainable.size
         weights = trained.weights.copy()

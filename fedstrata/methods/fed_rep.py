@@ -14,7 +14,7 @@ from pydantic import Field
 from fedstrata.methods.base import Channel, Method, MethodSettings, Outcome, Reach, Work, head_of, shared_and_rest
 from fedstrata.models import Model
 
-BODY_STREAM = 1  # its batches are drawn apart from those of the head
+BODY_STREAM = 1  # the body has its own draws of batches
 
 
 class FedRep(Method):

@@ -40,7 +40,7 @@ from fedstrata.models import Model
 
 OUTPUTS = "outputs"
 SHARED = "shared"
-BATCH_ADDRESS, HOPKINS_ADDRESS = 0x7D_BA_7C, 0x7D_40_9C  # keep these draws apart from every other use of the seed
+BATCH_ADDRESS, HOPKINS_ADDRESS = 0x7D_BA_7C, 0x7D_40_9C  # addresses that only these draws use
 
 
 class FedTsdp(Method):
@@ -78,7 +78,7 @@ class FedTsdp(Method):
 
     mixes = True
     withdraws = True
-    has_personal_state = True  # layers that are shared now are a device's own later
+    has_personal_state = True  # layers that are shared at first later belong to a device
 
     @property
     def needs_labels(self) -> bool:
@@ -90,11 +90,11 @@ class FedTsdp(Method):
         batch, there = self.options.batch, self.facts.public_examples
         if not there:
             raise ExperimentError(
-                "method fedtsdp asks devices about public examples, and there are none: give their number in "
+                "method fedtsdp needs public examples, and the partition has none; set their number in "
                 "partition.public.examples"
             )
         if batch > there:
-            raise ExperimentError(f"method.batch is {batch}, more than the {there} of partition.public.examples")
+            raise ExperimentError(f"method.batch is {batch}, more than partition.public.examples, {there}; lower it")
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse rounds in which devices may be absent, because each absent device would become a group."""
@@ -144,10 +144,13 @@ class FedTsdp(Method):
         """
         inputs, batch = work.public.inputs, work.told["batch"]
         if not len(batch) or batch.min() < 0 or batch.max() >= len(inputs):
-            raise PayloadError(f"told of {len(batch)} public examples that are not among the {len(inputs)} there are")
+            raise PayloadError(
+                f"the GPS sent {len(batch)} indexes of public examples; expected at least one, each from 0 to "
+                f"{len(inputs) - 1}"
+            )
         logits = await work.outputs(work.trained, inputs[batch])
-        beyond = work.trained - self.initial(work.model, 0)  # alike for all, so distances are those of the weights
-        beyond = beyond[: work.model.trainable.size]  # statistics are no direction
+        beyond = work.trained - self.initial(work.model, 0)  # equal on all devices, so distances do not change
+        beyond = beyond[: work.model.trainable.size]  # without statistics, which are not trained
         return {
             "outputs": softmax(logits).astype(np.float32),
             "weights": sketch_of(beyond, self.options.sketch, work.seed),
@@ -160,9 +163,9 @@ class FedTsdp(Method):
         check_sketch(arrays["weights"], self.options.sketch)
         outputs = arrays["outputs"]
         if len(outputs) != self.options.batch:
-            raise PayloadError(f"outputs on {len(outputs)} examples, expected {self.options.batch}")
+            raise PayloadError(f"the answer has outputs for {len(outputs)} examples; expected {self.options.batch}")
         if outputs.min() < 0 or np.abs(outputs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-3:
-            raise PayloadError("outputs that are no distribution: each row has shares from 0 up, and sums to 1")
+            raise PayloadError("each row of outputs in the answer must have shares of 0 or more with the sum 1")
 
     # --- the plan -------------------------------------------------------------------------------
 

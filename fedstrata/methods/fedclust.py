@@ -57,7 +57,8 @@ class FedClust(Grouping):
         """Raise PayloadError unless the answer is the whole last layer."""
         if arrays["weights"].shape != question.arrays["weights"][1]:
             raise PayloadError(
-                f"{arrays['weights'].size} numbers of a last layer of {question.arrays['weights'][1][0]}"
+                f"the answer has {arrays['weights'].size} numbers for the last layer; expected "
+                f"{question.arrays['weights'][1][0]}"
             )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:

@@ -32,7 +32,7 @@ from fedstrata.methods.profiles.features import FeatureOptions, feature_dim, fea
 from fedstrata.methods.profiles.label_means import ROUNDING, projected
 
 MOMENTS = "moments"
-FEWEST = 2  # examples of a label that has moments
+FEWEST = 2  # least number of examples from which a label's moments are computed
 
 
 class Flux(Grouping):
@@ -77,9 +77,9 @@ class Flux(Grouping):
         """
         found, shape = arrays[MOMENTS], question.arrays[MOMENTS][1]
         if found.shape != shape:
-            raise PayloadError(f"moments of shape {found.shape}, expected {shape}")
+            raise PayloadError(f"the answer has moments of shape {found.shape}; expected {shape}")
         if (found[:, shape[1] // 2 :] < 0).any() or (np.square(found).sum(axis=1) > 1 + ROUNDING).any():
-            raise PayloadError("means and deviations that no points of at most length one have")
+            raise PayloadError("the answer has means and deviations that points of length one or less cannot have")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Cluster the devices by the distances of their descriptors, with average linkage."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedstrata.models import Model
 
 Gradient = NDArray[np.float64]
-SLAB_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
+SLAB_EXAMPLES = 512  # examples per pass: limits the memory; another number would change the last bits of results
 
 
 def gradient_at(model: "Model", weights: Flat, examples: "Examples", indexes: NDArray[np.int64]) -> Gradient:

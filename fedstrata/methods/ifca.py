@@ -32,7 +32,7 @@ from fedstrata.methods.clusters import check_clusters
 from fedstrata.models import Model
 from fedstrata.tensors.layout import Flat
 
-INITIAL_ADDRESS = 0x1FCA  # keeps the clusters' initial weights apart from every other use of the seed
+INITIAL_ADDRESS = 0x1FCA  # an address that only the clusters' initial weights use
 LOSSES = "losses"
 LARGEST = float(np.finfo(np.float64).max)
 
@@ -92,16 +92,19 @@ class Ifca(Method):
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
         """Raise PayloadError unless the answer has one loss of at least 0 for every cluster."""
         if len(arrays["losses"]) != self.options.clusters:
-            raise PayloadError(f"{len(arrays['losses'])} losses of the models of {self.options.clusters} clusters")
+            raise PayloadError(
+                f"the answer has {len(arrays['losses'])} losses; expected one for each of {self.options.clusters} "
+                "clusters"
+            )
         if arrays["losses"].min() < 0:
-            raise PayloadError(f"a loss of {arrays['losses'].min():g}; expected 0 or more")
+            raise PayloadError(f"the answer has a loss of {arrays['losses'].min():g}; expected 0 or more")
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Put each device into the cluster with its smallest loss. If several clusters have this loss, take the first.
         Devices without an answer stay in their cluster.
         """
         count = self.options.clusters
-        if before is None:  # nothing is trained before devices have been asked
+        if before is None:  # the first plan, before any answer; devices train only after they have answered
             return _plan({device.device_index: number % count for number, device in enumerate(answers.devices)}, count)
         given = answers.of(LOSSES)
         chosen = {index: int(np.argmin(arrays["losses"])) for index, arrays in given.items()}

@@ -15,4 +15,4 @@ class Local(Method):
 
     def refuses(self) -> Mapping[str, str]:
         """Refuse noise, because devices send no updates."""
-        return {"privacy.updates": "the method sends no update that could be noised"}
+        return {"privacy.updates": "the method sends no updates to which noise could be added"}

@@ -65,7 +65,7 @@ class OneShot(Method):
         check_clusters(options.clusters, self.facts)
         if options.given is not None and devices > options.exact_up_to and options.given > options.landmarks:
             raise ExperimentError(
-                f"method.clusters is {options.given}, more than method.landmarks {options.landmarks}; lower it"
+                f"method.clusters is {options.given}, more than method.landmarks, {options.landmarks}; lower it"
             )
 
     @property
@@ -132,7 +132,7 @@ class OneShot(Method):
             most, dim = question.arrays["eigenvectors"][1]
             privacy = self.facts.privacy
             is_noised = privacy is not None and privacy.profiles is not None
-            rank = dim if is_noised else min(device.num_examples, dim)  # a noised matrix has all of its directions
+            rank = dim if is_noised else min(device.num_examples, dim)  # with noise, no eigenvalue is 0
             check_profile(arrays["eigenvectors"], min(most, rank))
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -144,9 +144,12 @@ class OneShot(Method):
             return
         lacking = set(relayed_by) - set(arrays["devices"].tolist())
         if lacking or len(arrays["devices"]) != len(arrays["values"]):
-            raise PayloadError(f"a row of {len(arrays['values'])} relevances that lacks {len(lacking)} devices")
+            raise PayloadError(
+                f"the answer has {len(arrays['values'])} relevances for {len(arrays['devices'])} devices, and lacks "
+                f"{len(lacking)} devices"
+            )
         if not ((arrays["values"] >= 0) & (arrays["values"] <= 1 + UP_TO_ROUNDING)).all():
-            raise PayloadError("a relevance outside [0, 1]")
+            raise PayloadError("the answer has a relevance outside [0, 1]")
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -158,7 +161,7 @@ class OneShot(Method):
         related = [device for device in answers.devices if device.device_index in known]
         others = [device.device_index for device in answers.devices if device.device_index not in known]
         if not related:
-            raise RunStoppedError("none of the devices drawn as landmarks is there; raise method.landmarks")
+            raise RunStoppedError("no device that was drawn as a landmark has enrolled; raise method.landmarks")
         rows = {index: _row(arrays) for index, arrays in answers.of(RELEVANCE).items()}
         matrix = _matrix([device.device_index for device in related], rows)
         clusters, rule = grouped_by(matrix, related, self.options.given, sets_apart=True)

@@ -16,7 +16,7 @@ class Oracle(Method):
         """Raise ExperimentError unless the partition states the true tasks."""
         if not self.facts.true_groups:
             raise ExperimentError(
-                "method oracle needs a partition with groups (kind tasks): only there are the true clusters known"
+                "method oracle needs a partition with known true clusters; choose partition.kind tasks or groups"
             )
 
     @property
@@ -39,6 +39,8 @@ def devices_by_task(devices: Sequence[Candidate]) -> dict[str, list[int]]:
     tasks: dict[str, list[int]] = defaultdict(list)
     for device in devices:
         if device.true_task is None:
-            raise ExperimentError("only a partition with groups has true tasks; choose another method")
+            raise ExperimentError(
+                "the partition has no true clusters; choose partition.kind tasks or groups, or another method"
+            )
         tasks[device.true_task].append(device.device_index)
     return dict(tasks)

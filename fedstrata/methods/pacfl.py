@@ -53,7 +53,9 @@ class Pacfl(Grouping):
         """
         super().check()
         if self.options.angle == "sum" and self.options.by_label:
-            raise ExperimentError("method.angle sum compares vectors place by place; say method.by_label: false")
+            raise ExperimentError(
+                "method.angle sum compares vectors place by place, not label by label; set method.by_label: false"
+            )
 
     @property
     def needs_labels(self) -> bool:
@@ -91,7 +93,9 @@ class Pacfl(Grouping):
         if not self.options.by_label:
             check_profile(vectors, min(most, device.num_examples, dim))
         if len(vectors) > device.num_examples:
-            raise PayloadError(f"{len(vectors)} vectors of a device with {device.num_examples} examples")
+            raise PayloadError(
+                f"the answer has {len(vectors)} vectors, more than the device's {device.num_examples} examples"
+            )
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
         """Cluster the devices by their angles, with average linkage. Angles are divided by a right angle."""

@@ -10,7 +10,7 @@ from fedstrata.methods.base import Answers, Candidate, Method, Moment, Plan
 from fedstrata.methods.clusters import ClusterOptions, check_clusters
 from fedstrata.methods.oracle import devices_by_task
 
-RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # keeps these draws apart from every other use of the seed
+RANDOM_CLUSTERS_ADDRESS = 0x5EED_C1  # an address that only these draws use
 
 
 class RandomClusters(Method):
@@ -25,7 +25,7 @@ class RandomClusters(Method):
         check_clusters(self.options.clusters, self.facts)
         if self.options.clusters == "auto" and not self.facts.true_groups:
             raise ExperimentError(
-                "method random needs a number in method.clusters, because the partition has no groups"
+                "method random needs a number in method.clusters, because the partition has no true clusters; set it"
             )
 
     @property

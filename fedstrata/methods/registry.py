@@ -12,7 +12,7 @@ from fedstrata.methods.base import Facts, Method
 from fedstrata.tasks import make_task
 
 DEFAULT = "one_shot"
-# By name the module and the class; a module is loaded when it is asked for.
+# By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
     "one_shot": "fedstrata.methods.one_shot:OneShot",
     "random": "fedstrata.methods.random_clusters:RandomClusters",

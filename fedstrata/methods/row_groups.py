@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from fedstrata.methods.base import Matrix
 
-RANDOM_STATE = 0x5EED  # of k-means' own draws: the same rows are grouped alike in every run
-STARTS = 10  # of k-means; the best of them counts
-SMALLEST = 3  # rows of which a silhouette can be told for some number of groups
+RANDOM_STATE = 0x5EED  # seed of k-means, so that every run groups the same rows alike
+STARTS = 10  # number of times that k-means starts; the best result is used
+SMALLEST = 3  # least number of rows for which silhouettes can choose the number of groups
 
 
 def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> tuple[list[list[int]], str]:

@@ -51,10 +51,10 @@ class Scaffold(FedAvg):
         """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
-            "LPS rounds apart": "the method has one server, and in these rounds each LPS is one",
+            "LPS rounds apart": "the method needs one server, and in these rounds each LPS is a server",
             "training.gps_optimiser": "the server's step also moves the control variate",
             "training.lps_optimiser": "the server's step also moves the control variate",
-            "not plain SGD": "a device takes its mean gradient from its steps, which must be sums of gradients",
+            "not plain SGD": "a device computes its mean gradient from its steps, which must be sums of gradients",
             "privacy.updates": "with noise the server's control variate is no longer the mean of the devices' variates",
         }
 

@@ -43,9 +43,9 @@ from fedstrata.tensors.layout import Flat, Layout
 
 LABELS = "labels"
 TABLE, WEIGHTS = "table", "weights"
-DISTILLING = 1  # its batches are drawn apart from those of the private data
-PORTION = 0x5C0_2E5  # tells the draws of a round's private data from every other use of the seed
-Values = NDArray[np.float64]  # (public examples, classes)
+DISTILLING = 1  # training on the table has its own draws of batches
+PORTION = 0x5C0_2E5  # an address that only the draws of a round's private data use
+Values = NDArray[np.float64]  # shape (public examples, classes)
 Mask = NDArray[np.bool_]
 
 
@@ -93,11 +93,11 @@ class Scores(Method):
         @model_validator(mode="after")
         def _coherent(self) -> Self:
             if self.least_share > self.most_share:
-                raise ValueError(f"least_share {self.least_share:g} is above most_share {self.most_share:g}")
+                raise ValueError(f"least_share {self.least_share:g} is above most_share {self.most_share:g}; lower it")
             if self.examples_a_label is None and (self.least_share, self.most_share) != (1.0, 1.0):
-                raise ValueError("least_share and most_share are of examples_a_label, which is missing")
+                raise ValueError("least_share and most_share need examples_a_label, which is missing; add it")
             if self.measure == "table" and self.reading == "labels":
-                raise ValueError("with reading labels there is no table to measure; leave measure out")
+                raise ValueError("measure table needs a table, and reading labels has none; remove measure")
             return self
 
     mixes = True
@@ -114,19 +114,19 @@ class Scores(Method):
         options, facts = self.options, self.facts
         if not facts.public_examples:
             raise ExperimentError(
-                "method scores exchanges scores of public examples, and there are none: give their number in "
+                "method scores needs public examples, and the partition has none; set their number in "
                 "partition.public.examples"
             )
         uses_labels = options.reading in {"rows", "labels"} or (options.exchanges and options.beta == "accuracy")
         if uses_labels and not facts.public_labelled:
             raise ExperimentError(
-                "method scores needs the public examples' labels: say partition.public.labelled: true, or "
+                "method scores needs the public examples' labels; set partition.public.labelled: true, or "
                 "method.reading: columns with method.beta: equal"
             )
         if options.measure == "table" and not (facts.public_tests and facts.public_labelled):
             raise ExperimentError(
-                "method.measure table tells of public examples only: say partition.public.tests: true, and "
-                "labelled: true"
+                "method.measure table can only measure labelled public examples; set partition.public.tests: true and "
+                "partition.public.labelled: true"
             )
 
     def refuses(self) -> Mapping[str, str]:
@@ -167,7 +167,7 @@ class Scores(Method):
         """Raise PayloadError unless the answer has a 0 or 1 for each label."""
         owned = arrays["owned"]
         if len(owned) != self.facts.num_classes or not np.isin(owned, (0, 1)).all():
-            raise PayloadError(f"labels that a device owns: 0 or 1 for each of {self.facts.num_classes} classes")
+            raise PayloadError(f"the answer must have a 0 or a 1 for each of {self.facts.num_classes} classes")
 
     def tells(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
         """Declare the array that a plan sends to all devices: the number of devices with each label."""
@@ -267,7 +267,9 @@ class DeviceTable:
         """Return the labels of the public examples. Raises ExperimentError if devices do not know these labels."""
         labels = self._work.public.labels
         if labels is None:
-            raise ExperimentError("method scores needs the public examples' labels: partition.public.labelled")
+            raise ExperimentError(
+                "method scores needs the public examples' labels; set partition.public.labelled: true"
+            )
         return labels
 
     def rows(self) -> Mask:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedstrata.errors import PayloadError
 from fedstrata.tensors.layout import Flat
 
-SKETCH_ADDRESS = 0x5CE7_C4  # keeps these draws apart from every other use of the seed
-LARGEST = 1e30  # of a number of a sketch: squares and sums of these are finite, and no update that a sum takes has one
+SKETCH_ADDRESS = 0x5CE7_C4  # an address that only these draws use
+LARGEST = 1e30  # largest number of a sketch: sums of squares stay finite, and real updates stay far below it
 
 
 def sketch_of(vector: Flat, length: int, seed: int) -> NDArray[np.float64]:
@@ -34,6 +34,6 @@ def check_sketch(sketch: NDArray[Any], length: int) -> None:
     of an update.
     """
     if len(sketch) != length:
-        raise PayloadError(f"a sketch of {len(sketch)} numbers, expected {length}")
+        raise PayloadError(f"the answer has a sketch of {len(sketch)} numbers; expected {length}")
     if np.abs(sketch).max() > LARGEST:
-        raise PayloadError(f"a sketch with numbers beyond {LARGEST:g} either way")
+        raise PayloadError(f"the answer has a sketch with numbers outside ±{LARGEST:g}")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedstrata.methods.base import Matrix
 
-NEITHER = 0.5  # of the Hopkins statistic where all points are the same
+NEITHER = 0.5  # value of the Hopkins statistic if all points are equal
 
 
 def softmax(logits: NDArray[Any]) -> Matrix:
@@ -43,7 +43,7 @@ def jensen_shannon(outputs: Matrix) -> Matrix:
     from scipy.special import rel_entr
 
     divergences = np.zeros((len(outputs), len(outputs)))
-    for place, one in enumerate(outputs):  # row by row: all pairs at once would be n times the memory
+    for place, one in enumerate(outputs):  # row by row, because all pairs at once need n times the memory
         middle = (one + outputs) / 2
         both = rel_entr(one[None], middle).sum(axis=2) + rel_entr(outputs, middle).sum(axis=2)
         divergences[place] = both.mean(axis=1) / 2

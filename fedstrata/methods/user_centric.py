@@ -42,9 +42,9 @@ from fedstrata.methods.sketch import sketch_of
 from fedstrata.models import Model
 
 GRADIENT = "gradient"
-WIDEST = 9.0  # median variances of a single example's gradient: σ up to three times the usual is believed
-LARGEST = 1e30  # of a variance and of a gradient's numbers: sums and products of these are finite
-BATCHES_ADDRESS = 0x0C_E7_12  # keeps the draws of the batches apart from every other use of the seed
+WIDEST = 9.0  # larger variances are limited to this multiple of the median, so σ to three times the usual
+LARGEST = 1e30  # largest variance, and largest number of a gradient: their sums and products stay finite
+BATCHES_ADDRESS = 0x0C_E7_12  # an address that only the draws of the batches use
 
 
 class UserCentric(Method):
@@ -75,7 +75,9 @@ class UserCentric(Method):
         """Raise ExperimentError for more streams than devices."""
         streams = self.options.streams
         if isinstance(streams, int) and streams > self.facts.device_count:
-            raise ExperimentError(f"method.streams is {streams}, more than the {self.facts.device_count} devices")
+            raise ExperimentError(
+                f"method.streams is {streams}, more than the {self.facts.device_count} devices; lower it"
+            )
 
     @property
     def clusters_known(self) -> int:
@@ -115,13 +117,13 @@ class UserCentric(Method):
         """
         (length,) = question.arrays["gradient"][1]
         if len(arrays["gradient"]) != length:
-            raise PayloadError(f"a gradient of {len(arrays['gradient'])} numbers, expected {length}")
+            raise PayloadError(f"the answer has a gradient of {len(arrays['gradient'])} numbers; expected {length}")
         if len(arrays["variance"]) != 1 or not 0 <= arrays["variance"][0] <= LARGEST:
             raise PayloadError(
-                f"a gradient's variance of {arrays['variance'].tolist()}, expected one number from 0 to {LARGEST:g}"
+                f"the answer has the variance {arrays['variance'].tolist()}; expected one number from 0 to {LARGEST:g}"
             )
         if np.abs(arrays["gradient"]).max() > LARGEST:
-            raise PayloadError(f"a gradient with numbers beyond {LARGEST:g} either way")
+            raise PayloadError(f"the answer has a gradient with numbers outside ±{LARGEST:g}")
 
     # --- the plan -------------------------------------------------------------------------------
 

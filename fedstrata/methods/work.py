@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedstrata.partitions import PublicData
 
 Array = NDArray[Any]
-Arrays = Mapping[str, Array]  # named small arrays of float32, float64 or int64
+Arrays = Mapping[str, Array]  # small arrays by name, of float32, float64 or int64
 Made = TypeVar("Made")
 
 

@@ -62,7 +62,9 @@ def _of_kinds(model: Model, settings: ModelSettings) -> Model:
     if kinds == Kinds():
         return model
     if not isinstance(model, ModuleModel):
-        raise ExperimentError(f"model.freeze, buffers and weights are for torch modules, and {settings.name} is none")
+        raise ExperimentError(
+            f"model.freeze, buffers and weights are only for torch modules, and {settings.name} is not one; remove them"
+        )
     return model.of_kinds(kinds)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Drop = Callable[[torch.Tensor, float], torch.Tensor]
 
 HIDDEN = (512,)
-OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # the share that is dropped
+OF_CONVOLUTIONS, OF_HIDDEN = 0.25, 0.5  # shares of values that are dropped
 
 
 def dropout_cnn(settings: ModelSettings, info: DatasetInfo) -> Model:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import torch
 
 CONVOLUTIONS = ("conv1", "conv2")
-UNPADDED_FROM = 32  # shorter side, in pixels
-SMALLEST = 4  # shorter side that leaves a pixel after two poolings
+UNPADDED_FROM = 32  # images with a shorter side below this number of pixels are padded
+SMALLEST = 4  # least pixels of the shorter side that leave a pixel after two poolings
 
 
 def two_convolutions(
@@ -57,6 +57,6 @@ def image_shape(info: DatasetInfo, model: str, *, smallest: int) -> tuple[int, i
         case (channels, height, width) if min(height, width) >= smallest:
             return (channels, height, width)
     raise ExperimentError(
-        f"model {model} takes images, (channels, height, width) or (height, width) of at least {smallest}×{smallest} "
-        f"pixels, and the data set's examples have shape {info.input_shape}; choose model mlp or other data"
+        f"model {model} needs images, (channels, height, width) or (height, width), of at least {smallest}×{smallest} "
+        f"pixels, but the data set's examples have shape {info.input_shape}; choose model mlp or other data"
     )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 HIDDEN = (120, 84)
 CHANNELS = (6, 16)
 KERNEL = 5
-UNPADDED_FROM = 32  # shorter side, in pixels; smaller images are padded by 2 before the first convolution
-SMALLEST = 12  # shorter side that leaves a pixel after both poolings
+UNPADDED_FROM = 32  # images with a shorter side below this number of pixels are padded by 2 pixels
+SMALLEST = 12  # least pixels of the shorter side that leave a pixel after both poolings
 CONVOLUTIONS = ("conv1", "conv2")
 
 

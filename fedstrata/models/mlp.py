@@ -12,7 +12,7 @@ from fedstrata.models.model import Layer, Model
 if TYPE_CHECKING:
     import torch
 
-HIDDEN = (32,)  # on Fashion-MNIST: 784-32-10, the model of Ali & Arafa
+HIDDEN = (32,)  # sizes of the hidden layers; with Fashion-MNIST the model is 784-32-10, as in Ali & Arafa
 
 
 def mlp(settings: ModelSettings, info: DatasetInfo) -> Model:

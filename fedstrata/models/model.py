@@ -18,11 +18,11 @@ from fedstrata.tensors import Flat, Layout
 if TYPE_CHECKING:
     import torch
 
-    Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
+    Outputs = Callable[..., torch.Tensor]  # called with weights by name, inputs, and further inputs by keyword
     DroppingOutputs = Callable[..., torch.Tensor]
 
 PIECE_ELEMENTS = 1 << 18
-INITIAL_WEIGHTS = 0x696E6974  # "init": tells these draws from a device's, whose second number is its index
+INITIAL_WEIGHTS = 0x696E6974  # "init": second number of these draws' addresses; in a device's draws it is the index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +107,13 @@ class Model:
         in_order = tuple(name for name in self.layout.names if name in self.shared)
         if tuple(self.shared) != in_order:
             raise ExperimentError(
-                f"a model's shared tensors are names of its layout in the layout's order, not {list(self.shared)}; "
-                f"the layout has {', '.join(self.layout.names)}"
+                f"a model's shared tensors must be tensors of its layout, in the layout's order, not "
+                f"{list(self.shared)}; the layout has {', '.join(self.layout.names)}"
             )
         if self.statistics != self.layout.names[len(self.layout.names) - len(self.statistics) :]:
             raise ExperimentError(
-                f"a model's statistics are the last tensors of its layout, not {list(self.statistics)}; the layout has "
-                f"{', '.join(self.layout.names)}"
+                f"a model's statistics must be the last tensors of its layout, not {list(self.statistics)}; the layout "
+                f"has {', '.join(self.layout.names)}"
             )
 
     @cached_property
@@ -183,7 +183,7 @@ def initial_weights(tensors: Sequence[LayerTensor], seed: int) -> Flat:
     begin = 0
     for index, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
         rng = np.random.default_rng([seed, INITIAL_WEIGHTS, index])
-        for at in range(begin, begin + size, PIECE_ELEMENTS):  # drawn in float64, of which no more is ever held
+        for at in range(begin, begin + size, PIECE_ELEMENTS):  # draws are float64; pieces limit the memory
             stop = min(at + PIECE_ELEMENTS, begin + size)
             flat[at:stop] = tensor.centre + rng.uniform(-tensor.bound, tensor.bound, stop - at)
         begin += size

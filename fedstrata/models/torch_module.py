@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fedstrata.models.model import Outputs
 
-_turn = threading.RLock()  # torch has one generator for all threads, and a module one mode and one set of weights
+_turn = threading.RLock()  # threads share torch's generator and a module's mode and weights
 
 
 def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterable[str] | None) -> "ModuleModel":
@@ -57,7 +57,7 @@ class Kinds:
 
     freeze: tuple[str, ...] = ()
     keeps_statistics: bool = False  # all statistics keep their initial values
-    weights: WeightsFile | None = None  # values of the frozen tensors, and of others to begin with
+    weights: WeightsFile | None = None  # values of frozen tensors, and initial values of others
 
     def is_frozen(self, name: str) -> bool:
         """Return whether a pattern in `freeze` names the tensor or its layer."""
@@ -266,7 +266,7 @@ class _Forward:
                     continue
                 if name in kept:
                     kept[name] = left
-                elif left is not weights[name]:  # the module has put another tensor into its place
+                elif left is not weights[name]:  # the module has replaced the tensor
                     with torch.no_grad():
                         weights[name].copy_(left)
 
@@ -275,7 +275,7 @@ class _Forward:
             return
         self._mode = is_training
         self._module.train(is_training)
-        for name in self._parts.kept:  # frozen statistics are used, not updated
+        for name in self._parts.kept:  # in eval mode, layers use frozen statistics and do not update them
             self._module.get_submodule(name.rpartition(".")[0]).eval()
 
 
@@ -287,7 +287,7 @@ def _advice(module: "torch.nn.Module", inputs: "torch.Tensor", more: "Mapping[st
         inspect.signature(module.forward).bind(inputs, **more)
     except TypeError:
         named = f" and by name {', '.join(more)}" if more else " only"
-        return f"; forward gets the inputs{named}, and the task has the loss"
+        return f"; forward gets the inputs{named}, no targets, because the task computes the loss"
     return ""
 
 
@@ -296,7 +296,7 @@ def _drawing(seed: int) -> "Iterator[None]":
     """Run a block with torch's generator set by this seed. Restore the generator afterwards."""
     import torch
 
-    # 2 µs, where torch.random.fork_rng and torch.manual_seed, which look for GPUs, take 100
+    # This takes 2 µs. torch.random.fork_rng and torch.manual_seed look for GPUs and take 100 µs.
     generator = torch.default_generator
     before = generator.get_state()
     generator.manual_seed(seed)
@@ -319,7 +319,7 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
     try:
         with torch.device("meta"):
             return _seeded(module_factory, seed=0)
-    except Exception:  # it looks at values, or fails for another reason, which the next line says
+    except Exception:  # the module needs values of tensors, or has a fault that the next line raises again
         return _seeded(module_factory, seed=0)
 
 
@@ -347,7 +347,7 @@ def _initial(module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed
     if kinds.weights is not None and kinds.weights.has(layout.names):
         flat = np.empty(layout.size, np.float32)
         views = layout.views(flat)
-        with np.errstate(over="ignore"):  # float64 to infinity, as in torch
+        with np.errstate(over="ignore"):  # too large float64 values become infinite, as in torch
             for name, values in kinds.weights.values(layout.names):
                 views[name][...] = values
         return flat
@@ -371,15 +371,16 @@ def _check(module: "torch.nn.Module", kinds: Kinds, parts: _Parts) -> None:
             )
     if not parts.training:
         raise ExperimentError(
-            "no parameter of the module trains: requires_grad is False, or model.freeze names them all; let some train"
+            "the module has no parameter to train: all have requires_grad False or are named in model.freeze; let some "
+            "train"
         )
     for name, parameter in parts.training.items():
         if parameter.dtype != torch.float32:
-            raise ExperimentError(f"parameter {name} is {parameter.dtype}; weights are float32")
+            raise ExperimentError(f"parameter {name} is {parameter.dtype}; weights must be float32")
     if parts.odd:
         raise ExperimentError(
-            f"buffer {parts.odd[0]} is {parts.known[parts.odd[0]].dtype}; statistics are float32, and constants are "
-            "registered with persistent=False"
+            f"buffer {parts.odd[0]} is {parts.known[parts.odd[0]].dtype}; make statistics float32, and register "
+            "constants with persistent=False"
         )
     if kinds.weights is not None:
         known: dict[str, Any] = {name: tuple(tensor.shape) for name, tensor in parts.known.items()}

@@ -45,21 +45,21 @@ class WeightsFile:
         found = sha256_of(self.path)
         if found != self.sha256:
             raise ExperimentError(
-                f"{KEY}: {self.path} has SHA-256 {found[:12]}…, and the run's begins with {self.sha256[:12]}…; put the "
-                "run's file there"
+                f"{KEY}: the SHA-256 of {self.path} begins with {found[:12]}, and the run's file with "
+                f"{self.sha256[:12]}; put the run's file there"
             )
         there = {name: shape for name, (_, shape, _) in self._entries().items()}
         for name, shape in there.items():
             if shapes.get(name) != shape:
-                has = f"its has shape {list(shapes[name])}" if name in shapes else "it has no such tensor"
+                has = f"one of shape {list(shapes[name])}" if name in shapes else "no such tensor"
                 raise ExperimentError(
-                    f"{KEY}: {self.path} holds {name} of shape {list(shape)}, which is another module's: {has}; take "
-                    "the weights of this module"
+                    f"{KEY}: {self.path} has a tensor {name} of shape {list(shape)}, and the module has {has}; use "
+                    "weights of this module"
                 )
         if missing := [name for name in needed if name not in there]:
             raise ExperimentError(
-                f"{KEY}: {self.path} has no {missing[0]}, which is frozen; take the weights of this module, or let it "
-                "train"
+                f"{KEY}: {self.path} has no tensor {missing[0]}, which is frozen; use weights of this module, or "
+                "remove the tensor from model.freeze"
             )
 
     def has(self, names: Collection[str]) -> bool:
@@ -81,7 +81,7 @@ class WeightsFile:
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > min(MOST_HEADER_BYTES, size - 8):
-                raise ExperimentError(f"{KEY}: {self.path} is no safetensors file; write it with safetensors.torch")
+                raise ExperimentError(f"{KEY}: {self.path} is not a safetensors file; write it with safetensors.torch")
             text = file.read(length)
         try:
             header = dict(json.loads(text))
@@ -92,10 +92,12 @@ class WeightsFile:
                 start, stop = (int(offset) for offset in entry["data_offsets"])
                 if dtype is None:
                     raise ExperimentError(
-                        f"{KEY}: {self.path} holds {name} as {entry['dtype']}; choose {', '.join(DTYPES)}"
+                        f"{KEY}: {self.path} has {name} as {entry['dtype']}; write it as one of {', '.join(DTYPES)}"
                     )
                 if start < 0 or stop - start != math.prod(shape) * dtype.itemsize or 8 + length + stop > size:
-                    raise ExperimentError(f"{KEY}: {self.path} is damaged: {name} lies outside of it; write it again")
+                    raise ExperimentError(
+                        f"{KEY}: {self.path} is damaged: the place of {name} is wrong; write it again"
+                    )
                 found[str(name)] = (dtype, shape, 8 + length + start)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ExperimentError(f"{KEY}: the header of {self.path} is damaged; write it again") from None

@@ -44,7 +44,10 @@ class OptimiserFiles:
         found = ModelFile(self._path(number), laid_out)
         found.verify()
         if found.metadata != self._metadata(number):
-            raise StateError(f"{found.path}: of {found.metadata}, expected {self._metadata(number)}; another file?")
+            raise StateError(
+                f"{found.path} has the metadata {found.metadata}; expected {self._metadata(number)}; put the right "
+                "file back"
+            )
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:

@@ -20,7 +20,7 @@ from fedstrata.store import AnyModel
 from fedstrata.store.model_file import pieces_of
 from fedstrata.tensors import Flat, Layout, TensorSpec
 
-State = tuple[Flat, ...]  # vectors of the model's size that are kept beside it, or the same piece of each
+State = tuple[Flat, ...]  # vectors as long as the model, or the same piece of each
 
 
 class ServerOptimiser(Protocol):
@@ -107,7 +107,7 @@ class _Adam:
         return _moved(model, settings.learning_rate * direction), (first, second)
 
 
-Move = tuple[Flat, Flat | None, State]  # a piece: where it stands, its mean update if there is one, the state beside it
+Move = tuple[Flat, Flat | None, State]  # a piece of the model, its mean update (None: no update), and its state
 
 
 def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> Iterator[Flat]:
@@ -158,7 +158,7 @@ def _check(optimiser: ServerOptimiser, model: Flat, state: Sequence[Flat]) -> No
     expected = [model.shape] * len(optimiser.state_names)
     if [vector.shape for vector in state] != expected:
         told = [vector.shape for vector in state]
-        raise StateError(f"an optimiser's state of shapes {told}: {expected} expected, {list(optimiser.state_names)}")
+        raise StateError(f"the state {list(optimiser.state_names)} has vectors of shapes {told}; expected {expected}")
 
 
 def _wide(values: Flat) -> NDArray[np.float64]:

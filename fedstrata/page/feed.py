@@ -9,9 +9,9 @@ from typing import Any
 
 from fedstrata.process.json_text import json_text
 
-ALIVE_S = 10.0  # how often a reader is written to that nothing has happened for, so that one that has gone is noticed
-FLUSH_S = 2.0  # how long readers have for the last state
-RETRY_MS = 1000  # when a page asks again that has lost its connection
+ALIVE_S = 10.0  # without news, each reader is sent a comment after this time, which shows whether it is still there
+FLUSH_S = 2.0  # time that readers have to receive the last state
+RETRY_MS = 1000  # pause after which a page connects again when it has lost its connection
 
 
 def to_json(value: object) -> bytes:
@@ -31,10 +31,11 @@ class Feed:
         self._on_reader = on_reader
         self._changed = threading.Condition()
         self._parts: Mapping[str, bytes] = {}
-        self._rows: dict[Hashable, tuple[int, bytes]] = {}  # by key, oldest first: when a row came, and the row
-        self._events: dict[
-            int, bytes
-        ] = {}  # by the version that a reader has, what leads to the newest; made once for all
+        self._rows: dict[
+            Hashable, tuple[int, bytes]
+        ] = {}  # by key, oldest first: the version with which the row came, and the row
+        # By a reader's version: the event that brings this reader to the newest version, made once for all readers.
+        self._events: dict[int, bytes] = {}
         self._version = 0
         self._readers = 0
         self._is_closed = False

@@ -17,7 +17,7 @@ SCRIPTS = (
     "relevance.js", "labels.js", "tables.js", "page.js",
 )  # fmt: skip
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
-# What Plot writes into each figure; allowed by its hash, since the policy allows no other style in elements.
+# The style that Plot writes into each figure. Its hash allows it, because the policy forbids all other inline styles.
 PLOT_STYLE = """:where(.plot) {
   --plot-background: white;
   display: block;

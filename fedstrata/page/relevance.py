@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_CELLS = 500  # along a side; above it neighbouring cells are drawn as their mean
-Segment = tuple[float, float, float, float]  # from (height, leaf) to (height, leaf)
+MAX_CELLS = 500  # largest number of cells along a side; of a larger matrix, means of neighbouring cells are drawn
+Segment = tuple[float, float, float, float]  # a line from (height, leaf) to (height, leaf)
 
 
 class Tree(NamedTuple):

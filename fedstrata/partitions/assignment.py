@@ -15,6 +15,6 @@ class Assignment:
 
     train: Sequence[Indices]
     test: Sequence[Indices]
-    tests_on_training_data: bool = False  # `test` are indices into the training data: held out of the device's own
-    shifts: Sequence[Shift] | None = None  # one a device; None: nothing is done to any
-    public: Indices = field(default_factory=no_indices)  # nobody's, of the part of the data set that the settings name
+    tests_on_training_data: bool = False  # whether `test` has indices into the training data
+    shifts: Sequence[Shift] | None = None  # one per device; None if no device's examples are changed
+    public: Indices = field(default_factory=no_indices)  # public examples, in the part that `public.source` names

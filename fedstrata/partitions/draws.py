@@ -52,6 +52,6 @@ def alike(partition: IidPartition, dataset: Dataset, seed: int) -> Assignment:
 def check_total(partition: DirichletPartition | IidPartition, available: int) -> None:
     if partition.devices * partition.examples_per_device > available:
         raise DataError(
-            f"the partition asks for {partition.devices} x {partition.examples_per_device} examples; the "
-            f"training data has {available}: lower partition.devices or partition.examples_per_device"
+            f"the partition needs {partition.devices} x {partition.examples_per_device} examples, but the "
+            f"training data has {available}; lower partition.devices or partition.examples_per_device"
         )

@@ -25,7 +25,8 @@ def by_column(partition: NaturalPartition, dataset: Dataset, seed: int) -> Assig
     for name, indices in zip(places, split, strict=True):
         if not len(indices):
             raise DataError(
-                f"device {name} has no training examples in column {partition.by}; give it some or leave it out"
+                f"device {name} has no training examples: column {partition.by} does not contain {name}; add examples, "
+                "or remove the device"
             )
     return Assignment(train=split, test=[np.flatnonzero(test == owner) for owner in owners])
 
@@ -38,8 +39,8 @@ def _places(partition: NaturalPartition, found: list[str]) -> list[str]:
     if partition.names is None:
         if len(found) != partition.devices:
             raise DataError(
-                f"column {partition.by} has {len(found)} values ({some}), and partition.devices says "
-                f"{partition.devices}; say {len(found)}, or list the ones that you want in partition.names"
+                f"column {partition.by} has {len(found)} values ({some}), but partition.devices is "
+                f"{partition.devices}; set it to {len(found)}, or list the values that you want in partition.names"
             )
         return found
     if missing := [name for name in partition.names if name not in found]:
@@ -58,7 +59,7 @@ def _listed(partition: GivenPartition, total: int) -> list[Indices]:
     train = [np.array(indexes, np.int64) for indexes in partition.examples or ()]
     highest = max(int(indexes.max()) for indexes in train)
     if highest >= total:
-        raise DataError(f"partition.examples names example {highest}; the training data go from 0 to {total - 1}")
+        raise DataError(f"partition.examples names example {highest}; the training data have examples 0 to {total - 1}")
     return train
 
 
@@ -67,18 +68,21 @@ def _owned(partition: GivenPartition, path: Path, total: int) -> list[Indices]:
         owners = np.array([int(line) for line in path.read_text("utf-8").split()], np.int64)
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"cannot use partition.file {path}: {error}; it has the index of a device on each line"
+            f"cannot use partition.file {path}: {error}; it must have the index of a device on each line"
         ) from None
     devices = partition.device_count
     if len(owners) != total:
-        raise DataError(f"partition.file {path} has {len(owners)} owners for {total} training examples: one a line")
+        raise DataError(
+            f"partition.file {path} has {len(owners)} lines, but there are {total} training examples; write one line "
+            "for each"
+        )
     if owners.max() >= devices or owners.min() < -1:
         wrong = owners.max() if owners.max() >= devices else owners.min()
         raise DataError(
-            f"partition.file {path} names device {wrong}; they go from 0 to {devices - 1}, and -1 is nobody"
+            f"partition.file {path} names device {wrong}; devices are 0 to {devices - 1}, and -1 means no device"
         )
     train = [np.flatnonzero(owners == device) for device in range(devices)]
     for device, indices in enumerate(train):
         if not len(indices):
-            raise DataError(f"partition.file {path} gives device {device} no example; give it one at least")
+            raise DataError(f"partition.file {path} gives device {device} no example; give it at least one")
     return train

@@ -69,11 +69,11 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
         )
     number = group.labels_per_device or 1
     if number > len(labels):
-        raise ExperimentError(f"{where}.labels_per_device is {number}, and there are {len(labels)} labels; lower it")
+        raise ExperimentError(f"{where}.labels_per_device is {number}, but there are {len(labels)} labels; lower it")
     if group.disjoint_labels and group.devices * number > len(labels):
         raise ExperimentError(
             f"{where}.disjoint_labels: {group.devices} devices with {number} labels each need "
-            f"{group.devices * number} labels, and there are {len(labels)}; lower labels_per_device or devices"
+            f"{group.devices * number} labels, but there are {len(labels)}; lower labels_per_device or devices"
         )
     return labels
 
@@ -88,8 +88,8 @@ def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where:
     total = _size(group, np.random.default_rng([seed, SIZES, device]))
     if total > available.sum():
         raise DataError(
-            f"group {group.name} asks for {total} examples of labels {sorted(labels.tolist())} for device {device}; "
-            f"the training data has {available.sum()} left: lower {where}.examples_per_device"
+            f"device {device} of group {group.name} needs {total} examples of labels {sorted(labels.tolist())}, but "
+            f"the training data has {available.sum()} left; lower {where}.examples_per_device"
         )
     if group.concentration is None:
         return level(total, available)

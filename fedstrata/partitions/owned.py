@@ -82,7 +82,11 @@ def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_ind
     """
     everything = np.arange(len(dataset.train))
     if (partition.test_share is None) != bool(len(dataset.test)):
-        raise DataError("a folder has test examples, or partition.test_share says how many are set aside: one of them")
+        raise DataError(
+            "this device's folder has test examples, and partition.test_share is set, too; remove one of them"
+            if len(dataset.test)
+            else "this device's folder has no test examples; add some, or set partition.test_share"
+        )
     if partition.test_share is None:
         return DeviceData(train=dataset.train.part(everything), test=dataset.test.part(np.arange(len(dataset.test))))
     train, test = (np.sort(each) for each in own_tests(partition, everything, seed, device_index))
@@ -98,11 +102,11 @@ def public_data(experiment: Experiment, dataset: Dataset) -> PublicData:
     """
     partition = experiment.partition
     if isinstance(partition, LocalPartition) or partition.public is None:
-        raise ExperimentError("there are no public examples: say how many in partition.public.examples")
+        raise ExperimentError("there are no public examples; set their number in partition.public.examples")
     part = dataset.train if partition.public.source == "train" else dataset.test
     if part.more:
         raise ExperimentError(
-            "partition.public goes with data that have one input, and these have data.more; leave it out"
+            "partition.public needs data with one input, and these have further inputs (data.more); remove one of both"
         )
     taken = part.take(np.sort(_assignment(experiment, dataset).public))
     return PublicData(inputs=taken.inputs, labels=taken.labels if partition.public.labelled else None)
@@ -126,7 +130,7 @@ def check_partition(experiment: Experiment, dataset: Dataset) -> None:
     if max(counts) > most:
         largest = experiment.device_ids()[int(np.argmax(counts))]
         raise DataError(
-            f"device {largest} has {max(counts)} training examples, and bounds.max_examples allows {most}; raise it"
+            f"device {largest} has {max(counts)} training examples, more than bounds.max_examples, {most}; raise it"
         )
 
 
@@ -143,7 +147,7 @@ def _assignment(experiment: Experiment, dataset: Dataset) -> Assignment:
 
 def _assign(partition: Partition, dataset: Dataset, seed: int) -> Assignment:
     if isinstance(partition, LocalPartition):
-        raise ExperimentError("partition.kind local: each device has a data set of its own, none is split")
+        raise ExperimentError("partition.kind local: each device has its own data set, so no data set is divided")
     return with_set_aside(_split(partition, dataset, seed), partition, dataset, seed)
 
 

@@ -40,7 +40,7 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
     tests_on_public = partition.public is not None and partition.public.tests
     if share is None and not len(dataset.test) and not tests_on_public:
         raise DataError(
-            "the data have no test examples; say partition.test_share, the share that devices are tested on"
+            "the data have no test examples; set partition.test_share, the share that devices keep for tests"
         )
     if partition.public is None:
         return aside
@@ -59,7 +59,10 @@ def _with_public_tests(split: Assignment, public: PublicSettings, kinds: Kinds, 
     used. Raises ExperimentError if a shift changes examples.
     """
     if any(shift.changes for shift in split.shifts or ()):
-        raise ExperimentError("partition.public.tests goes with data as they are, and here some devices' are shifted")
+        raise ExperimentError(
+            "partition.public.tests needs unchanged data, but rotation or label_permutation changes the data of some "
+            "devices; remove one of both"
+        )
     part, owned = (kinds.train, split.train) if public.source == "train" else (kinds.test, [no_indices()])
     found = _public(public, part, np.concatenate(owned), kinds.count, seed)
     own = [np.unique(kinds.train[indices]) for indices in split.train]
@@ -88,7 +91,7 @@ def own_tests(
     if held_out in {0, len(indices)}:
         raise DataError(
             f"partition.test_share {share:g} of the {len(indices)} examples of device {device} leaves "
-            f"{len(indices) - held_out} to train on and {held_out} to test on; change it or examples_per_device"
+            f"{len(indices) - held_out} to train on and {held_out} to test on; change test_share or examples_per_device"
         )
     if partition.test_from == "end":
         order = np.sort(indices)
@@ -105,8 +108,8 @@ def _public(settings: PublicSettings, part: Indices, owned: Indices, num_classes
     if settings.examples > available.sum():
         of_labels = "" if settings.labels is None else f" of labels {list(settings.labels)}"
         raise DataError(
-            f"partition.public asks for {settings.examples} examples{of_labels}; devices leave {available.sum()} of "
-            f"the {settings.source} data: lower partition.public.examples or {_what_else(settings.source)}"
+            f"partition.public needs {settings.examples} examples{of_labels}, but devices leave {available.sum()} of "
+            f"the {settings.source} data; lower partition.public.examples or {_what_else(settings.source)}"
         )
     return stock.take(level(settings.examples, available))
 

@@ -66,7 +66,7 @@ def _new_labels(group: Group, num_classes: int, seed: int, where: str) -> NDArra
         return np.random.default_rng([seed, LABEL_PERMUTATION, asked]).permutation(num_classes)
     if len(asked) != num_classes:
         raise ExperimentError(
-            f"{where}.label_permutation: it renames {len(asked)} labels, and the data set has {num_classes}; "
-            f"give each of 0 to {num_classes - 1} once"
+            f"{where}.label_permutation lists {len(asked)} labels, but the data set has {num_classes}; "
+            f"list each of 0 to {num_classes - 1} once"
         )
     return np.array(asked, np.int64)

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from fedstrata.datasets import Dataset
 
 Indices = NDArray[np.int64]
-Counts = NDArray[np.int64]  # how many examples of each label, shape (num_classes,)
+Counts = NDArray[np.int64]  # number of examples of each label, shape (num_classes,)
 
-# What a random stream is for. A stream's address is [seed, purpose, index of a label, device, group or permutation].
+# Purposes of random draws. A draw's address is [seed, purpose, index of a label, device, group or permutation].
 TRAIN_ORDER, TEST_ORDER, LABEL_SHARES = 101, 102, 103
-# The later ones are above any device's index, with which the streams of training begin.
+# These are larger than any device's index, which is the second number in addresses of draws in training.
 SIZES, LABEL_CHOICE, DISJOINT_LABELS, GROUP_SHARES, LABEL_PERMUTATION, HELD_OUT, PUBLIC = range(0x67726F00, 0x67726F07)
 
 
@@ -93,7 +93,7 @@ def drawn(rng: np.random.Generator, total: int, shares: NDArray[np.float64], lef
     while (missing := total - int(counts.sum())) > 0:
         more = left - counts
         weights = np.where(more > 0, shares, 0.0)
-        if weights.sum() == 0:  # all the labels this device has a share of have run out
+        if weights.sum() == 0:  # no example is left of all labels with a share for this device
             weights = more.astype(np.float64)
         counts += np.minimum(rng.multinomial(missing, weights / weights.sum()), more)
     return counts

@@ -62,8 +62,8 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
         own = task.examples_per_device - minority
         if task.devices * own > available.sum():
             raise DataError(
-                f"task {task.name} asks for {task.devices} x {own} examples of labels {list(task.labels)}; "
-                f"the training data has {available.sum()}: lower partition.tasks.{index}.examples_per_device"
+                f"task {task.name} needs {task.devices} x {own} examples of labels {list(task.labels)}, but "
+                f"the training data has {available.sum()}; lower partition.tasks.{index}.examples_per_device"
             )
         counts.append(level(task.devices * own, available))
     return counts
@@ -110,11 +110,11 @@ def _check_minority(partition: TaskPartition, demands: list[int], left: Counts, 
         others = left[owner != index].sum()
         if demand > others:
             raise DataError(
-                f"task {task.name} asks for {task.devices} x {demand // task.devices} minority examples; the "
-                f"other tasks leave {others}: lower partition.minority_ratio or their examples_per_device"
+                f"task {task.name} needs {task.devices} x {demand // task.devices} minority examples, but the "
+                f"other tasks leave {others}; lower partition.minority_ratio or their examples_per_device"
             )
     if sum(demands) > left.sum():
         raise DataError(
-            f"the tasks ask for {sum(demands)} minority examples; their own parts leave {left.sum()} of the "
-            "training data: lower partition.minority_ratio or examples_per_device"
+            f"the tasks need {sum(demands)} minority examples, but devices' examples of their own tasks leave "
+            f"{left.sum()} of the training data; lower partition.minority_ratio or examples_per_device"
         )

@@ -5,11 +5,11 @@ they do not cover.
 from fedstrata.experiment import Experiment
 from fedstrata.privacy.updates import UpdateBudget, budget_of
 
-RESEARCH = "noise for research, which all who have the experiment file can take off: no protection"
+RESEARCH = "noise for research: anybody with the experiment file can remove it, so it protects nothing"
 EXAMPLE = "one example of a device, replaced by any other"
 DEVICE = "all examples of a device, replaced by any others"
 NEVER_COVERED = ("losses and hits", "numbers of examples")
-DIGESTS = "digests of what devices keep for themselves"
+DIGESTS = "digests of the state that devices keep"
 
 
 def not_covered(experiment: Experiment) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ class EpsilonSpent:
 
     def __init__(self, experiment: Experiment) -> None:
         self._budget, self._training = budget_of(experiment), experiment.training
-        self._last = 0, 0.0  # releases, and what they come to
+        self._last = 0, 0.0  # number of releases, and their ε
 
     def after(self, global_rounds: int, *, is_grouped: bool = True) -> float | None:
         """Return ε after `global_rounds` completed global rounds. The updates of the next round, which is open, are
@@ -66,12 +66,12 @@ def privacy_lines(experiment: Experiment) -> list[str]:
 
 def _update_lines(experiment: Experiment, budget: UpdateBudget) -> list[str]:
     settings, least = budget.settings, experiment.least_in_sum
-    whole = f"δ {settings.delta:g}, in all rounds together ({budget.releases} of a device at most), for {DEVICE}"
+    whole = f"δ {settings.delta:g}, in all rounds together (at most {budget.releases} of a device), for {DEVICE}"
     noise = f"each device adds noise of {budget.deviation:.3g} to each weight of an update of length {settings.clip:g}"
     if settings.covers == "sum":
-        other = f"against who sees an update by itself: ε {budget.epsilon_after(budget.releases, 1):.4g}"
+        other = f"against anybody who sees a single update: ε {budget.epsilon_after(budget.releases, 1):.4g}"
         return [f"sums of {least} updates or more: ε {budget.epsilon:.4g}, {whole}", other, noise]
-    said = [f"each update, whoever sees it: ε {budget.epsilon:.4g}, {whole}", noise]
+    said = [f"each update, against anybody who sees it: ε {budget.epsilon:.4g}, {whole}", noise]
     if (against_sums := of_sums(experiment, budget)) is not None:
-        said.insert(1, f"against who sees sums of {least} or more alone: ε {against_sums:.4g}")
+        said.insert(1, f"against anybody who sees only sums of {least} updates or more: ε {against_sums:.4g}")
     return said

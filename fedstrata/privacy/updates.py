@@ -25,11 +25,11 @@ from fedstrata.noise import Noise, epsilon_of, noise_multiplier_of, on_grid
 from fedstrata.streams.cohort import Cohorts, cohorts
 from fedstrata.tensors.layout import Flat
 
-ROUNDING = 1e-9  # by which float64 may leave a shortened update longer than `clip`
-FARTHEST = 13.0  # deviations that no noise drawn here goes beyond
-FLOAT32_BITS, SUM_BITS = 24, 32  # values keep to multiples that float32 has, and that exact sums add without rounding
-PIECE = 1 << 18  # elements at once
-MOST_DRAWS = 200_000  # of cohorts, some seconds; in a run with more every device is taken to be asked in each round
+ROUNDING = 1e-9  # an update clipped to `clip` may be longer by this share, because float64 rounds
+FARTHEST = 13.0  # number of standard deviations that noise never exceeds
+FLOAT32_BITS, SUM_BITS = 24, 32  # sent values are multiples that float32 holds and that exact sums add without rounding
+PIECE = 1 << 18  # number of elements that are processed at once
+MOST_DRAWS = 200_000  # limit of drawn cohorts (some seconds); in longer runs ε counts every device in each round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class UpdateBudget:
     """Compute how much noise devices add to their updates, and the resulting ε."""
 
     settings: UpdatePrivacy
-    rounds: int  # LPS rounds of the whole run
-    devices: int  # whose noise is in what is covered, at least: one in an update
-    cohorts: Cohorts | None = None  # who is asked when; None: taken to be everybody, always
+    rounds: int  # number of LPS rounds in the whole run
+    devices: int  # least number of devices with noise in the covered values; 1 if single updates are covered
+    cohorts: Cohorts | None = None  # devices that each round asks; None: ε assumes that each round asks all
 
     @property
     def releases(self) -> int:
@@ -89,8 +89,8 @@ class UpdateBudget:
         is_of_run = 0 <= lps_round < self.rounds
         if not is_of_run or (self.cohorts is not None and device_index not in self.cohorts.asked[lps_round]):
             raise PayloadError(
-                f"asked for an update of round {lps_round + 1} of {self.rounds}, in which this device has no part: "
-                "ε counts none there"
+                f"the LPS asks for an update in round {lps_round + 1} of {self.rounds}, but this device takes no part "
+                "in it, and ε counts no update there"
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:

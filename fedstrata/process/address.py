@@ -7,8 +7,8 @@ from functools import cache
 from fedstrata.errors import AddressError
 
 LOOPBACK = ("127.0.0.1", "::1")
-EVERYWHERE = "::"  # to listen at all addresses, of IPv4 too; gRPC itself does without IPv6 if the machine has none
-LOOPBACK_S = 2.0  # more than any answer of one's own machine takes
+EVERYWHERE = "::"  # all addresses, also of IPv4; on machines without IPv6, gRPC uses IPv4
+LOOPBACK_S = 2.0  # longer than this machine takes to answer itself
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -9,11 +9,11 @@ from fedstrata.errors import ResourceError
 from fedstrata.process.sleeping import pass_time
 
 Opened = TypeVar("Opened")
-LEAST_FILES = 64  # what a process of ours opens before anybody connects is some thirty
+LEAST_FILES = 64  # a process opens about thirty files before the first connection
 MOST_FILES = 1 << 16
-OWN_FILES = 256  # kept free of connections: state, logs, HTTP, and a process's own calls
+OWN_FILES = 256  # descriptors that connections do not get: for state, logs, HTTP, and a process's own calls
 MOST_CONNECTIONS = 1 << 14
-OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # longer than a connection is kept that says nothing
+OPEN_TRIES, OPEN_PAUSE_S = 75, 0.2  # together longer than a silent connection is kept open
 
 
 def raise_limit() -> int:
@@ -29,7 +29,9 @@ def raise_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, MOST_FILES)
     if limit < LEAST_FILES:
-        raise ResourceError(f"a process may open {limit} files here, expected at least {LEAST_FILES}; raise ulimit -n")
+        raise ResourceError(
+            f"a process can open only {limit} files here; at least {LEAST_FILES} are needed; raise ulimit -n"
+        )
     return limit
 
 

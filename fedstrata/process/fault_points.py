@@ -15,13 +15,13 @@ from typing import Literal
 
 VARIABLE = "FEDSTRATA_DIE_AT"
 Point = Literal[
-    "enrolment",  # GPS: a device has been noted and not been answered
-    "profile_relay",  # GPS: inside the stream of others' answers to a device; device: a part of one has arrived
-    "relevance",  # GPS: an answer before training is noted and its sender not told; device: one is about to be sent
-    "grouping",  # GPS: the clusters are computed and not written
-    "upload",  # parent: part of an update has been folded, or one was announced; child: either has been sent
+    "enrolment",  # GPS: a device is noted, but has no answer yet
+    "profile_relay",  # GPS: while it sends other devices' answers to a device; device: a part of an answer has arrived
+    "relevance",  # GPS: an answer before training is noted, but not confirmed; device: before it sends an answer
+    "grouping",  # GPS: the clusters are computed, but not written
+    "upload",  # parent: a part of an update is in the sum, or an update is announced; child: it has sent either
     "download",  # parent: part of a model has been sent; child: part of it has arrived
-    "aggregation",  # parent: a round is complete and its mean not written
+    "aggregation",  # parent: a round is complete, but its mean is not written
     "state_write",  # GPS, LPS: a file is half written
 ]
 

@@ -7,7 +7,8 @@ glibc, both functions do nothing.
 
 import ctypes
 
-# Of glibc's malloc.h: what is free at the end of the heap beyond this, and blocks from this size on, are given back.
+# Options of glibc's mallopt: free memory above which the heap shrinks, size from which blocks are returned to the
+# system, and number of arenas.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 MIB = 1 << 20
 

@@ -25,22 +25,24 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-LONGEST_REQUEST_S = 10.0  # from a connection to its end, however slowly it speaks
-MOST_REQUESTS = 32  # at once, each a thread; twice as many while those that are hung up on still end
-MOST_STAYING = 128  # connections that last, such as those of open pages; each a thread that waits
-LONGEST_WRITE_S = 60.0  # of a connection that lasts: how long its other end may take nothing
-NOBODY_ELSES = (".localhost", ".svc", ".cluster.local")  # names that no stranger can point at an address
-STAY = "fedstrata.stay"  # in a request's environment: a call that lets its connection last, until it is called again
+LONGEST_REQUEST_S = 10.0  # longest time of a request, from its connection to the end of its response
+MOST_REQUESTS = 32  # requests at once, each in a thread; up to twice as many while closed connections still end
+MOST_STAYING = 128  # lasting connections at once, such as of open pages, each with a waiting thread
+LONGEST_WRITE_S = 60.0  # longest time for which the peer of a lasting connection may read nothing
+NOBODY_ELSES = (".localhost", ".svc", ".cluster.local")  # ends of names that an attacker cannot own
+STAY = "fedstrata.stay"  # key of the function that keeps a request's connection open until its next call
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = 128  # connections that wait to be accepted; with the five of before, a few hold off a probe
+    request_queue_size = (
+        128  # connections that wait to be accepted; with the default of five, a few could delay a health probe
+    )
 
     def __init__(self, *arguments: Any, **named_arguments: Any) -> None:
-        self._open: dict[socket.socket, float] = {}  # connections, and when each is hung up on
-        self._from: dict[socket.socket, str] = {}  # by which address each was opened, the oldest first
-        self._staying: set[socket.socket] = set()  # those of them that may last
+        self._open: dict[socket.socket, float] = {}  # connections, with the time at which each is closed
+        self._from: dict[socket.socket, str] = {}  # connections, the oldest first, with the peer's address
+        self._staying: set[socket.socket] = set()  # connections that may last
         super().__init__(*arguments, **named_arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -71,7 +73,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def _hang_up(self, request: socket.socket) -> None:
         """Close a connection, so that its thread stops reading."""
         self._from.pop(request, None)
-        with suppress(OSError):  # it has ended by itself
+        with suppress(OSError):  # the connection may have ended already
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
@@ -87,7 +89,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         """
         if request not in self._staying and len(self._staying) >= MOST_STAYING:
             return False
-        if request in self._open:  # else it was hung up on
+        if request in self._open:  # otherwise the server has closed it
             self._staying.add(request)
             self._open[request] = time.monotonic() + LONGEST_WRITE_S
         return True
@@ -98,12 +100,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         """
         now = time.monotonic()
         for request in [request for request, ends_at in list(self._open.items()) if now > ends_at]:
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # the connection may have ended already
                 request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Bind the address. Unlike the standard server, do not look up the host name."""
-        # a restarted container finds its predecessor's closed connections in the pod; they do not hold the port
+        # Without this option, closed connections of an earlier process in the pod would block the port.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -210,4 +212,4 @@ def _misdirected(name: str, start_response: "StartResponse") -> Iterable[bytes]:
     status = HTTPStatus.MISDIRECTED_REQUEST
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
     start_response(f"{status.value} {status.phrase}", headers)
-    return [f"this server is not called {quoted(name)}; ask by its address, or start it with --http-names\n".encode()]
+    return [f"{quoted(name)} is not a name of this server; use its address, or start it with --http-names\n".encode()]

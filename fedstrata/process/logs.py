@@ -25,7 +25,7 @@ def configure_logs(level: str = "INFO") -> None:
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     root, grpc = logging.getLogger(), logging.getLogger("grpc")
-    grpc.setLevel(max(logging.INFO, root.level))  # below INFO it says several lines a call, of its own doings
+    grpc.setLevel(max(logging.INFO, root.level))  # below INFO, gRPC writes several lines per call
 
 
 def print_whatever_comes() -> None:

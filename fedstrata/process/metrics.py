@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 LINK_LABELS = ("link", "direction", "kind", "end")
 PHASES = ("enrolment", "relevance", "grouping", "training", "evaluation", "completed", "failed")
-# Seconds: from devices that share a core with small models to boards that take an hour a round.
+# Buckets in seconds, for rounds of small models on one core up to rounds of an hour on boards.
 ROUND_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
@@ -32,9 +32,11 @@ class LinkMeter(Collector):
     """Count bytes by link, direction, kind and end."""
 
     def __init__(self) -> None:
-        self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(lambda: [0])  # a count that its counter holds
-        self.questions: frozenset[str] = frozenset()  # whose answers are kinds of their own
-        self._earlier: Counter[LinkKey] = Counter()  # of it, what was counted before this process
+        self._bytes: defaultdict[LinkKey, list[int]] = defaultdict(
+            lambda: [0]
+        )  # lists of one count, which `counter` changes
+        self.questions: frozenset[str] = frozenset()  # names of questions with their own kind of bytes
+        self._earlier: Counter[LinkKey] = Counter()  # the part of the counts from before this process
 
     def counter(self, key: LinkKey) -> Callable[[int], None]:
         """Return a function that adds a number of bytes to the count of `key`."""
@@ -56,7 +58,9 @@ class LinkMeter(Collector):
 
     def snapshot(self) -> Mapping[LinkKey, int]:
         """Return all counts so far."""
-        return {key: count for key, [count] in list(self._bytes.items()) if count}  # at once: threads ask
+        return {
+            key: count for key, [count] in list(self._bytes.items()) if count
+        }  # a copy, because other threads call this function
 
     def total(self, link: str, direction: str, end: str) -> int:
         """Return the bytes of all kinds together, on one link, in one direction, counted at one end."""
@@ -76,7 +80,7 @@ class LinkMeter(Collector):
         yield family
 
 
-OUTCOMES = ("accepted", "late", "rejected")  # what becomes of an update
+OUTCOMES = ("accepted", "late", "rejected")  # possible outcomes of an update
 
 
 class ProcessMetrics:
@@ -87,7 +91,7 @@ class ProcessMetrics:
         self.registry = CollectorRegistry()
         self.links = LinkMeter()
         self.registry.register(self.links)
-        ProcessCollector(registry=self.registry)  # processor time and memory, read when somebody asks
+        ProcessCollector(registry=self.registry)  # processor time and memory, read at each scrape
         self._round = Gauge(
             "fedstrata_round",
             "Open round, counted from 0: an LPS round at an LPS, a global round at the GPS.",
@@ -104,7 +108,8 @@ class ProcessMetrics:
         self._updates = PrometheusCounter(
             "fedstrata_updates", "Received updates by outcome.", ["tier", "outcome"], registry=self.registry
         )
-        # from zero, or Prometheus sees no increase in the first; kept, since to look one up costs more than to count
+        # All counts start at 0. Otherwise Prometheus would see no increase when the first update is counted. They are
+        # kept, because looking up a count takes longer than counting.
         self._outcomes = {o: self._updates.labels(tier, o) for o in OUTCOMES if tier != "device"}
         self._refused = PrometheusCounter(
             "fedstrata_refused",
@@ -113,7 +118,7 @@ class ProcessMetrics:
             registry=self.registry,
         )
         self._devices = Gauge("fedstrata_devices", "At the GPS: devices by state.", ["state"], registry=self.registry)
-        self._measured: dict[str, Gauge] = {}  # by metric of the task
+        self._measured: dict[str, Gauge] = {}  # gauges by metric of the task
         self._loss = Gauge(
             "fedstrata_loss",
             "At the GPS: mean loss of the same model on the same examples.",

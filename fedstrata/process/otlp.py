@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import Sampler, SamplingResult
 from fedstrata.process.logs import EventLog
 from fedstrata.process.quoting import brief
 
-LAST_SPANS_S = 2.0  # how long a process that ends still sends
+LAST_SPANS_S = 2.0  # time that an ending process has to send its last spans
 SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
 log = EventLog("spans")
 
@@ -65,12 +65,12 @@ class Collector:
 
     def __init__(self, service: str) -> None:
         first = _FirstWarning(logging.WARNING)
-        for name in ("opentelemetry", "urllib3"):  # urllib3 is the exporter's, and says of a lost connection the same
+        for name in ("opentelemetry", "urllib3"):  # the exporter uses urllib3, which also warns of lost connections
             library = logging.getLogger(name)
             library.handlers, library.propagate = [first], False
         self._ids = _GivenIds()
         resource = Resource({SERVICE_NAME: service}).merge(OTELResourceDetector().detect())
-        sampler = _OfTrace(TracerProvider(shutdown_on_exit=False).sampler)  # the one that the environment names
+        sampler = _OfTrace(TracerProvider(shutdown_on_exit=False).sampler)  # the sampler that OTEL_TRACES_SAMPLER names
         self._provider = TracerProvider(
             sampler=sampler, resource=resource, id_generator=self._ids, shutdown_on_exit=False
         )

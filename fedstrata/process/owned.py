@@ -31,10 +31,10 @@ from fedstrata.process.address import any_port
 from fedstrata.process.quoting import printable
 
 RESTARTS_MAX = 20
-STOP_DEADLINE_S = 8.0  # from SIGTERM to SIGKILL
+STOP_DEADLINE_S = 8.0  # time between SIGTERM and SIGKILL
 LOOK_AT_LOG_S = 10.0
-LONGEST_LOG_BYTES = 32 << 20  # then it begins again, and what it had is beside it as NAME.log.1
-TAIL_BYTES = 1 << 16  # of a log, in which a process's last words are looked for
+LONGEST_LOG_BYTES = 32 << 20  # a longer log is moved to NAME.log.1
+TAIL_BYTES = 1 << 16  # end of a log in which the reason of a process's end is searched
 REASON_CHARACTERS = 500
 BY_EXIT_CODE = {
     error.exit_code: error
@@ -50,14 +50,16 @@ def _never() -> bool:
 class ProcessSpec:
     """Describe a process to run as `python -m …`, and the names of the addresses that it reports."""
 
-    name: str  # of its log file, and how the user is told of it
+    name: str  # name in messages, and of the log file
     command: tuple[str, ...]  # module and arguments
-    endpoints: Mapping[str, str] = field(default_factory=dict)  # what it listens on → the option that says where
-    listens_at: Mapping[str, str] = field(default_factory=dict)  # their first addresses, if not any port of loopback
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside its owner's own
-    may_finish: bool = False  # whether exit code 0 is an end and not a death
-    may_move: bool = False  # whether it may listen somewhere else after a restart
-    may_go: Callable[[], bool] = _never  # whether the run goes on without it once it ended with an exit code of its own
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # by name of an address, the option that sets it
+    listens_at: Mapping[str, str] = field(
+        default_factory=dict
+    )  # first addresses by name; default: any port of loopback
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables in addition to the owner's environment
+    may_finish: bool = False  # whether exit code 0 means that the work is done; otherwise the process is restarted
+    may_move: bool = False  # whether the process may listen at another address after a restart
+    may_go: Callable[[], bool] = _never  # whether the run continues without the process if it ends with an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +67,9 @@ class Restart:
     """Describe a restart: the process that died, the cause, and how many restarts this process has had."""
 
     process: str
-    cause: str  # SIGKILL, …
+    cause: str  # a signal such as SIGKILL, or an exit code
     count: int
-    instead_of: str = ""  # another that is not started again, rather than of itself
+    instead_of: str = ""  # name of the dead process that this process replaces; empty if it replaces itself
 
 
 class OwnedProcess:
@@ -104,7 +106,7 @@ class OwnedProcess:
             code = await self._run_once()
             if code == EXIT_NETWORK and self.spec.may_move and self._addresses.done():
                 self._addresses = asyncio.get_running_loop().create_future()
-                code = await self._run_once()  # where it listened somebody else does by now: anywhere, then
+                code = await self._run_once()  # another process has taken its address: use any address
             if self._is_stopping or (code == 0 and self.spec.may_finish):
                 return
             cause = _cause(code)
@@ -115,7 +117,7 @@ class OwnedProcess:
             if count <= RESTARTS_MAX:
                 self._on_restart(Restart(process=self.spec.name, cause=cause, count=count))
         raise RunStoppedError(
-            f"{self.spec.name} died {RESTARTS_MAX + 1} times, last by {cause}; its log is {self.log_path}"
+            f"{self.spec.name} died {RESTARTS_MAX + 1} times, the last time by {cause}; its log is {self.log_path}"
         )
 
     def terminate(self) -> None:
@@ -129,7 +131,7 @@ class OwnedProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _ask_to_stop(self) -> None:
-        if self.pid is not None:  # by hand: Process.terminate may take the exit code that asyncio is waiting for
+        if self.pid is not None:  # not Process.terminate, which may take the exit code that asyncio awaits
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
@@ -172,7 +174,7 @@ class OwnedProcess:
 
     async def _read_announcements(self, process: asyncio.subprocess.Process) -> None:
         if process.stdout is None:
-            raise RunStoppedError(f"{self.spec.name} was started without a pipe to hear it")
+            raise RunStoppedError(f"{self.spec.name} was started without a pipe for its standard output")
         async for line in _lines(process.stdout):
             addresses = _announced(line, self.spec.endpoints)
             if addresses is not None and not self._addresses.done():
@@ -240,7 +242,7 @@ class Supervisor:
 
 def shorten(log: Path) -> None:
     """If a log is too long, move its content to another file. The process continues to write to the emptied log."""
-    with suppress(OSError):  # a disk that is full, say: the run is worth more than its log
+    with suppress(OSError):  # for example on a full disk: the run matters more than its log
         if log.stat().st_size > LONGEST_LOG_BYTES:
             shutil.copyfile(log, log.with_name(f"{log.name}.1"))
             os.truncate(log, 0)
@@ -265,7 +267,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     while True:
         try:
             line = await reader.readline()
-        except ValueError:  # longer than the reader's buffer, so no announcement
+        except ValueError:  # the line is longer than the reader's buffer, so it is no announcement
             continue
         if not line:
             return

@@ -22,7 +22,7 @@ from fedstrata.process.quoting import printable
 from fedstrata.process.spans import process_spans
 
 log = EventLog("process")
-YOUNG_OBJECTS = 10_000  # how many new objects have the garbage collector look at them; Python's default is 700
+YOUNG_OBJECTS = 10_000  # number of new objects that starts a garbage collection; Python's default is 700
 Result = TypeVar("Result")
 
 
@@ -45,7 +45,7 @@ def service_arguments(tier: str, description: str) -> Arguments:
     arguments.option("http", "Serve /metrics, /healthz and /readyz at this host:port.", default="127.0.0.1:0")
     arguments.option(
         "http-names",
-        "Answer HTTP requests to these names, with commas, and to addresses and this machine's names.",
+        "Answer HTTP requests to these names (separated by commas), as to addresses and this machine's names.",
         default="",
     )
     return _with_common(arguments)
@@ -75,7 +75,7 @@ def folder(text: str) -> Path:
     try:
         make_private(path)
     except OSError as error:
-        raise OutputError(f"cannot make the folder {path}: {error.strerror}; give another") from None
+        raise OutputError(f"cannot create the folder {path}: {error.strerror}; give another folder") from None
     if not os.access(path, os.W_OK | os.X_OK):
         raise OutputError(f"{path} is not writable; give another folder")
     return path
@@ -104,7 +104,7 @@ def run_process(
     try:
         raise_limit()
         if tier is not None and (spans := process_spans()) is not None:
-            spans.open(tier)  # before the first round, which would wait for it
+            spans.open(tier)  # this takes a second, for which the first round would wait
         code = run_loop(_until_stopped(partial(main, options), exit_with_parent=options.exit_with_parent))
     except FedstrataError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
@@ -117,7 +117,7 @@ def run_process(
         spans.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of gRPC and of arithmetic under way are not waited for
+    os._exit(code)  # unlike sys.exit, this does not wait for threads
 
 
 def run_loop(main: Coroutine[Any, Any, Result]) -> Result:
@@ -127,7 +127,7 @@ def run_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]], *, exit_with_parent: bool) -> int:
-    stop, first = asyncio.Event(), signal.SIGTERM  # the end of the parent counts as its SIGTERM
+    stop, first = asyncio.Event(), signal.SIGTERM  # if the parent ends, the process stops as by SIGTERM
     loop = asyncio.get_running_loop()
 
     def note(number: signal.Signals) -> None:
@@ -139,7 +139,9 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[int | None]],
         loop.add_signal_handler(number, note, number)
     if exit_with_parent:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop)
-        os.set_blocking(sys.stdin.fileno(), True)  # uvloop changes that, and a terminal's output is the same file
+        os.set_blocking(
+            sys.stdin.fileno(), True
+        )  # uvloop set it to non-blocking, which also affects a terminal's output
     code = await main(stop)
     return 128 + first if code is None else code
 

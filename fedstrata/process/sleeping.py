@@ -12,16 +12,16 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
-UPGRADE_S = 180.0  # how long the pods of a release may differ in their experiment while it is upgraded
-CALL_S = 30.0  # a call that carries little
-HOLD_S = 20.0  # how long a parent holds a call back before it answers `waiting`
-# How long a child waits for an answer before training. The connection's pings say within half a minute whether the
-# parent is there; one that is there and slow would only be slower if everybody called it again.
+UPGRADE_S = 180.0  # time for which pods may have different experiments during the upgrade of a release
+CALL_S = 30.0  # deadline of a call with a small message
+HOLD_S = 20.0  # least time for which a parent holds a call before it answers `waiting`
+# Time for which a child waits for an answer before training. If the parent is gone, the connection's pings show it
+# within half a minute. If the parent is slow, repeated calls would make it slower.
 PATIENCE_S = 3_600.0
-ASKED_PER_S = 5.0  # how often all children together ask again whose calls a parent holds, if they are many
-SLOWEST_BYTES_PER_S = 32_000.0  # the slowest link that a payload's deadline allows for
+ASKED_PER_S = 5.0  # most repeated calls per second of all children whose calls a parent holds
+SLOWEST_BYTES_PER_S = 32_000.0  # slowest link for which the deadline of a payload is sufficient
 _STARTED_AT = time.time() - time.monotonic()
-TIMER_S = 0.001  # how much too early a timer may be, by the loop's clock
+TIMER_S = 0.001  # a timer may fire this much too early by the loop's clock
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 
@@ -137,19 +137,19 @@ class _Waiting:
 
     ends_at: float
     is_true: Callable[[], bool]
-    over: "asyncio.Future[bool]"  # its result says whether its time is over
+    over: "asyncio.Future[bool]"  # its result is whether the time is over
 
     def __lt__(self, other: "_Waiting") -> bool:
         return self.ends_at < other.ends_at
 
     def end(self, *, is_over: bool) -> None:
-        if not self.over.done():  # as it is where who waited was cancelled
+        if not self.over.done():  # it is done if the caller was cancelled
             self.over.set_result(is_over)
 
     def has_come(self) -> bool:
         try:
             return self.over.done() or self.is_true()
-        except Exception:  # it belongs to who waits, and meets it there
+        except Exception:  # the waiting caller checks its condition itself, and gets this exception there
             return True
 
 
@@ -160,7 +160,7 @@ class Changes:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []  # a heap, by when their time is over
+        self._waiting: list[_Waiting] = []  # a heap, sorted by the end of each caller's time
         self._next: asyncio.Event | None = None
         self._is_told = False
         self._alarm = Alarm(self._let_go)
@@ -250,7 +250,7 @@ class TimeLimit:
 
     def __init__(self) -> None:
         self._alarm = Alarm(self._end)
-        self._task: asyncio.Task[object] | None = None  # whose step is under way
+        self._task: asyncio.Task[object] | None = None  # task of the running step
         self._ends_at = 0.0
         self._is_over = False
 
@@ -261,7 +261,7 @@ class TimeLimit:
         task = asyncio.current_task()
         if task is None or self._task is not None:
             step.close()
-            raise RuntimeError("a time limit is for one step at a time, of a task")
+            raise RuntimeError("TimeLimit.hold must run in a task, one step at a time")
         cancelling = task.cancelling()
         self._task, self._is_over = task, False
         self._ends_at = asyncio.get_running_loop().time() + timeout_s

@@ -17,7 +17,7 @@ from fedstrata.process.quoting import brief
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"  # the collector's address; without it there are no spans
 log = EventLog("spans")
-Ids = tuple[int, int, int | None]  # of a trace, of a span in it, and of the span's parent
+Ids = tuple[int, int, int | None]  # ids of a trace, of a span in the trace, and of the span's parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Span:
 
     name: str
     trace: tuple[str, int]  # the run's id, and the global round, counted from 0
-    place: str  # of the part in its global round
+    place: str  # identifies the part in its global round, such as `LPS round:3:lps-0`
     parent: str | None
     began_ns: int
     ended_ns: int
@@ -99,9 +99,9 @@ def _collector(tier: str) -> Sender:
         return Collector(f"fedstrata-{tier}")
     except ImportError as error:
         advice = f"{error}; pip install 'fedstrata[traces]'"
-    except Exception as error:  # of any kind: the run does not need spans
+    except Exception as error:  # any error, because the run does not need spans
         advice = f"OpenTelemetry does not start: {error}; correct the OTEL_ variables"
-    log.warning("spans_off", reason=f"{VARIABLE} is set, but {brief(advice)}")
+    log.warning("spans_off", reason=f"{VARIABLE} is set, but no spans are sent: {brief(advice)}")
     return _Nowhere()
 
 

@@ -13,7 +13,7 @@ from fedstrata.record.tables import BEFORE, Amount, OfRound, Table, of_lps_round
 from fedstrata.record.timeline import RunTimes
 from fedstrata.v1 import rounds_pb2 as pb
 
-SMALLEST_FJ = 10**6  # of energy.csv: a nanojoule, its last digit
+SMALLEST_FJ = 10**6  # a nanojoule, the last digit in energy.csv
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Spent:
     row: pb.LpsRound | None
     device: int
     energy: Energy
-    is_late: bool = False  # for an update that missed its round
+    is_late: bool = False  # whether the device's update missed its round
 
 
 def spent_by(

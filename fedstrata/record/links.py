@@ -15,7 +15,8 @@ from fedstrata.record.tables import Amount, Table
 from fedstrata.v1 import rounds_pb2 as pb
 
 SUMMED = ("bytes", "link_ns", "achieved_link_ns", "latency_ns", "achieved_latency_ns")
-WITHIN, WITHIN_NS = 0.02, 1_000_000  # of what was configured; for one transfer or computation a millisecond if more
+# Allowed differences from configured values: a share of the value, or a millisecond per transfer if that is more.
+WITHIN, WITHIN_NS = 0.02, 1_000_000
 
 
 @checked_dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def _is_off(configured_ns: int, achieved_ns: int, transfers: int) -> bool:
 
 
 def _rate(size: int, took_ns: int) -> int:
-    return round(float(f"{8e9 * size / max(1, took_ns):.6g}"))  # times are whole nanoseconds, which rates show
+    return round(float(f"{8e9 * size / max(1, took_ns):.6g}"))  # six digits, because times are rounded to nanoseconds
 
 
 def links_csv(rows: Iterable[LinkRow]) -> Iterator[str]:

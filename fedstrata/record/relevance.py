@@ -25,9 +25,9 @@ class Relevance:
         if self.matrix.shape != (size, size):
             raise DataError(f"{size} device ids need a matrix of {size} × {size}, not {self.matrix.shape}")
         if len(set(self.ids)) != size:
-            raise DataError("a device id stands twice in the header")
+            raise DataError("a device id is twice in the header")
         if not np.isfinite(self.matrix).all() or self.matrix.min() < -1e-9 or self.matrix.max() > 1 + 1e-9:
-            raise DataError("relevance is a number from 0 to 1, and here one is not")
+            raise DataError("every relevance must be a number from 0 to 1, and one is not")
         if not np.allclose(self.matrix, self.matrix.T, rtol=0, atol=1e-6):
             raise DataError("the relevance matrix is not symmetric")
 
@@ -50,7 +50,7 @@ def read_relevance(path: Path) -> Relevance | None:
         raise DataError(f"{path}: the first column must name the devices of the header, in its order")
     for line, row in enumerate(table[1:], start=2):
         if len(row) != len(ids) + 1:
-            raise DataError(f"{path} row {line}: {len(row) - 1} numbers where the header has {len(ids)} devices")
+            raise DataError(f"{path} row {line}: {len(row) - 1} numbers, but the header has {len(ids)} devices")
     try:
         matrix = np.array([row[1:] for row in table[1:]], dtype=np.float64)
     except ValueError as error:

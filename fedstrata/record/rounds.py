@@ -95,7 +95,7 @@ def _check_in_range(cell: str | None, least: float, most: float, said: str) -> N
     except ValueError:
         is_in_range = False
     if not is_in_range:
-        raise DataError(f"{said}: {cell!r:.40} is no number from {least:g} to {most:g}")
+        raise DataError(f"{said}: {cell!r:.40} is not a number from {least:g} to {most:g}")
 
 
 def metrics_of(row: pb.LpsRound, task: Task) -> dict[str, float | None] | None:

@@ -213,17 +213,17 @@ class Summary:
     @pydantic_check(mode="after")
     def _consistent(self) -> Self:
         if self.status == "completed" and not self.clusters:
-            raise ValueError("a completed run has clusters, and here are none")
+            raise ValueError("a completed run must have clusters, and this record has none")
         members = [device for ids in self.clusters.values() for device in ids]
         if len(set(members)) != len(members):
-            raise ValueError("a device is in one cluster only, and here one stands in two")
+            raise ValueError("a device is in two clusters; it must be in only one")
         for metric in self.metrics:
             found = self.measured[metric.name]
             if unknown := set(found.clusters) - set(self.clusters) - {"mean"}:
                 raise ValueError(f"{metric.name} names {sorted(unknown)[0]!r}, which is not a cluster")
             for key, value in found.all_values(metric.name):
                 if value is not None and not metric.range[0] <= value <= metric.range[1]:
-                    raise ValueError(f"{key} has {value}, expected {metric.range[0]:g} to {metric.range[1]:g}")
+                    raise ValueError(f"{key} is {value}; expected {metric.range[0]:g} to {metric.range[1]:g}")
         return self
 
     @property
@@ -310,7 +310,7 @@ def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         keys = {part: f"{prefix}{name}" for part, prefix in PREFIXES.items()}
         missing = next((key for key in keys.values() if key not in rest), None)
         if missing is not None:
-            raise DataError(f"{path}: {missing}: Field required")
+            raise DataError(f"{path}: {missing}: is missing")
         measured[name] = {part: rest.pop(key) for part, key in keys.items()}
     return {**rest, "measured": measured}
 
@@ -322,4 +322,6 @@ def check_names(metrics: Sequence[Metric]) -> None:
     taken = {each.name for kind in (Summary, RoundRow) for each in fields(kind)} - {"measured", "metrics"}
     for metric in metrics:
         if {f"{prefix}{metric.name}" for prefix in PREFIXES.values()} & taken:
-            raise ExperimentError(f"task: the record has a key {metric.name} already; call this metric otherwise")
+            raise ExperimentError(
+                f"task: the record uses the name {metric.name} already; give this metric another name"
+            )

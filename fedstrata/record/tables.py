@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound="DataclassInstance")
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # such as seconds
+Amount = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]  # a number of seconds or joules, or ε
 
 
 class Table(Generic[R]):
@@ -62,7 +62,7 @@ class Table(Generic[R]):
         """
         table = csv_rows(path)
         if not table:
-            raise DataError(f"{path} is empty; at least its header row is expected")
+            raise DataError(f"{path} is empty; it must have at least a header row")
         header = table[0]
         missing = [name for name in self.columns if name not in header]
         if missing:
@@ -79,7 +79,7 @@ class Table(Generic[R]):
     def _cells(self, header: list[str], row: list[str], where: str) -> dict[str, str | None]:
         """Return the cells of a row by column. An empty cell becomes None."""
         if len(row) != len(header):
-            raise DataError(f"{where}: {len(row)} fields where the header has {len(header)}")
+            raise DataError(f"{where}: {len(row)} fields, but the header has {len(header)}")
         return {name: cell or None for name, cell in zip(header, row, strict=True)}
 
     def _checked(self, values: Mapping[str, Any], where: str) -> R:
@@ -102,7 +102,7 @@ class OfRound:
     """
 
 
-BEFORE = ("before", "", "", "")  # these columns before training
+BEFORE = ("before", "", "", "")  # values of these columns in rows about the time before training
 
 
 def of_lps_round(row: pb.LpsRound) -> tuple[object, ...]:
@@ -141,7 +141,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise DataError(f"{path} is missing; give the folder that a run wrote its record to") from None
+        raise DataError(f"{path} is missing; give the folder with the record of a run") from None
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text") from None
     except OSError as error:

@@ -121,7 +121,7 @@ class FlowRow(OfRound):
 
 
 FLOWS = Table(FlowRow)
-OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns called as the fields of pb.Flow
+OF_A_FLOW = FLOWS.columns[FLOWS.columns.index("child") :]  # columns with the names of the fields of pb.Flow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,9 @@ class RunTimes:
 
     before: pb.RoundTimes = field(default_factory=pb.RoundTimes)
     global_rounds: Mapping[int, pb.RoundTimes] = field(default_factory=dict)
-    asked: Mapping[str, Asked] = field(default_factory=dict)  # what `before` was worked out from, by question
+    asked: Mapping[str, Asked] = field(
+        default_factory=dict
+    )  # by question: the sizes from which `before` was calculated
 
 
 def timeline_csv(rows: Iterable[pb.LpsRound], times: RunTimes) -> Iterator[str]:

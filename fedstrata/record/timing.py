@@ -14,7 +14,7 @@ from fedstrata.record.timeline import RunTimes, flows_csv, timeline_csv, virtual
 from fedstrata.record.waits import waits_csv
 from fedstrata.v1 import rounds_pb2 as pb
 
-UNKNOWN: Mapping[str, Any] = {"virtual": None, "real": None}  # the keys of a run whose times are not read
+UNKNOWN: Mapping[str, Any] = {"virtual": None, "real": None}  # keys of the summary if the times of a run are not read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,9 @@ class Timing:
     """Hold what is known of a run's times, and write the record's tables and keys about them."""
 
     experiment: Experiment
-    rows: Iterable[pb.LpsRound]  # iterated over several times
+    rows: Iterable[pb.LpsRound]  # must allow several iterations
     times: RunTimes = field(default_factory=RunTimes)
-    carried_before: Sequence[pb.Carried] = ()  # of answers before training, on the real clock
+    carried_before: Sequence[pb.Carried] = ()  # transfers of answers before training, on the real clock
 
     def tables(self) -> dict[str, Iterator[str]]:
         """Return the lines of each table that a clock adds, by file name. Without a clock, there are no such tables."""

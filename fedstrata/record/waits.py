@@ -80,7 +80,7 @@ def waits_csv(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence
 
 
 def _waits(rows: Iterable[pb.LpsRound], times: RunTimes, device_ids: Sequence[str]) -> Iterator[tuple[object, ...]]:
-    seconds: dict[tuple[int, str], float] = {}  # by global round and LPS, of its LPS rounds
+    seconds: dict[tuple[int, str], float] = {}  # duration of all LPS rounds, by global round and LPS
     for row in rows:
         round_ns = round(row.seconds * 1e9) if row.times.carried else row.times.ends_ns - row.times.begins_ns
         lps = (row.global_round, row.home_id)

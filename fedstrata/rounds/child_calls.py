@@ -85,7 +85,9 @@ class ChildCalls:
             lambda: self._is_released or self._has_news(request), held_until - time.monotonic()
         )
         if self._finished is None and not self._serves(child_id):
-            raise NotServedError(f"{quoted(child_id)} has moved to another parent; ask for the assignment")
+            raise NotServedError(
+                f"{quoted(child_id)} now belongs to another parent; call FetchAssignment to learn which"
+            )
         if self._finished is not None:
             yield pb.ModelPart(finished=pb.Finished(reason=self._finished))
             if self._round is not None and self._round.intake.state_of(child_id) is not None:
@@ -96,7 +98,7 @@ class ChildCalls:
         else:
             async for part in self._parts_for(self.opened(), request):
                 yield part
-                del part  # a chunk; the next may be long in coming
+                del part  # releases the memory of this chunk while the next one is awaited
 
     async def _parts_for(self, opened: OpenRound, request: pb.FetchModelRequest) -> AsyncIterator[pb.ModelPart | bytes]:
         """Yield the open round's messages for a child: its model, or another reply."""
@@ -109,7 +111,7 @@ class ChildCalls:
         model = self.exchange.clock.model(self._turns.one, opened.offer_to(child_id), child_id, opened.number, offset)
         async for part in model:
             yield part
-            del part  # as above
+            del part  # releases the memory of this chunk while the next one is awaited
 
     def _has_news(self, request: pb.FetchModelRequest) -> bool:
         return self._is_over_for(request) or (self._round is not None and self._round.has_news_for(request))
@@ -186,10 +188,10 @@ class ChildCalls:
         check_run(self.exchange.run_id, run_id)
         check_evaluation(evaluation)
         if self._finished is not None:
-            return  # it is in already, or not wanted any more
+            return  # the measurement has been taken already, or the run is over
         opened = self._round
         if opened is None or not opened.evaluate_only:
-            raise NotReadyError("the final model is not out; try again, or ask for the round that is open")
+            raise NotReadyError("the final model is not offered yet; try again, or fetch the open round's model")
         opened.intake.limits.check_measured([evaluation])
         opened.intake.accept_evaluation(evaluation.device_id, evaluation)
 
@@ -205,10 +207,10 @@ class ChildCalls:
 class ChildStream:
     """Answer one child's messages on its stream. Each message on the stream takes the place of a call."""
 
-    fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes its parts to the context
+    fetch: Callable[[pb.FetchModelRequest, Any], Awaitable[None]]  # writes the parts of a reply to the context
     submit: Callable[[AsyncIterator[pb.UpdatePart], Any], Awaitable[pb.UpdateReply]]
     hear: Callable[[Message], Awaitable[None]]
-    wait: UploadWait = UPLOAD_WAIT  # for what follows an update's header; between two exchanges nobody is in a hurry
+    wait: UploadWait = UPLOAD_WAIT  # limit for the payload of an update; the time between updates has no limit
 
     async def answer(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
         """Answer all messages of the stream."""
@@ -223,7 +225,7 @@ class ChildStream:
                 asked = said.then_fetch
             else:
                 asked = await self._take(part, parts, context)
-            del part  # while its sender waits for the next model, its update is not held
+            del part  # releases the memory of the update while the child waits for the next model
             if asked is not None:
                 await self.fetch(asked, context)
 
@@ -234,7 +236,7 @@ class ChildStream:
         update = _UpdateParts(first, Awaited(parts, self.wait, sender_of(first)))
         reply = await self.submit(update, context)
         async for part in update:
-            del part  # of an update that was late or there already
+            del part  # reads the rest of an update that is late or complete already
         then = pb.FetchModelRequest()
         then.CopyFrom(first.header.then_fetch)
         is_asked = first.header.HasField("then_fetch")
@@ -257,7 +259,7 @@ class _UpdateParts:
     async def __anext__(self) -> pb.UpdatePart:
         if self._first is not None:
             first, self._first = self._first, None
-            if first.HasField("header"):  # else it is refused, by whoever is given it
+            if first.HasField("header"):  # otherwise `submit` refuses the part
                 self._left = first.header.payload.payload_bytes - first.header.offset
             return first
         if self._left <= 0:

@@ -30,7 +30,7 @@ class Upload(Supersedable):
 
     child_id: str
     codec: PayloadCodec
-    weights: tuple[int, ...]  # that its parts announce
+    weights: tuple[int, ...]  # weights that the header announces, one per part of the payload
     offset: int
 
     def is_continued_by(self, other: "Upload") -> bool:
@@ -45,10 +45,10 @@ class Child:
     state: ChildState = ChildState.AWAITED
     upload: Upload | None = None
     offset: int = 0
-    squares: float = 0.0  # of the values before `offset`, where norms are limited
-    began: Upload | None = None  # the upload whose bytes stand before `offset`
-    has_switched: bool = False  # to another update half-way, which it may do once a round
-    is_asked_again: bool = False  # its report was voided, and its new deadline has not passed
+    squares: float = 0.0  # sum of squares of the values before `offset`; 0 if norms have no limit
+    began: Upload | None = None  # upload that sent the bytes before `offset`
+    has_switched: bool = False  # whether the child has changed to another update, which is allowed once per round
+    is_asked_again: bool = False  # whether a complete update was removed from the sum and may be sent again
 
     @property
     def has_part(self) -> bool:
@@ -60,7 +60,7 @@ class Child:
         time in a round.
         """
         if self.has_switched:
-            raise PayloadError(f"{name} continues another update than it began for the second time in a round")
+            raise PayloadError(f"{name} has changed to another update for the second time in a round; once is allowed")
         self.has_switched = True
 
     def begin_anew(self) -> None:
@@ -77,7 +77,7 @@ class RoundResult:
     train_loss: float
     missing: tuple[str, ...]
     evaluations: tuple[pb.Evaluation, ...]
-    exchanged: Mapping[str, Exchanged] = field(default_factory=dict)  # on a clock, with the accepted children
+    exchanged: Mapping[str, Exchanged] = field(default_factory=dict)  # with a clock: transfers of the accepted children
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Children:
         left.
         """
         self._children = {name: Child() for name in names}
-        self._awaited = self._left = len(self._children)  # awaited, not given up: counted, since every update asks
+        self._awaited = self._left = len(self._children)  # awaited children, and children still in the round
         self._quorum = wait.quorum(len(self._children))
         self._enough = enough
 
@@ -189,7 +189,7 @@ class Children:
         if len(reported) < self._quorum:
             absent = sorted(set(self._children) - set(reported))
             raise RunStoppedError(
-                f"{len(reported)} of {len(self._children)} reported, the quorum is {self._quorum}; "
+                f"{len(reported)} of {len(self._children)} have reported, but the quorum is {self._quorum}; "
                 f"absent: {', '.join(absent[:10])}"
                 + (" …" if len(absent) > 10 else "")
                 + "".join(f" ({name} was refused: {refusals[name]})" for name in absent[:1] if name in refusals)
@@ -198,7 +198,7 @@ class Children:
     def _child(self, child_id: str) -> Child:
         child = self._children.get(child_id)
         if child is None:
-            raise UnknownChildError(f"{quoted(child_id)} is not of this round")
+            raise UnknownChildError(f"{quoted(child_id)} does not belong to this round")
         return child
 
     def _move(self, child: Child, state: ChildState) -> None:

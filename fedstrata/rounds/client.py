@@ -54,7 +54,7 @@ class RoundClient:
         accepts = accepts_model or (lambda header: Acceptance(layout, link.down, MODEL_PART))
         self._receiving = Receiving(identity, calls.clock, log, accepts, shield)
         self._sending = Sending(identity, calls.clock, link_bytes or list)
-        self._codec: PayloadCodec | None = None  # without scales, of the layout that went up last
+        self._codec: PayloadCodec | None = None  # codec without scales, for the layout that was sent last
         self._timeout_s = payload_timeout_s(shield.growth * layout.float32_bytes, calls.held_s) + calls.clock.slowest_s
 
     def codec_for(self, flat: Flat, layout: Layout | None = None) -> PayloadCodec:
@@ -108,7 +108,7 @@ class RoundClient:
     async def _pause(self, backoff: Backoff) -> None:
         """Wait before the next attempt. Raises ParentAwayError if no further attempt is allowed."""
         if self._calls.patience is not None and backoff.attempts >= self._calls.patience:
-            raise ParentAwayError(f"no answer after {backoff.attempts} tries")
+            raise ParentAwayError(f"the parent did not answer {backoff.attempts} tries")
         await backoff.pause()
 
     @property
@@ -171,7 +171,7 @@ class RoundClient:
             answer = await self._receiving.read(self._calls.exchange(parts, **self._options))
         except CallError as error:
             is_sent = getgeneratorstate(parts) == GEN_CLOSED
-            is_elsewhere = error.code() is StatusCode.OUT_OF_RANGE  # the parent has a part of it already
+            is_elsewhere = error.code() is StatusCode.OUT_OF_RANGE  # the parent already has a part of the update
             if not is_elsewhere and not is_passing(error):
                 raise refusal(error) from None
             self._log.debug("exchange_cut", status=error.code().name, round=update.round)

@@ -16,7 +16,7 @@ from fedstrata.rounds.notes import NO_LIMITS, ChildLimits
 from fedstrata.tensors import PayloadCodec, Sums
 from fedstrata.v1 import rounds_pb2 as pb
 
-INLINE_ELEMENTS = 256 << 10  # arithmetic on no more, 0.3 ms, costs less than handing it to a thread and waiting
+INLINE_ELEMENTS = 256 << 10  # adding up to so many elements (0.3 ms) is faster without another thread
 
 
 class Intake(Children):
@@ -41,8 +41,8 @@ class Intake(Children):
         self.limits = limits
         self._notes = Notes()
         self._folding = asyncio.Lock()
-        self._is_void = False  # the sum counts no more; whoever has the lock next empties it
-        self.reported = asyncio.Event()  # set while nobody is awaited
+        self._is_void = False  # if true, the sum is emptied before the next value is added
+        self.reported = asyncio.Event()  # set while the round waits for no child
         self._when_void: list[Callable[[], None]] = []
         self.voided = 0
         self.is_closed = False
@@ -71,10 +71,10 @@ class Intake(Children):
         superseded, child.upload = child.upload, (upload := Upload(child_id, codec, weights, offset))
         if superseded is not None:
             superseded.supersede()
-        async with self._folding:  # a chunk of the upload before this one may be on its way into the sum
+        async with self._folding:  # a chunk of the previous upload may still be added to the sum
             self._current(upload)
             if offset != child.offset:
-                raise OffsetError(f"the upload of {child_id} goes on at byte {child.offset}, not at {offset}")
+                raise OffsetError(f"the upload of {child_id} must continue at byte {child.offset}, not at {offset}")
             if offset and child.began is not None and not child.began.is_continued_by(upload):
                 self._switch(child_id, child)
             child.began = upload
@@ -90,7 +90,7 @@ class Intake(Children):
         """
         child.switch(child_id)
         self.void()
-        raise OffsetError(f"{child_id} continues another update than it began; send from byte 0")
+        raise OffsetError(f"{child_id} continues with another update than the one that it began; send it from byte 0")
 
     async def fold(self, upload: Upload, data: bytes | memoryview) -> None:
         """Add one chunk to the sum. If the caller is cancelled before the addition begins, add nothing.
@@ -117,7 +117,7 @@ class Intake(Children):
     @property
     def _sums(self) -> Sums:
         if self.sums is None:
-            raise NotReadyError("this round takes no updates yet; ask what it waits for")
+            raise NotReadyError("this round takes no updates yet; try again")
         return self.sums
 
     async def finish(self, upload: Upload, header: pb.UpdateHeader) -> None:
@@ -144,7 +144,7 @@ class Intake(Children):
             self._notes.evaluations[child_id] = [evaluation]
             self._tell()
 
-    # --- when things go wrong -----------------------------------------------------------------
+    # --- faults and deadlines -----------------------------------------------------------------
 
     def exclude(self, child_id: str) -> None:
         """Continue without a child. If a part of the child's update is in the sum, empty the sum."""
@@ -165,7 +165,7 @@ class Intake(Children):
         deadline.
         """
         late = tuple(name for name in self.missing if not self._children[name].is_asked_again)
-        for child_id in late:  # where one had sent a part, those who had reported send again
+        for child_id in late:  # if a late child has sent a part, all children must send again
             self.exclude(child_id)
         for child in self._children.values():
             child.is_asked_again = False
@@ -215,7 +215,9 @@ class Intake(Children):
     def _current(self, upload: Upload) -> Child:
         child = self._child(upload.child_id)
         if self.is_closed or child.upload is not upload:
-            raise SupersededError(f"this upload of {upload.child_id} has been given up; ask where the round stands")
+            raise SupersededError(
+                f"this upload of {upload.child_id} was replaced, or its round is closed; fetch the next model"
+            )
         return child
 
 

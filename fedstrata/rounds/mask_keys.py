@@ -30,7 +30,7 @@ CheckKey = Callable[[str, pb.MaskKey], None]
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 MOST_CERTIFICATE_BYTES = 3 << 10
-MOST_KEYS = 16  # of one child in a round, each of which has all others mask again
+MOST_KEYS = 16  # most keys of one child in a round; each new key makes all children mask their updates again
 
 
 def roster_digest(roster: pb.Roster) -> bytes:
@@ -56,9 +56,9 @@ def check_key(child_id: str, key: pb.MaskKey) -> None:
     is_signed = len(key.signature) == SIGNATURE_BYTES and len(key.certificate) <= MOST_CERTIFICATE_BYTES
     if len(key.public_key) != KEY_BYTES or not (is_signed or not (key.signature or key.certificate)):
         raise PayloadError(
-            f"{quoted(child_id)} shows a key for masks of {len(key.public_key)} bytes, signed by {len(key.signature)}, "
-            f"with a certificate of {len(key.certificate)}; expected {KEY_BYTES}, {SIGNATURE_BYTES} and at most "
-            f"{MOST_CERTIFICATE_BYTES}, as secure_aggregation makes them: give all processes the same file"
+            f"{quoted(child_id)} sends a mask key of {len(key.public_key)} bytes, a signature of {len(key.signature)} "
+            f"and a certificate of {len(key.certificate)}; expected {KEY_BYTES}, {SIGNATURE_BYTES} and at most "
+            f"{MOST_CERTIFICATE_BYTES} (secure_aggregation); give all processes the same experiment file"
         )
 
 
@@ -110,7 +110,7 @@ class KeyRing:
             return
         if self._has_member(child_id):
             self._keys[child_id] = kept = pb.MaskKey()
-            kept.CopyFrom(key)  # a message inside another keeps all of that one in memory
+            kept.CopyFrom(key)  # a copy, because a part of a message keeps the whole message in memory
 
     def of(self, child_id: str) -> pb.MaskKey | None:
         """Return a child's key. If the child has no key, or if the certificate for the key is no longer valid, return
@@ -131,9 +131,13 @@ class KeyRing:
         """Raise RunStoppedError if a round with secure aggregation cannot have this many devices."""
         if not self.min_devices <= children <= MOST_MASKED:
             raise RunStoppedError(
-                f"devices asked in a round: {children}. secure_aggregation takes {self.min_devices} (min_devices) to "
-                f"{MOST_MASKED}: "
-                + ("form fewer clusters, or leave it out" if children < self.min_devices else "say participation")
+                f"a round asks {children} devices, and secure_aggregation needs {self.min_devices} (min_devices) to "
+                f"{MOST_MASKED}; "
+                + (
+                    "form fewer clusters, or remove secure_aggregation"
+                    if children < self.min_devices
+                    else f"set training.participation: {MOST_MASKED}, or form more clusters"
+                )
             )
 
 
@@ -144,10 +148,10 @@ class Masked(Stage):
         """Set `max_examples`, the largest sum of the weights of the round's children."""
         self._keys, self._intake, self._max_examples = keys, intake, max_examples
         self._shown: Counter[str] = Counter()
-        self._known: dict[str, bytes] = {}  # the keys in the roster, by child
-        self._vouched: dict[str, pb.MaskKey] = {}  # the same, with who vouches for them
-        self.digest = b""  # empty while keys are missing
-        self.part = pb.ModelPart()  # with the roster, for who does not know it
+        self._known: dict[str, bytes] = {}  # keys in the roster, by child
+        self._vouched: dict[str, pb.MaskKey] = {}  # the same keys with their signatures and certificates
+        self.digest = b""  # digest of the roster; empty while keys are missing
+        self.part = pb.ModelPart()  # message with the roster, for children that do not have it yet
         intake.when_void(self.renew)
         self.renew()
 
@@ -211,10 +215,10 @@ class Masked(Stage):
                 return False
             self._shown[child_id] += 1
             if self._shown[child_id] > MOST_KEYS:
-                raise PayloadError(f"{child_id} shows another key for masks for the {MOST_KEYS + 1}th time in a round")
-            self._intake.void()  # which renews the roster, too
+                raise PayloadError(f"{child_id} has changed its mask key more than {MOST_KEYS} times in a round")
+            self._intake.void()  # this also renews the roster
         elif key != self._vouched.get(child_id) and all(map(self._keys.of, self._intake.going_on)):
-            self.renew()  # by another certificate: the masks stay, and so does the digest
+            self.renew()  # only the certificate is new, so masks and digest do not change
         return False
 
     def renew(self) -> None:
@@ -238,8 +242,8 @@ def check_unmasked(totals: Iterable[ExactSum]) -> None:
             total.check_total()
     except PayloadError as error:
         raise RunStoppedError(
-            f"the sum of the masked updates cannot be one ({error}): a device has masked for others than those in "
-            "the round, or sent values out of range, and under secure_aggregation nobody can tell which"
+            f"the sum of the masked updates is impossible ({error}): a device has used masks for a wrong set of "
+            "devices, or sent values out of range; under secure_aggregation no server can tell which device"
         ) from None
 
 
@@ -259,8 +263,8 @@ class OpenUpdates:
         """Raise PayloadError if a child shows a key. Parent and child then run different experiments."""
         if request.mask_key.ByteSize():
             raise PayloadError(
-                f"{quoted(request.child_id)} masks its updates, and its parent runs without secure_aggregation; "
-                "give all processes the same file"
+                f"{quoted(request.child_id)} masks its updates, but its parent runs without secure_aggregation; "
+                "give all processes the same experiment file"
             )
 
     def check_size(self, children: int) -> None:

@@ -27,11 +27,11 @@ class ParentCalls:
     fetch: Any
     submit: Any
     locate: Any
-    exchange: Any = None  # submit and fetch in one, where the parent has it
-    close: Callable[[], None] = lambda: None  # gives up what stays open between calls
-    held_s: float = HOLD_S  # how long the parent may hold a call back
-    clock: ChildClock = field(default_factory=ChildClock)  # how long calls take on the child's link
-    patience: int | None = None  # tries without an answer before ParentAwayError; None: as long as it takes
+    exchange: Any = None  # submits and fetches in one call; None if the parent has no such call
+    close: Callable[[], None] = lambda: None  # ends a stream that stays open between calls
+    held_s: float = HOLD_S  # longest time for which the parent holds a call
+    clock: ChildClock = field(default_factory=ChildClock)  # adds the time that calls take on the child's link
+    patience: int | None = None  # tries without an answer before ParentAwayError; None: no limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,15 @@ class ReceivedModel:
     evaluate_only: bool
     plan_version: int
     flat: Flat
-    digest: bytes = b""  # as its header says
-    cluster: int = 0  # of the child, as the round begins
-    clusters: int = 0  # how many clusters' streams it has; 0: it is one model
-    offered: tuple[int, ...] = ()  # the clusters whose streams it has, where it has some of them
-    offers: tuple[
-        tuple[int, ...], ...
-    ] = ()  # of an LPS: what the devices of each cluster are offered, where it is some
-    withdrawn: tuple[str, ...] = ()  # tensors of the model that travel no more
-    told: answers_pb2.Answer | None = None  # what the GPS tells all devices with it
-    begins_ns: int = 0  # of an LPS, on the virtual clock: when the global round began
-    whole_bytes: int = 0  # header and payload, as they are when nothing is resumed
+    digest: bytes = b""  # the digest in the model's header
+    cluster: int = 0  # the child's cluster at the start of the round
+    clusters: int = 0  # number of clusters with streams in the vector; 0 if the vector is one model
+    offered: tuple[int, ...] = ()  # clusters with streams in the vector, if they are not all clusters
+    offers: tuple[tuple[int, ...], ...] = ()  # for an LPS: by cluster, the offered clusters, if they are not all
+    withdrawn: tuple[str, ...] = ()  # tensors that are no longer sent
+    told: answers_pb2.Answer | None = None  # arrays that the GPS sends to all devices
+    begins_ns: int = 0  # for an LPS, on the virtual clock: begin of the global round
+    whole_bytes: int = 0  # size of header and payload in a transfer that was not interrupted
 
     @classmethod
     def of(cls, header: pb.ModelHeader, flat: Flat, whole_bytes: int) -> Self:
@@ -107,11 +105,11 @@ class Update:
     evaluations: tuple[pb.Evaluation, ...] = ()
     lps_rounds: tuple[pb.LpsRound, ...] = ()
     exclusions: tuple[pb.Exclusion, ...] = ()
-    base_digest: bytes = b""  # of the model that it is against; empty where the parent's round alone says which
-    payload: tensors_pb2.PayloadHeader | None = None  # where it has more than one part
-    work: pb.Work | None = None  # on the virtual clock: what has been done for it
-    trained_from: bytes = b""  # the digest of what was received for it, where the update is to be hidden
-    note: pb.UpdateHeader = field(default_factory=pb.UpdateHeader)  # fields of its header that hiding it adds
+    base_digest: bytes = b""  # digest of the model from which the update was computed; empty if the round names it
+    payload: tensors_pb2.PayloadHeader | None = None  # header of a payload with several parts
+    work: pb.Work | None = None  # with a clock: the work that was done for the update
+    trained_from: bytes = b""  # if updates are hidden: digest of the received values that affect training
+    note: pb.UpdateHeader = field(default_factory=pb.UpdateHeader)  # fields that `Shield.hidden` adds to the update's header
 
 
 class Shield:
@@ -145,5 +143,5 @@ class Identity:
     run_id: str
     child_id: str
     home_id: str
-    lps_id: str = ""  # of an LPS: who it is,
-    term: int = 0  # and its term at the cluster
+    lps_id: str = ""  # for an LPS: its id
+    term: int = 0  # for an LPS: its term as the cluster's LPS

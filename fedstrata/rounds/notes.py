@@ -15,17 +15,17 @@ from fedstrata.rpc.messages import MOST_COUNTED, MOST_MEASURED, checked_number
 from fedstrata.tasks import Task
 from fedstrata.v1 import rounds_pb2 as pb
 
-# What is reported is summed over children and rounds and written as JSON: these bounds keep every sum a number that
-# float64 and int64 hold, and nothing real comes near them.
-LARGEST_LOSS = 1e39  # of an example; float32, in which devices compute it, ends at 3.4e38
-LONGEST_S = 1e9  # of a round: thirty years
+# Reported numbers are summed over children and rounds, and written as JSON. With these limits, every sum fits float64
+# and int64. Real numbers stay far below the limits.
+LARGEST_LOSS = 1e39  # loss of an example; devices compute losses in float32, which ends at 3.4e38
+LONGEST_S = 1e9  # seconds of a round: thirty years
 COUNTS = ("devices", "num_examples", "bytes_up", "bytes_down", "evaluated_examples", "received_examples")
 
 
 def check_run(run_id: str, said: str) -> None:
     """Raise WrongRunError if a call is about another run."""
     if said != run_id:
-        raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with its experiment")
+        raise WrongRunError(f"this is run {run_id}, not {quoted(said)}; restart with the experiment file of {run_id}")
 
 
 def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
@@ -41,12 +41,15 @@ def check_notes(header: pb.UpdateHeader, *, has_work: bool = False) -> None:
     if header.unfit:
         raise PayloadError(brief(header.unfit))
     if len(header.evaluations) > 1 or any(e.device_id != header.child_id for e in header.evaluations):
-        raise PayloadError(f"{header.child_id} reports {len(header.evaluations)} measurements, expected its own one")
+        raise PayloadError(
+            f"{header.child_id} reports {len(header.evaluations)} measurements; expected at most one, its own"
+        )
     for evaluation in header.evaluations:
         check_evaluation(evaluation)
     if has_work != header.HasField("work"):
         raise PayloadError(
-            f"{header.child_id} says {'nothing' if has_work else 'something'} of its work for a timeline"
+            f"the update of {header.child_id} {'does not state' if has_work else 'states'} its work, which is stated "
+            "only with a clock; give all processes the same experiment file"
         )
     check_work(header.work, header.child_id)
 
@@ -70,20 +73,20 @@ def check_lps_rounds(rows: Iterable[pb.LpsRound], *, rounds_per_global: int, hel
     """
     for row in rows:
         if row.lps_round < 0 or row.global_round != row.lps_round // rounds_per_global:
-            raise PayloadError(f"LPS round {row.lps_round} is reported to be of global round {row.global_round}")
+            raise PayloadError(f"LPS round {row.lps_round} is reported as part of global round {row.global_round}")
         counts = {name: getattr(row, name) for name in COUNTS}
         wrong = next((name for name, count in counts.items() if not 0 <= count < MOST_COUNTED), None)
         if wrong is not None:
             raise PayloadError(f"LPS round {row.lps_round} is reported with {wrong} {counts[wrong]}")
         if row.evaluated_examples > held_out:
             raise PayloadError(
-                f"LPS round {row.lps_round} is reported measured on {row.evaluated_examples} examples; all devices "
-                f"have {held_out}"
+                f"LPS round {row.lps_round} is reported with measurements on {row.evaluated_examples} examples; all "
+                f"devices together have {held_out}"
             )
         check_sums(task, row.sums, row.evaluated_examples, f"LPS round {row.lps_round}")
         check_sums(task, row.received_sums, row.received_examples, f"LPS round {row.lps_round}")
         if row.HasField("lowest") != row.HasField("highest"):
-            raise PayloadError(f"LPS round {row.lps_round} is reported with a lowest or a highest metric alone")
+            raise PayloadError(f"LPS round {row.lps_round} is reported with only one of lowest and highest")
         for name, (least, most) in _ranges(row, task).items():
             checked_number(getattr(row, name), least, most, f"LPS round {row.lps_round} is reported with {name}")
         check_times(row.times, f"LPS round {row.lps_round}")
@@ -103,7 +106,7 @@ def check_sums(task: Task, sums: Sequence[float], num_examples: int, who: str) -
 
 def _ranges(row: pb.LpsRound, task: Task) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest possible value of each number of a row."""
-    largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # a sum may be rounded up
+    largest = LARGEST_LOSS * (row.evaluated_examples + 1)  # one more, because a sum may be rounded up
     largest_received = LARGEST_LOSS * (row.received_examples + 1)
     least, most = task.headline.range
     return {
@@ -118,14 +121,14 @@ def check_link_bytes(counts: Iterable[pb.LinkBytes]) -> None:
     """Raise PayloadError if a count of bytes is impossible. The message names the first impossible count."""
     for count in counts:
         if not 0 <= count.bytes < MOST_COUNTED:
-            raise PayloadError(f"{count.bytes} bytes are reported, expected 0 to {MOST_COUNTED - 1}")
+            raise PayloadError(f"{count.bytes} bytes are reported; expected 0 to {MOST_COUNTED - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """Hold the number of examples on which each device measures, and check the sums of a measurement."""
 
-    examples: Mapping[str, int]  # by device, as it said when it enrolled
+    examples: Mapping[str, int]  # by device, as reported at its enrolment
     task: Task
 
     def check(self, evaluation: pb.Evaluation) -> None:
@@ -133,14 +136,15 @@ class HeldOut:
         who, enrolled_with = quoted(evaluation.device_id), self.examples.get(evaluation.device_id, 0)
         if evaluation.num_examples != enrolled_with:
             raise PayloadError(
-                f"{who} measured on {evaluation.num_examples} examples, and enrolled with {enrolled_with} to measure on"
+                f"{who} measured on {evaluation.num_examples} examples, but enrolled with {enrolled_with} for "
+                "measurements"
             )
         check_sums(self.task, evaluation.sums, evaluation.num_examples, who)
         if evaluation.has_received:
             check_sums(self.task, evaluation.received_sums, evaluation.num_examples, who)
         elif evaluation.received_sums:
             raise PayloadError(
-                f"{who} has not measured what it received, and reports {len(evaluation.received_sums)} sums of it"
+                f"{who} reports {len(evaluation.received_sums)} sums for the received model, which it has not measured"
             )
 
 
@@ -150,7 +154,7 @@ class ChildLimits:
     checks LPSs' sums in other ways.
     """
 
-    max_update_norm: float | None = None  # L2, of an update as it is sent
+    max_update_norm: float | None = None  # limit of the L2 norm of an update as it is sent
     held_out: HeldOut | None = None
 
     def squares_of(self, values: NDArray[Any]) -> float:
@@ -165,8 +169,8 @@ class ChildLimits:
         """
         if self.max_update_norm is not None and not squares <= self.max_update_norm**2:
             raise PayloadError(
-                f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more; "
-                f"bounds.max_update_norm is {self.max_update_norm:g}"
+                f"{child_id} sends an update with an L2 norm of {math.sqrt(squares):.6g} or more, above "
+                f"bounds.max_update_norm, {self.max_update_norm:g}"
             )
 
     def check_measured(self, evaluations: Iterable[pb.Evaluation]) -> None:

@@ -17,7 +17,7 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
 MODEL_PART = "model"
-KEPT_CHUNKS = 8  # children of a round begin together and stay close to each other
+KEPT_CHUNKS = 8  # enough, because children begin a download together and stay close to each other
 
 
 class SharedChunks:
@@ -36,7 +36,7 @@ class SharedChunks:
             self._made[offset] = made
             if len(self._made) > KEPT_CHUNKS:
                 self._made.popitem(last=False)
-        return await asyncio.shield(made)  # who waits for it beside this child still wants it
+        return await asyncio.shield(made)  # other children may still wait for this chunk
 
     def end_of(self, offset: int) -> int:
         """Return the end of the chunk that begins at byte `offset` of the payload."""
@@ -51,17 +51,17 @@ class Offer:
     """Hold what a round sends down to children: a model, or the streams of several clusters in one vector."""
 
     model: AnyModel
-    cluster: int = 0  # that the children are in
-    clusters: int = 0  # how many clusters' streams the vector has; 0: it is one model
-    parts: PartLayouts | None = None  # of the vector, where it is more than one model
-    offered: Sequence[int] = ()  # the clusters whose streams the vector has, where it has some of them
-    offers: Sequence[Sequence[int]] = ()  # to an LPS: what it offers the devices of each cluster, where it is some
-    withdrawn: Sequence[str] = ()  # tensors that travel no more
-    told: answers_pb2.Answer | None = None  # what the GPS tells all devices
+    cluster: int = 0  # cluster of the children
+    clusters: int = 0  # number of clusters with streams in the vector; 0 if the vector is one model
+    parts: PartLayouts | None = None  # parts of the vector, if it is more than one model
+    offered: Sequence[int] = ()  # clusters with streams in the vector, if they are not all clusters
+    offers: Sequence[Sequence[int]] = ()  # for an LPS: by cluster, the offered clusters, if they are not all
+    withdrawn: Sequence[str] = ()  # tensors that are no longer sent
+    told: answers_pb2.Answer | None = None  # arrays that the GPS sends to all devices
     header: pb.ModelHeader = field(init=False)
     codec: PayloadCodec = field(init=False)
     chunks: SharedChunks = field(init=False)
-    small_reply: bytes | None = field(init=False, default=None)  # all of it, serialised once for all readers
+    small_reply: bytes | None = field(init=False, default=None)  # the whole reply, serialised once for all children
 
     @property
     def whole_bytes(self) -> int:

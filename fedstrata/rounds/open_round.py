@@ -32,7 +32,7 @@ class RoundTerms:
     link: LinkSettings
     wait: TierDeadline
     clock: ParentClock = field(default_factory=ParentClock)
-    held_s: float = HOLD_S  # how long a child's call is held back
+    held_s: float = HOLD_S  # longest time for which a child's call is held
 
     def updates(self) -> Acceptance:
         """Return the form that an update must have."""
@@ -47,7 +47,7 @@ class Verdict(Enum):
 
     TAKEN = "taken"
     LATE = "late"
-    NOT_YET = "not yet"  # its data is asked for later
+    NOT_YET = "not yet"  # the round asks for the update later
 
 
 class Stage:
@@ -123,12 +123,14 @@ class OpenRound:
 
     number: int
     global_round: int
-    offers: Mapping[int, Offer]  # by cluster
+    offers: Mapping[int, Offer]  # offers by cluster
     intake: Intake
-    clusters: Mapping[str, int] = field(default_factory=dict)  # by child; a child not named is in the first
+    clusters: Mapping[str, int] = field(
+        default_factory=dict
+    )  # cluster by child; a missing child is in the first cluster
     evaluate_only: bool = False
     plan_version: int = 0
-    begins_ns: int = 0  # at the GPS, on the virtual clock
+    begins_ns: int = 0  # at the GPS, on the virtual clock: begin of the global round
     stages: Sequence[Stage] = ()
 
     @classmethod
@@ -209,7 +211,7 @@ class OpenRound:
         is_of_it = (request.resume_round, request.resume_digest) == (self.number, offer.header.digest)
         offset, codec = request.resume_offset if is_of_it and offer.small_reply is None else 0, offer.codec
         if not 0 <= offset <= codec.payload_bytes or offset % codec.element_bytes:
-            raise OffsetError(f"cannot resume at byte {offset} of {codec.payload_bytes}")
+            raise OffsetError(f"cannot resume the download at byte {offset} of {codec.payload_bytes}")
         return offset
 
     def _is_sent(self, request: pb.FetchModelRequest) -> bool:

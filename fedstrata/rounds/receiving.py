@@ -14,7 +14,7 @@ from fedstrata.rpc.payload import Acceptance
 from fedstrata.tensors import Flat, PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-KNOWN_KINDS = 8  # of models from one parent; what is offered may differ from round to round
+KNOWN_KINDS = 8  # kinds of models from one parent that are kept; rounds may offer streams of different clusters
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Download:
     def add(self, data: bytes | memoryview) -> None:
         """Add the next bytes. Raises PayloadError for bytes that cannot belong to this model."""
         values = self.codec.decode(data, self.offset)
-        if len(values) == self.codec.layout.size and values.flags.aligned:  # all of it, and as it can be used
+        if len(values) == self.codec.layout.size and values.flags.aligned:  # the whole model, usable without a copy
             self.flat, self.offset = values, len(data)
             return
         if not len(self.flat):
@@ -55,9 +55,9 @@ class Receiving:
         self._log = log
         self._accepts = accepts
         self._shield = shield
-        self._known: dict[tuple[int | str, ...], Acceptance] = {}  # by how many clusters, and what of them is in it
+        self._known: dict[tuple[int | str, ...], Acceptance] = {}  # by the clusters in a header, see `_begin`
         self._partial: Download | None = None
-        self.answered_round: int | None = None  # in which a question was answered and nothing has been heard since
+        self.answered_round: int | None = None  # round of the last answer, until the parent replies
         self.held_round: int | None = None
 
     @property
@@ -101,7 +101,7 @@ class Receiving:
                     reach("download", self._partial.header.round)
                 case "roster":
                     self._shield.take(part.roster)
-                case "reply":  # in an exchange, if the update was not taken
+                case "reply":  # the parent did not take the update of this exchange
                     self._log.info("update_late", current_round=part.reply.current_round)
                 case "send_again" | "send_model" | "go_on" | "finished" as kind:
                     self._partial = None
@@ -132,5 +132,7 @@ class Receiving:
             if is_same and header.offset == partial.offset:
                 return
         if header.offset:
-            raise PayloadError(f"the model of round {header.round} begins at byte {header.offset}, which is not here")
+            raise PayloadError(
+                f"the model of round {header.round} begins at byte {header.offset}, but earlier bytes are missing"
+            )
         self._partial = Download(header, codec)

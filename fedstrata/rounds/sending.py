@@ -21,7 +21,7 @@ class Sending:
         self._identity = identity
         self._clock = clock
         self._link_bytes = link_bytes
-        self._payload: tensors_pb2.PayloadHeader | None = None  # announced last, and of which layout
+        self._payload: tensors_pb2.PayloadHeader | None = None  # last announced header, for the layout below
         self._announced_layout: Layout | None = None
 
     def header(

@@ -21,7 +21,7 @@ class RoundServer(ChildCalls):
     def open(self, opened: OpenRound) -> None:
         """Open a round, so that children can fetch its model and answer."""
         opened.announce(self.exchange.run_id, self.exchange.link.down)
-        for child_id in self.refused:  # before anybody hears of the round
+        for child_id in self.refused:  # before any child learns of the round
             opened.intake.exclude(child_id)
         opened.intake.when_void(self._changes.tell)
         around = Around(

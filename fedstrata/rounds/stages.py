@@ -25,11 +25,11 @@ class Asking(Stage):
     """Ask the children a question. The children train when the plan has been made from their answers."""
 
     question: Question
-    check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's; raises PayloadError
-    deadline: Deadline = field(default_factory=Deadline)  # of answers
+    check: Callable[[Question, Arrays, Iterable[int]], None] = _any_answer  # the method's check of an answer
+    deadline: Deadline = field(default_factory=Deadline)  # deadline for answers
     answers: dict[str, answers_pb2.Answer] = field(default_factory=dict)
-    clusters: Mapping[str, int] | None = None  # by child, from the plan that was made of the answers
-    went_on_ns: int = 0  # on the real clock: when the parent said so
+    clusters: Mapping[str, int] | None = None  # cluster by child, from the plan; None until the plan is made
+    went_on_ns: int = 0  # on the real clock: time at which the parent learned of the plan
 
     def begin(self, around: Around) -> None:
         self._around = around
@@ -85,14 +85,14 @@ class Asking(Stage):
         takes more than 73 years. The clock cannot hold longer times.
         """
         copy = answers_pb2.Answer()
-        copy.CopyFrom(answer)  # a message inside another keeps the whole of that one in memory
+        copy.CopyFrom(answer)  # a copy, because a part of a message keeps the whole message in memory
         if self.deadline.is_answer_late(child_id, self.answers.setdefault(child_id, copy)):
             self._around.opened.intake.exclude(child_id)
 
     def check_answer(self, child_id: str, answer: answers_pb2.Answer) -> None:
         """Raise PayloadError for an answer that is impossible for the child."""
         if not 0 <= answer.trained_examples < MOST_MEASURED:
-            raise PayloadError(f"{child_id} has trained on {answer.trained_examples} examples for its answer")
+            raise PayloadError(f"{child_id} reports training on {answer.trained_examples} examples for its answer")
         self.check(self.question, arrays_of(self.question, answer), ())
 
     def go_on(self, clusters: Mapping[str, int]) -> None:
@@ -105,7 +105,7 @@ class Asking(Stage):
         if is_sent or not self._is_of_this(request):
             return None
         child_id, number = request.child_id, self._around.opened.number
-        if self.clusters is None:  # the answer was given to an earlier life of this parent
+        if self.clusters is None:  # the parent has restarted since the answer and no longer has it
             return pb.ModelPart(send_again=pb.SendAgain(round=number))
         await self._around.terms.clock.heard(child_id, number, self.went_on_ns)
         return pb.ModelPart(go_on=pb.GoOn(round=number, cluster=self.clusters.get(child_id, 0)))
@@ -163,7 +163,7 @@ class OnTime(Stage):
             return Verdict.LATE
         if not self.deadline.is_gathering:
             return Verdict.TAKEN
-        if self._note(header):  # an update that was cut before
+        if self._note(header):  # the header counts as the announcement
             self._around.changes.tell()
         return Verdict.NOT_YET
 

@@ -18,7 +18,7 @@ from fedstrata.rpc.stream import Turns
 from fedstrata.tensors import PayloadCodec
 from fedstrata.v1 import rounds_pb2 as pb
 
-Announced = tuple[PayloadCodec, tuple[int, ...]]  # how an update is encoded, and its weights
+Announced = tuple[PayloadCodec, tuple[int, ...]]  # codec and weights of an update
 
 
 class Uploads:
@@ -33,7 +33,7 @@ class Uploads:
         accepts_updates: Callable[[int], Acceptance] | None,
     ) -> None:
         updates = terms.updates()
-        self._accepts = accepts_updates or (lambda number: updates)  # of a round up to the open one
+        self._accepts = accepts_updates or (lambda number: updates)  # form of updates of a round up to the open round
         self._terms = terms
         self._metrics = metrics
         self._refused = refused
@@ -69,7 +69,7 @@ class Uploads:
         is_awaited = opened is not None and opened.number == header.round
         async with self._terms.clock.arriving(header, parts) if is_awaited else nullcontext(parts) as come:
             if opened is not None and opened.has(header):
-                return True  # the same one, sent again because its reply was lost
+                return True  # the child sends the update again, because it did not receive the reply
             verdict = Verdict.LATE if opened is None else self._judge(opened, header)
             if verdict is Verdict.LATE or opened is None:
                 self._metrics.update("late")
@@ -84,7 +84,7 @@ class Uploads:
             return verdict
         state = opened.intake.state_of(header.child_id)
         if state is None:
-            raise UnknownChildError(f"{quoted(header.child_id)} is not of round {opened.number}")
+            raise UnknownChildError(f"{quoted(header.child_id)} does not belong to round {opened.number}")
         if state is ChildState.EXCLUDED:
             self._refused.check(header.child_id)
             return Verdict.LATE
@@ -123,11 +123,11 @@ class Uploads:
         async with aclosing(self._turns.of(upload.child_id, parts)) as taken:
             async for part in taken:
                 await _add_part(opened, upload, part)
-                del part  # the next has to wait for its turn
+                del part  # releases the memory of this chunk while the next one waits for its turn
 
 
 async def _add_part(opened: OpenRound, upload: Upload, part: Any) -> None:
     if part.WhichOneof("part") != "data":
-        raise PayloadError("after its header an update has data only")
+        raise PayloadError("an update must have only data after its header")
     await opened.intake.fold(upload, part.data)
     reach("upload", opened.number)

@@ -14,8 +14,8 @@ from fedstrata.tensors import CHUNK_BYTES
 from fedstrata.v1 import answers_pb2 as pb
 
 DTYPES: Mapping[str, np.dtype[np.generic]] = {name: np.dtype(name) for name in ("float32", "float64", "int64")}
-TOLD = "told"  # what the arrays are called that the GPS tells all devices
-LARGEST_IN_A_ROUND = CHUNK_BYTES  # bytes of an answer that travels in one message
+TOLD = "told"  # name of the arrays that the GPS sends to all devices
+LARGEST_IN_A_ROUND = CHUNK_BYTES  # largest answer in a round, which is sent as one message
 
 
 def answer_to_proto(question: Question, arrays: Arrays) -> pb.Answer:
@@ -39,16 +39,16 @@ def arrays_of(question: Question, answer: pb.Answer) -> Arrays:
             that is not finite.
     """
     if answer.question != question.name:
-        raise PayloadError(f"an answer to {quoted(answer.question)}, expected one to {question.name}")
+        raise PayloadError(f"the answer is to {quoted(answer.question)}; expected an answer to {question.name}")
     expected = payload_bytes(question, answer.arrays)
     if len(answer.data) != expected:
-        raise PayloadError(f"{len(answer.data)} bytes of an answer to {question.name}, expected {expected}")
+        raise PayloadError(f"the answer to {question.name} has {len(answer.data)} bytes; expected {expected}")
     arrays, start = {}, 0
     for header in answer.arrays:
         dtype, count = DTYPES[header.dtype], math.prod(header.shape)
         array = np.frombuffer(answer.data, dtype.newbyteorder("<"), count, start).reshape(tuple(header.shape))
         if not np.isfinite(array).all():
-            raise PayloadError(f"{header.name} of an answer to {question.name} has numbers that are not finite")
+            raise PayloadError(f"{header.name} in the answer to {question.name} has numbers that are not finite")
         arrays[header.name], start = array, start + array.nbytes
     return arrays
 
@@ -59,7 +59,7 @@ def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
     """
     if [header.name for header in headers] != list(question.arrays):
         names = quoted(*(header.name for header in headers))
-        raise PayloadError(f"arrays [{names}] in answer to {question.name}, expected {list(question.arrays)}")
+        raise PayloadError(f"the answer to {question.name} has arrays [{names}]; expected {list(question.arrays)}")
     total = 0
     for header in headers:
         dtype, most = question.arrays[header.name]
@@ -71,8 +71,8 @@ def payload_bytes(question: Question, headers: Sequence[pb.ArrayHeader]) -> int:
         )
         if header.dtype != dtype or not fits:
             raise PayloadError(
-                f"{header.name} of {quoted(header.dtype)} and shape {shown(shape)} in answer to {question.name}, "
-                f"expected {dtype} and at most {most}; check the device's data and Φ"
+                f"the answer to {question.name} has {header.name} of {quoted(header.dtype)} and shape {shown(shape)}; "
+                f"expected {dtype} and at most {most}; check the device's data and feature map"
             )
         total += math.prod(shape) * DTYPES[dtype].itemsize
     return total

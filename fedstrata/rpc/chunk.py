@@ -10,9 +10,9 @@ from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
 
-LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
+LENGTH_DELIMITED = 2  # protobuf's wire type of bytes and messages
 ALIGNMENT = 4  # bytes of an element of float32
-LONGEST_VARINT = 5  # bytes; more than any message of ours can be long
+LONGEST_VARINT = 5  # bytes, enough for the length of every message
 
 
 class Chunk:
@@ -36,7 +36,7 @@ class Whole:
     """Hold a message with both a header and a small payload. `chunk` presents the payload like a separate message."""
 
     __slots__ = ("chunk", "header")
-    data = b""  # none of the part's own, as protobuf has it
+    data = b""  # empty, as in the protobuf message: the payload is in `chunk`
 
     def __init__(self, header: Any, small: memoryview) -> None:
         self.header = header
@@ -102,7 +102,7 @@ def _by_protobuf(parsed: Any) -> Any:
     """
     if parsed.small and parsed.HasField("header"):
         header = type(parsed.header)()
-        header.CopyFrom(parsed.header)  # a message inside another keeps all of that one, here the payload
+        header.CopyFrom(parsed.header)  # a part of a message keeps the whole message, with its payload, in memory
         return Whole(header, memoryview(parsed.small))
     return parsed
 

@@ -35,13 +35,13 @@ from fedstrata.trust.names import Name
 from fedstrata.trust.security import OPEN, Security
 
 Reply = TypeVar("Reply")
-CallError = grpc.aio.AioRpcError  # how a failed call is raised; the other rooms know gRPC by this name alone
+CallError = grpc.aio.AioRpcError  # error of a failed call; other subpackages use this name, not gRPC's
 Channel = grpc.aio.Channel
 StatusCode = grpc.StatusCode
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # which is how long gRPC lets an attempt take, its handshake included
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also gRPC's time limit for a try, with its handshake
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -49,17 +49,17 @@ CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-# The parent is away, restarting, or has given up this call: the same call may go through later.
+# The parent is absent, restarting, or has ended this call. The same call may succeed later.
 PASSING = frozenset({
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNAUTHENTICATED,  # what the process shows counts no more, until there is another in its folder
+    grpc.StatusCode.UNAUTHENTICATED,  # the certificate is no longer valid; the folder may soon have another
 })  # fmt: skip
-TOO_LARGE = "larger than max"  # what gRPC says of a message that no trying again makes smaller
-# What gRPC itself says of a stream that broke under it; a parent's own fault has the same status and a name.
+TOO_LARGE = "larger than max"  # in gRPC's text about a message that is too large, so that a repeated call fails too
+# gRPC's own status of a broken stream. An error in the parent's code has the same status, but also a name.
 BROKEN = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _REFUSALS = (
     WrongRunError, RunStoppedError, UnknownChildError, DuplicateDeviceError, PayloadError, ExcludedError,
@@ -145,7 +145,9 @@ async def call_until_answered(
                 why = {"reason": brief(error.details() or "")} if is_told else {}
                 log.info("parent_away", call=name, status=error.code().name, **why)
             if attempts is not None and backoff.attempts + 1 >= attempts:
-                raise ParentAwayError(f"{name}: no answer ({error.details()}); is the address right?") from None
+                raise ParentAwayError(
+                    f"{name}: no answer ({error.details()}); check the address, and whether the server runs"
+                ) from None
         else:
             if backoff.attempts:
                 log.info("answered_at_last", call=name, tries=backoff.attempts + 1)

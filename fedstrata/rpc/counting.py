@@ -16,10 +16,10 @@ from fedstrata.trust.undecoded import or_undecoded
 from fedstrata.v1 import rounds_pb2
 
 FRAME_BYTES = 5
-ANSWER = "answer"  # of what has to do with a question; a message that names one that is known counts under its name
-ATTEND = "attend"  # no kind of its own: a message counts as what FetchModel or SubmitUpdate would have carried
+ANSWER = "answer"  # kind of answers; the answer to a known question has the question's name as its kind
+ATTEND = "attend"  # not a kind: messages of Attend count as if FetchModel or SubmitUpdate carried them
 
-# Each method's link and the kind of what it carries. Children call: requests go up, replies come down.
+# Each RPC's link, and the kind of its bytes. Children make the calls, so requests go up, and replies come down.
 _GPS, _LPS = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/"
 METHODS: Mapping[str, tuple[str, str]] = {
     _GPS + "Enroll": ("device-gps", "control"),
@@ -43,12 +43,12 @@ METHODS: Mapping[str, tuple[str, str]] = {
     _LPS + "SubmitModel": ("device-lps", "model"),
 }
 
-WITH_PAYLOAD = (bytes, Chunk, Whole)  # what is sent serialised already, and what is read where it lies
+WITH_PAYLOAD = (bytes, Chunk, Whole)  # types of messages with a payload, when they are sent and when they are read
 
 Serialise = Callable[[Any], bytes]
 Parse = Callable[[bytes], Any]
-Count = Callable[[Any, int], None]  # the message and its bytes on the wire
-# The messages whose payloads are read where they lie.
+Count = Callable[[Any, int], None]  # called with a message and its bytes on the wire
+# Parsers that do not copy the payload, by the parsers that they replace.
 _CHUNKED: Mapping[Parse, Parse] = {
     part.FromString: part_parser(part) for part in (rounds_pb2.UpdatePart, rounds_pb2.ModelPart)
 }
@@ -91,7 +91,8 @@ def _counter(meter: LinkMeter, method: str, direction: str, end: str) -> Count:
         add = of_kind(kind)
         return lambda message, size: add(size)
     model, update = of_kind("model"), of_kind("update")
-    # a device asks for a model and else sends an update, the LPS answers an update and else sends a model
+    # Up: `fetch` is a request for a model, all else is part of an update. Down: `reply` answers an update, all else is
+    # part of a model.
     few, many, field = (model, update, "fetch") if direction == "up" else (update, model, "reply")
 
     def count(message: Any, size: int) -> None:

@@ -16,7 +16,10 @@ from fedstrata.process.spans import Spans, process_spans
 from fedstrata.store import write_aside
 
 KEY = "fedstrata-execution"
-FIRST_CALLS = ("/fedstrata.v1.GpsService/Enroll", "/fedstrata.v1.GpsService/RegisterLps")  # of devices and of LPSs
+FIRST_CALLS = (
+    "/fedstrata.v1.GpsService/Enroll",
+    "/fedstrata.v1.GpsService/RegisterLps",
+)  # first call of devices, and of LPSs
 
 
 class _Telling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only

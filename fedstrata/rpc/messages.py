@@ -6,8 +6,8 @@ from fedstrata.errors import PayloadError
 from fedstrata.process.metrics import LinkKey
 from fedstrata.v1 import rounds_pb2 as pb
 
-MOST_MEASURED = 1 << 40  # examples of one device
-MOST_COUNTED = 1 << 53  # of rows and bytes of one LPS: whole numbers that JSON readers keep exactly
+MOST_MEASURED = 1 << 40  # number of examples of one device
+MOST_COUNTED = 1 << 53  # numbers in rows, and bytes of one LPS; JSON readers keep such whole numbers exactly
 
 
 def checked_number(value: float, least: float, most: float, said: str) -> float:

@@ -9,9 +9,9 @@ from fedstrata.tensors import Layout, PayloadCodec
 from fedstrata.tensors.codec import SCALED, AnyEncoding
 from fedstrata.v1 import tensors_pb2 as pb
 
-KNOWN_HEADERS = 256  # of a link's payloads; they differ in their numbers of examples only
+KNOWN_HEADERS = 256  # most headers of a link that are kept; they differ only in numbers of examples
 MOST_EXAMPLES = (1 << 63) - 1
-LARGEST_SCALE = 3.4e38  # float32, which has it, ends there
+LARGEST_SCALE = 3.4e38  # about the largest float32 number
 PartLayouts = Sequence[tuple[str, Layout]]  # the parts of a payload: names, and the tensors of each
 _TO_PROTO: Mapping[AnyEncoding, pb.Encoding] = {
     "float32": pb.ENCODING_FLOAT32,
@@ -66,18 +66,20 @@ def accepted_parts(
     weights of the parts. Raises PayloadError like `accepted_codec`.
     """
     if header.encoding != _TO_PROTO[encoding]:
-        raise PayloadError(f"encoding {header.encoding}, expected {encoding} ({_TO_PROTO[encoding]}) on this link")
+        raise PayloadError(
+            f"the payload has encoding {header.encoding}; this link uses {encoding} ({_TO_PROTO[encoding]})"
+        )
     if [part.name for part in header.parts] != [name for name, _ in parts]:
         found = quoted(*(part.name for part in header.parts))
-        raise PayloadError(f"parts [{found}], expected {quoted(*(name for name, _ in parts))}")
+        raise PayloadError(f"the payload has parts [{found}]; expected {quoted(*(name for name, _ in parts))}")
     for part, (_, expected) in zip(header.parts, parts, strict=True):
         check_tensors(part.tensors, expected)
     scales = [tensor.scale for part in header.parts for tensor in part.tensors] if encoding in SCALED else []
     for scale in scales:
-        checked_number(scale, 0, LARGEST_SCALE, "the sender's tensor holds NaN or Inf: an int8 scale of")
+        checked_number(scale, 0, LARGEST_SCALE, "the sender's tensor contains NaN or Inf: it has the int8 scale")
     codec = PayloadCodec(layout, encoding, scales)
     if header.payload_bytes != codec.payload_bytes:
-        raise PayloadError(f"{header.payload_bytes} bytes announced, expected {codec.payload_bytes}")
+        raise PayloadError(f"the header announces {header.payload_bytes} bytes; expected {codec.payload_bytes}")
     return codec, tuple(part.num_examples for part in header.parts)
 
 
@@ -90,10 +92,10 @@ class Acceptance:
         """Set `parts`, the names of the parts in their order in `layout`, or the name of the only part."""
         self._layout, self._encoding = layout, encoding
         self._parts: PartLayouts = [(parts, layout)] if isinstance(parts, str) else parts
-        self._codec = PayloadCodec(layout, encoding)  # of what has no scales, which are each payload's own
-        self._known: dict[bytes, tuple[int, ...]] = {}  # headers without scales, and their weights
+        self._codec = PayloadCodec(layout, encoding)  # for payloads without scales
+        self._known: dict[bytes, tuple[int, ...]] = {}  # weights by accepted header, for headers without scales
         longest = parts_header(self._codec, self._parts, [MOST_EXAMPLES] * len(self._parts))
-        self._longest = longest.ByteSize()  # with nothing in it that is not ours
+        self._longest = longest.ByteSize()  # a longer header has unknown fields and is not kept
 
     def of(self, header: pb.PayloadHeader) -> tuple[PayloadCodec, tuple[int, ...]]:
         """Check the header of a payload, and return the codec and the weights. Raises PayloadError like
@@ -115,10 +117,12 @@ class Acceptance:
 def check_tensors(tensors: Sequence[pb.TensorHeader], layout: Layout) -> None:
     """Raise PayloadError if tensors have other names, another order or other shapes than the layout."""
     if len(tensors) != len(layout.tensors):
-        raise PayloadError(f"{len(tensors)} tensors, expected {len(layout.tensors)}: {', '.join(layout.names)}")
+        raise PayloadError(
+            f"a part has {len(tensors)} tensors; expected {len(layout.tensors)}: {', '.join(layout.names)}"
+        )
     for got, expected in zip(tensors, layout.tensors, strict=True):
         if got.name != expected.name or tuple(got.shape) != expected.shape:
             raise PayloadError(
-                f"tensor {quoted(got.name)} of shape {shown(got.shape)}, "
+                f"a part has a tensor {quoted(got.name)} of shape {shown(got.shape)}; "
                 f"expected {expected.name!r} of shape {list(expected.shape)}"
             )

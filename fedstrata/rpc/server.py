@@ -34,26 +34,25 @@ from fedstrata.trust.guard import Nowhere, Place
 from fedstrata.trust.security import OPEN, Security
 from fedstrata.trust.undecoded import check_decoded
 
-# A message is a chunk and a little around it; anything larger is refused before it is read.
+# The largest message is a chunk with its header. gRPC refuses a larger message before it is read.
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (64 << 10)
-# What a child may send ahead of being read. Small payloads are sent ahead whole, and gRPC may let more come by its own
-# estimate of the link: nobody who keeps to the protocol has more to send. Of larger payloads that estimate would hold
-# many megabytes for every child.
+# Bytes that a child may send before the server reads them. With small payloads, gRPC may raise this by its estimate of
+# the link, because a child has no more to send. With larger payloads, gRPC could then hold many megabytes per child.
 LOOKAHEAD_BYTES = 64 << 10
 HEADER_BYTES = 32 << 10
-# What may come with a call beside its messages. Ours bring a few hundred bytes; gRPC lets 16 KiB in, for each stream.
+# Largest metadata of a call. Fedstrata's calls need a few hundred bytes; gRPC's default is 16 KiB for each stream.
 METADATA_BYTES = 8 << 10
-# What a connection keeps ready to read into; gRPC's own estimate grows with what has come, to a megabyte and more each.
+# Read buffer of a connection. By default it grows with the received bytes, to a megabyte or more per connection.
 READ_BUFFER_BYTES = 128 << 10
-# How long a connection may take to say that it speaks HTTP/2; whoever says nothing holds a descriptor no longer.
+# Time in which a new connection must show that it speaks HTTP/2. A silent connection would keep a file descriptor.
 GREETING_S = 10.0
-# How long a connection may be without a call; who needs it again opens another. Sessions and held calls keep theirs.
+# Time after which a connection without calls is closed. Sessions and held calls keep their connections.
 IDLE_S = 60.0
-# Calls that have come and that the server has not begun to deal with, beside two a child: of more than the first gRPC
-# cancels some, and of more than the second each. It cancels those, too, that have waited for longer than it is told.
-# Callers cannot know that they are only to wait, and all call again, which makes a slow server slower.
+# Limits of calls that wait for the server, in addition to two per child. Above the first limit gRPC cancels some calls,
+# and above the second all. It also cancels calls that wait too long. Cancelled callers call again, which makes a slow
+# server slower. So the limits are high.
 FEW_PENDING, MANY_PENDING = 1_000, 3_000
-# Calls under way on one connection: a child's session, and another call beside it; and those of who watches the run.
+# Open calls per connection: per child a session and one other call, and spare calls for programs that watch the run.
 STREAMS_OF_A_CHILD, SPARE_STREAMS, MANY_CHILDREN = 2, 128, 1024
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -66,7 +65,7 @@ SERVER_OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),
 )
-ERROR_KEY = "fedstrata-error"  # of a reply's metadata: which of the errors that share a status it was
+ERROR_KEY = "fedstrata-error"  # key of a reply's metadata with the error's class, because errors share statuses
 log = EventLog("rpc")
 
 
@@ -111,7 +110,7 @@ def _nothing(request: Any) -> None:
 
 def _telling_of_stalled(behaviour: Any, refused: Callable[[str], None]) -> Any:
     """Return a handler of a stream that calls `refused` for each upload that the server ended."""
-    if isasyncgenfunction(behaviour):  # reflection, which takes no uploads
+    if isasyncgenfunction(behaviour):  # the reflection service, which receives no uploads
         return behaviour
 
     async def run(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -155,7 +154,7 @@ def _answering(behaviour: Any, method: str, check: Callable[[Any], None] = _noth
 
 
 def _streaming(behaviour: Any, method: str, check: Callable[[Any], None] = _nothing) -> Any:
-    if not isasyncgenfunction(behaviour):  # a coroutine that writes to its context
+    if not isasyncgenfunction(behaviour):  # the handler is a coroutine that writes to its context
         return _answering(behaviour, method, check)
 
     async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
@@ -171,13 +170,13 @@ def _streaming(behaviour: Any, method: str, check: Callable[[Any], None] = _noth
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> None:
     if isinstance(error, DecodeError):
-        error = PayloadError(f"bytes that are no message of {method}; caller and server speak different versions?")
+        error = PayloadError(f"the bytes are not a message of {method}; run the same version at caller and server")
     if isinstance(error, FedstrataError):
         reason = brief(str(error))
-        # the first two are told by who found them, once a minute; the third sends a child to its new parent
+        # The code that raises the first two logs them once a minute. The third is no fault: a child gets a new parent.
         is_told = isinstance(error, TooManyCallsError | OutdatedError | NotServedError)
         tell = log.debug if is_told else log.warning
-        # Its traceback holds the message that it is about, and an abort takes until its reply has gone.
+        # The traceback keeps the caller's message in memory, and an abort lasts until its reply is sent.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         tell("call_refused", method=method, reason=reason, status=error.status)
         await context.abort(
@@ -188,7 +187,7 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     log.exception("call_failed", method=method)
     await context.abort(
         grpc.StatusCode.INTERNAL,
-        "an error of the server's own; its log has the traceback",
+        "the server has failed with an internal error; its log has the traceback",
         trailing_metadata=((ERROR_KEY, type(error).__name__),),
     )
 
@@ -271,7 +270,9 @@ class RpcServer:
         except RuntimeError:
             port = 0
         if not port:
-            raise AddressError(f"cannot listen on {address}: it is in use or not an address of this machine")
+            raise AddressError(
+                f"cannot listen on {address}: it is in use, or not an address of this machine; choose another"
+            )
         await self._server.start()
         keep_short(port, self._children)
         self.address = joined_address(host, port)

@@ -82,7 +82,7 @@ class ParentStream:
         """Send some parts, and return the first part of the reply."""
         for part in parts:
             await self._write(part)
-            del part  # a chunk; the next is made now
+            del part  # releases the memory of this chunk before the next one is made
         return await self._read()
 
     def close(self) -> None:
@@ -102,7 +102,8 @@ class ParentStream:
             while await self._call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 pass
 
-        # What was to be heard has been. Of a stream that breaks as it is half closed gRPC raises an error of its own.
+        # The child already has the last reply, so errors do not matter. If a stream breaks while it is half closed,
+        # gRPC raises InternalError.
         with suppress(grpc.aio.AioRpcError, grpc.aio.InternalError):
             await self._within(timeout_s, leave())
 
@@ -127,7 +128,7 @@ class ParentStream:
     async def _write(self, part: pb.UpdatePart | bytes) -> None:
         try:
             await self._call.write(part)
-        except asyncio.InvalidStateError:  # the parent has ended the stream; reading says why
+        except asyncio.InvalidStateError:  # the parent has ended the stream; reading raises the reason
             await self._read()
 
     async def _read(self) -> Any:

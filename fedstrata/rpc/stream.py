@@ -12,7 +12,7 @@ from fedstrata.errors import PayloadError, SupersededError
 from fedstrata.rpc.chunk import Chunk, Whole
 
 CHUNKS_AT_ONCE = 4
-LONGEST_TURN_S = 0.5  # a stream on a slow link takes longer, and goes on beside the others
+LONGEST_TURN_S = 0.5  # then the turn ends, so that a stream on a slow link does not delay the others
 Part = TypeVar("Part")
 
 
@@ -61,7 +61,7 @@ class Supersedable:
             async with asyncio.timeout(None) as self._limit:
                 yield
         except TimeoutError:
-            raise SupersededError(f"{sender} has begun this upload again on another stream") from None
+            raise SupersededError(f"{sender} has begun this upload again on another stream; this stream ends") from None
         finally:
             self._limit = None
 
@@ -80,7 +80,7 @@ async def first_part(parts: AsyncIterator[Any], what: str) -> Any:
     """Return the part with the header at the start of a stream. Raises PayloadError like `header_first`."""
     first = await anext(parts, None)
     if first is None or first.WhichOneof("part") != "header":
-        raise PayloadError(f"{what} begins with its header")
+        raise PayloadError(f"{what} must begin with its header")
     return first
 
 
@@ -135,7 +135,7 @@ class Turns:
                 except StopAsyncIteration:
                     return
                 yield part
-                del part  # whoever has to wait for the next turn holds nothing meanwhile
+                del part  # releases the memory of this chunk while the child waits for its next turn
 
 
 def _once(*what: Callable[[], None]) -> Callable[[], None]:

@@ -42,7 +42,7 @@ async def _answered(call: Callable[..., Awaitable[Any]], messages: Messages, opt
             raise
         if failures:
             raise failures[0] from None
-        raise broken(grpc.StatusCode.UNAVAILABLE, "the link broke while something was sent") from None
+        raise broken(grpc.StatusCode.UNAVAILABLE, "the connection broke while messages were sent") from None
 
 
 def _noted(messages: Iterable[Any], failures: list[Exception]) -> Iterator[Any]:

@@ -15,8 +15,8 @@ from fedstrata.process.quoting import quoted
 from fedstrata.process.sleeping import SLOWEST_BYTES_PER_S, payload_timeout_s
 from fedstrata.tensors import CHUNK_BYTES
 
-LATER_S = 10.0  # than a sender gives up by itself
-SENDERS = ("child_id", "device_id", "home_id")  # what headers call who sends an upload
+LATER_S = 10.0  # a server waits this much longer than the sender, so that the sender gives up first
+SENDERS = ("child_id", "device_id", "home_id")  # fields of headers that can name the sender of an upload
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,10 @@ class Awaited:
         return part
 
     def _stalled(self, waited_s: float) -> StalledError:
-        whose = quoted(self._sender) if self._sender else "somebody"
+        whose = quoted(self._sender) if self._sender else "an unknown sender"
         return StalledError(
-            f"an upload of {whose} is given up: {self._come} bytes of it came in the "
-            f"{self._waited_s + waited_s:.0f} s that they were waited for; try again, at "
-            f"{self._wait.least_bytes_per_s / 1000:g} kB/s or more"
+            f"an upload of {whose} is too slow and was ended: {self._come} bytes came while the server waited for "
+            f"{self._waited_s + waited_s:.0f} s; try again, with {self._wait.least_bytes_per_s / 1000:g} kB/s or more"
         )
 
 

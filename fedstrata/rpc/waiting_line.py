@@ -29,7 +29,7 @@ def _listeners(port: int) -> Iterator[socket.socket]:
     """Yield this process's sockets that listen at a port. Each socket is open only until the next one is requested."""
     with suppress(FileNotFoundError):
         for number in [int(found.name) for found in OWN_FILES.iterdir()]:
-            with suppress(OSError):  # of the folder itself, which is closed by now; and of sockets of other kinds
+            with suppress(OSError):  # for the folder's own descriptor, now closed, and for other sockets
                 if stat.S_ISSOCK(os.fstat(number).st_mode):
                     with socket.socket(fileno=os.dup(number)) as found:
                         if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:

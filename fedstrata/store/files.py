@@ -14,10 +14,12 @@ from fedstrata.process.fault_points import reach
 from fedstrata.process.private_files import make_private, only_the_owner
 from fedstrata.process.sleeping import pass_time
 
-CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # longer than a process takes that has been told to stop
-_CLAIMS: list[TextIO] = []  # kept open: the kernel gives a lock up with its file
+CLAIM_TRIES, CLAIM_PAUSE_S = 50, 0.2  # together longer than a process takes to stop
+_CLAIMS: list[TextIO] = []  # files that stay open, because closing a file releases its lock
 SEAL_BYTES = hashlib.sha256().digest_size
-GLOBAL_ROUNDS_KEPT = 2  # whose files stay: of the open one, and of the one to which a restarted server may go back
+GLOBAL_ROUNDS_KEPT = (
+    2  # files are kept for the open round, and for the previous one, to which a restarted server may return
+)
 
 
 @contextmanager
@@ -54,8 +56,8 @@ def _opened(path: Path) -> BinaryIO:
     """Create a file, and open it for writing. If its folder is missing, create the folder first."""
 
     def opened() -> BinaryIO:
-        path.unlink(missing_ok=True)  # an earlier one's rights would stay
-        return open(path, "xb+", opener=only_the_owner)  # Path.open takes no opener
+        path.unlink(missing_ok=True)  # otherwise the permissions of an old file would stay
+        return open(path, "xb+", opener=only_the_owner)  # Path.open has no parameter opener
 
     try:
         return when_there_is_room(opened)
@@ -102,7 +104,7 @@ def _locked(folder: Path) -> TextIO:
         else:
             return lock
     lock.close()
-    raise StateError(f"{folder} is in use by another process; stop that, or give another")
+    raise StateError(f"{folder} is in use by another process; stop that process, or give another folder")
 
 
 def clear_asides(folder: Path) -> None:
@@ -124,10 +126,10 @@ def read_sealed(path: Path) -> bytes:
     try:
         content = when_there_is_room(path.read_bytes)
     except OSError as error:
-        raise StateError(f"{path}: {error.strerror}") from None
+        raise StateError(f"cannot read {path}: {error.strerror}") from None
     seal, data = content[:SEAL_BYTES], content[SEAL_BYTES:]
     if hashlib.sha256(data).digest() != seal:
-        raise StateError(f"{path}: its content does not fit its checksum; the file was cut or altered")
+        raise StateError(f"{path} is truncated or altered: its content does not match its checksum")
     return data
 
 

@@ -79,7 +79,7 @@ class AnyModel(ABC):
     """
 
     layout: Layout
-    metadata: dict[str, str]  # of its file
+    metadata: dict[str, str]  # metadata of the model's file
 
     @property
     @abstractmethod
@@ -146,8 +146,8 @@ class ModelFile(AnyModel):
         try:
             self._file = when_there_is_room(lambda: path.open("rb"))
         except OSError as error:
-            raise StateError(f"{path}: {error.strerror}") from None
-        finalize(self, self._file.close)  # a model of a round that was given up is closed with its last reader
+            raise StateError(f"cannot open {path}: {error.strerror}") from None
+        finalize(self, self._file.close)  # closes the file when nothing uses this object any more
         try:
             self.metadata, self._data_start, self._digest = self._read_header()
         except StateError:
@@ -160,20 +160,20 @@ class ModelFile(AnyModel):
         """
         length = int.from_bytes(self._file.read(8), "little")
         if length > MAX_HEADER_BYTES:
-            raise StateError(f"{self.path}: not a model file; its header would have {length} bytes")
+            raise StateError(f"{self.path} is not a model file: its header would have {length} bytes")
         text = self._file.read(length)
         try:
             metadata = dict(json.loads(text)["__metadata__"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise StateError(f"{self.path}: its header is damaged") from None
+            raise StateError(f"{self.path} is damaged: its header cannot be read") from None
         digest = str(metadata.pop(DIGEST, ""))
         expected = _header(self.layout, metadata, digest)
         if expected[8:] != text:
-            raise StateError(f"{self.path}: its tensors are not those of this model")
+            raise StateError(f"{self.path} has other tensors than this model")
         size = os.fstat(self._file.fileno()).st_size
         expected_size = 8 + length + self.layout.float32_bytes
         if size != expected_size:
-            raise StateError(f"{self.path}: {size} bytes, expected {expected_size}; truncated?")
+            raise StateError(f"{self.path} has {size} bytes, expected {expected_size}; it may be truncated")
         return metadata, 8 + length, digest
 
     @property
@@ -185,12 +185,12 @@ class ModelFile(AnyModel):
 
     def read(self, start: int, stop: int) -> Flat:
         """Return the elements from `start` to `stop` (exclusive) of the vector."""
-        with self._reading:  # a descriptor that is closed under a reader may name another file by then
+        with self._reading:  # if the file were closed now, its descriptor could belong to another file
             if self._file.closed:
-                raise SupersededError(f"{self.path.name} belongs to a round that is over; ask for the newest")
+                raise SupersededError(f"{self.path.name} belongs to a round that is over; fetch the newest model")
             data = os.pread(self._file.fileno(), 4 * (stop - start), self._data_start + 4 * start)
         if len(data) != 4 * (stop - start):
-            raise StateError(f"{self.path}: truncated while it was open")
+            raise StateError(f"{self.path} was truncated while it was open")
         return np.frombuffer(data, "<f4")
 
     def verify(self) -> None:
@@ -198,7 +198,7 @@ class ModelFile(AnyModel):
         does not.
         """
         if self._computed_digest() != self._digest:
-            raise StateError(f"{self.path}: its content does not fit its checksum; the file was altered")
+            raise StateError(f"{self.path} is altered: its content does not match its checksum")
 
     def close(self) -> None:
         """Close the file. Later reads raise SupersededError."""
@@ -214,7 +214,7 @@ class ModelInMemory(AnyModel):
         self.layout = layout
         self._flat = flat
         self.metadata = dict(metadata or {})
-        self._digest = self._computed_digest().encode() if metadata else b""  # at once: threads ask for it
+        self._digest = self._computed_digest().encode() if metadata else b""  # computed here, because threads use it
 
     @property
     def digest(self) -> bytes:

@@ -42,7 +42,7 @@ class Architectures:
         return self._built(self._experiment.model_of(device_index, global_round))
 
     def _built(self, settings: "ModelSettings") -> Architecture:
-        key = settings.model_dump_json()  # options have no hash
+        key = settings.model_dump_json()  # a text, because options are not hashable
         if key not in self._known:
             self._known[key] = self._build(settings)
         return self._known[key]
@@ -70,8 +70,8 @@ class Architectures:
                 first = min(common ^ here, key=lambda tensor: tensor.name)
                 raise ExperimentError(
                     f"architectures.{number}: with method {self._experiment.method.name} all devices share "
-                    f"{_said(self.main, first.name)}, and this model has {_said(other, first.name)}; give both the "
-                    "same shared layers, or take a method that leaves these at the devices"
+                    f"{_said(self.main, first.name)}, but this model has {_said(other, first.name)}; give both models "
+                    "the same shared layers, or choose a method that keeps these layers on devices"
                 )
 
 

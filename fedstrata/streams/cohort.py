@@ -11,7 +11,7 @@ from heapq import nsmallest
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
-COHORT = 0x636F686F  # "coho": tells these draws from a device's, whose second number is its index
+COHORT = 0x636F686F  # "coho": second number of these draws' addresses; in a device's draws it is the index
 
 
 def cohort(members: Sequence[int], participation: int | float | None, seed: int, lps_round: int) -> list[int]:
@@ -46,8 +46,8 @@ class Cohorts:
     last.
     """
 
-    asked: tuple[frozenset[int], ...]  # by LPS round
-    most: tuple[int, ...]  # by LPS round, how often any of them has taken part once it is over
+    asked: tuple[frozenset[int], ...]  # devices that each LPS round asks
+    most: tuple[int, ...]  # by LPS round: the most rounds up to this one in which one device took part
 
 
 @lru_cache(maxsize=4)

@@ -28,9 +28,9 @@ from fedstrata.tensors.stream_sums import Route
 if TYPE_CHECKING:
     from fedstrata.models import Model
 
-UPDATE_PART = "update"  # what the one part of an update, or of an aggregate of what is shared everywhere, is called
-Clusters = int | Sequence[int]  # so many clusters, or those of these numbers
-WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to whole multiples of 1 / this, so that sums of them are exact
+UPDATE_PART = "update"  # name of the only part of an update, or of an aggregate of the shared layers
+Clusters = int | Sequence[int]  # a number of clusters, or the numbers of some clusters
+WEIGHT_GRID = 1 << 20  # a plan's shares are rounded to multiples of 1 / WEIGHT_GRID, so that their sums are exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Stream:
     """Describe one stream: the current values of a channel, for all devices or for a cluster."""
 
     channel: str
-    cluster: int | None  # None: everybody's
+    cluster: int | None  # None: the stream of all devices
     tensors: Layout
 
     @property
@@ -51,7 +51,7 @@ class Stream:
 class Streams:
     """Hold the channels of a run, with the layouts of their tensors, and calculate where each stream is in a vector."""
 
-    model: Layout  # as a device has it
+    model: Layout  # layout of the whole model on a device
     channels: tuple[Channel, ...]
     spans: bool  # whether clusters span LPSs
     _without: "dict[tuple[str, ...], Streams]" = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -61,13 +61,15 @@ class Streams:
         of_model = [tensor.name for tensor in named if tensor.name in self.model.names]
         if sorted(of_model) != sorted(self.model.names):
             raise PluginError(
-                f"a method says of every tensor of the model once how far it travels; of {', '.join(self.model.names)} "
-                f"this one names {', '.join(sorted(tensor.name for tensor in named)) or 'none'}"
+                f"a method's channels must name each tensor of the model once; the model has "
+                f"{', '.join(self.model.names)}, and the channels name "
+                f"{', '.join(sorted(tensor.name for tensor in named)) or 'none'}"
             )
         known = {*self.model.tensors, *self.tables.tensors}
         if len(named) != len(known) or known != set(named):
             raise PluginError(
-                f"a method names a tensor twice, or one of the model's with another shape: {', '.join(map(str, named))}"
+                "a method's channels name a tensor twice, or a tensor of the model with another shape: "
+                f"{', '.join(map(str, named))}"
             )
 
     @cached_property
@@ -93,7 +95,7 @@ class Streams:
         shapes = {tensor.name: tensor.shape for tensor in self.tables.tensors}
         given = {name: np.shape(table) for name, table in tables.items()}
         if given != shapes:
-            raise PluginError(f"an outcome has tables of {given}; the method's channels have {shapes}")
+            raise PluginError(f"the outcome of local training has tables {given}; the method's channels have {shapes}")
         return np.concatenate([weights, self.tables.flatten(tables)]) if tables else weights
 
     def without(self, names: Iterable[str]) -> "Streams":
@@ -108,13 +110,15 @@ class Streams:
         known = self._without.get(gone)
         if known is None:
             if unknown := set(gone) - set(self.whole.names):
-                raise PayloadError(f"tensors withdrawn that the model has not: {quoted(*sorted(unknown))}")
+                raise PayloadError(
+                    f"the plan withdraws tensors that the model does not have: {quoted(*sorted(unknown))}"
+                )
             channels = [
                 replace(each, tensors=each.tensors.select(name for name in each.tensors.names if name not in gone))
                 for each in self.channels
             ]
             home = Channel(name="withdrawn", tensors=self.whole.select(gone), reach=Reach.DEVICE)
-            self._without.clear()  # another round's, and tensors never come back
+            self._without.clear()  # an earlier round's streams; tensors are never sent again
             known = self._without[gone] = Streams(model=self.model, channels=(*channels, home), spans=self.spans)
         return known
 

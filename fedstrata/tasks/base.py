@@ -26,7 +26,7 @@ __all__ = ["LARGEST_METRIC", "Metric", "Sum", "Task", "TaskSettings", "measured"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MOST_METRICS = 16
 MOST_SUMS = 4096
-LARGEST_METRIC = 1e300  # a larger value is written as none: sums and means of metrics stay finite
+LARGEST_METRIC = 1e300  # a larger value counts as not measured, so that sums and means of metrics stay finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Metric:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or self.unit not in {"percent", "plain"} or len(self.title) > 40:
             raise PluginError(
-                f"metric {self.name!r:.80} in {self.unit!r:.20}: a name of small letters, digits and underscores, and "
-                "the unit percent or plain"
+                f"metric {self.name!r:.80} with unit {self.unit!r:.20}: the name must have small letters, digits and "
+                "underscores, the unit must be percent or plain, and the title at most 40 characters"
             )
 
     @property
@@ -127,7 +127,7 @@ class Task:
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:
         """Return the shape of the model's outputs for one example."""
-        raise NotImplementedError(f"{type(self).__name__} does not say the shape of outputs")
+        raise NotImplementedError(f"{type(self).__name__} does not implement output_shape")
 
     def targets(self, examples: Examples) -> NDArray[Any]:
         """Return the targets of examples, shape (n, …). By default, these are the targets of the data. Raises DataError
@@ -141,7 +141,7 @@ class Task:
 
     def loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the loss of each example, shape (n,)."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss")
+        raise NotImplementedError(f"{type(self).__name__} does not implement loss")
 
     def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the loss of a batch, which training minimises. By default, this is the mean of `loss`."""
@@ -153,7 +153,7 @@ class Task:
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:
         """Return the metrics by name, from sums over some examples. A metric without a value is None or absent."""
-        raise NotImplementedError(f"{type(self).__name__} has no metrics")
+        raise NotImplementedError(f"{type(self).__name__} does not implement summarise")
 
 
 def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, float | None]:
@@ -166,7 +166,7 @@ def measured(task: Task, sums: Sequence[float], num_examples: int) -> dict[str, 
         found = task.summarise(tuple(sums), num_examples)
         return {metric.name: _in_range(metric, found.get(metric.name)) for metric in task.metrics}
     except Exception as error:
-        raise PluginError(f"task {task.options.name} failed to summarise its sums with {describe(error)}") from error
+        raise PluginError(f"task {task.options.name} failed in summarise with {describe(error)}") from error
 
 
 def _in_range(metric: Metric, value: float | None) -> float | None:

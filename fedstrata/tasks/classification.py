@@ -26,13 +26,13 @@ class Classification(Task):
     def check(self, info: DatasetInfo) -> None:
         if not info.num_classes:
             raise ExperimentError(
-                "task classification needs data.num_classes, the number of labels; say it, or choose in task.name "
+                "task classification needs data.num_classes, the number of labels; add it, or set task.name to "
                 "regression (for numbers), next_token, multi_label or reconstruction"
             )
         if info.target_shape:
             raise ExperimentError(
-                f"task classification needs one label per example, and targets have shape {info.target_shape}; leave "
-                "data.target_shape out, or choose task next_token"
+                f"task classification needs one label per example, but targets have shape {info.target_shape}; remove "
+                "data.target_shape, or choose task next_token"
             )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ class MultiLabel(Task):
     def check(self, info: DatasetInfo) -> None:
         if info.num_classes or len(info.target_shape) != 1:
             raise ExperimentError(
-                f"task multi_label needs targets of 0 and 1, one per label, shape (labels,), and no data.num_classes; "
-                f"they have shape {info.target_shape} and {info.num_classes} classes"
+                f"task multi_label needs targets of 0 and 1, one per label: set data.target_shape to [labels], not to "
+                f"{list(info.target_shape)}, and remove data.num_classes"
             )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from fedstrata.tasks.base import Metric, Sum, Task
 if TYPE_CHECKING:
     from torch import Tensor
 
-IGNORED = -100  # a target that is none: padding
+IGNORED = -100  # target of padding, which is ignored
 
 
 class NextToken(Task):
@@ -32,8 +32,8 @@ class NextToken(Task):
     def check(self, info: DatasetInfo) -> None:
         if not info.num_classes or not info.target_shape:
             raise ExperimentError(
-                f"task next_token needs data.num_classes, the size of the vocabulary, and targets of a sequence; they "
-                f"are {info.num_classes} and of shape {info.target_shape}"
+                f"task next_token needs data.num_classes, the size of the vocabulary, and sequences as targets; set "
+                f"data.num_classes (now {info.num_classes}) and data.target_shape (now {list(info.target_shape)})"
             )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:

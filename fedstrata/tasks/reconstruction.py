@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BINS = 256
-DECADES = (-8.0, 8.0)  # of errors that the histogram tells apart, as powers of ten
+DECADES = (-8.0, 8.0)  # range of the histogram of errors, as powers of ten
 
 
 class Reconstruction(Task):
@@ -59,7 +59,7 @@ class Reconstruction(Task):
     def _marks(self, examples: Examples, column: str) -> NDArray[Any]:
         if column not in examples.columns:
             known = ", ".join(examples.columns) or "no columns"
-            raise DataError(f"task.anomalies names the column {column!r}, and the data have {known}")
+            raise DataError(f"task.anomalies names the column {column!r}, but the data have {known}")
         return examples.columns[column]
 
     def summarise(self, sums: Sequence[float], num_examples: int) -> Mapping[str, float | None]:

@@ -9,7 +9,7 @@ from fedstrata.experiment.sections import TaskSettings
 from fedstrata.tasks.base import MOST_METRICS, MOST_SUMS, Metric, Sum, Task
 
 DEFAULT = "classification"
-# By name the module and the class; a module is loaded when it is asked for.
+# By name `module:Class`. The module is imported when the name is first used.
 REGISTRY: Mapping[str, str] = {
     "classification": "fedstrata.tasks.classification:Classification",
     "regression": "fedstrata.tasks.regression:Regression",
@@ -43,8 +43,6 @@ def _check_declared(name: str, task: Task) -> None:
             raise PluginError(f"task {name}: {what} must be a tuple of {kind.__name__}, not {declared!r:.80}")
         names = [each.name for each in declared]
         if len(set(names)) != len(names) or len(names) > most:
-            raise PluginError(
-                f"task {name}: {what} has {len(names)} names; each differs from the others, {most} at most"
-            )
+            raise PluginError(f"task {name}: {what} must have at most {most} different names; it has {names!r:.200}")
     if not task.metrics:
-        raise PluginError(f"task {name} has no metric; the first of `metrics` is the headline")
+        raise PluginError(f"task {name} has no metric; declare at least one in `metrics`, the headline")

@@ -35,8 +35,8 @@ class Regression(Task):
     def check(self, info: DatasetInfo) -> None:
         if info.num_classes:
             raise ExperimentError(
-                f"task regression learns numbers, and the data have {info.num_classes} labels; leave "
-                "data.num_classes out, or choose task classification"
+                f"task regression learns numbers, but the data have {info.num_classes} labels; remove "
+                "data.num_classes, or choose task classification"
             )
 
     def output_shape(self, info: DatasetInfo) -> tuple[int, ...]:

@@ -17,10 +17,10 @@ from fedstrata.experiment import Encoding
 from fedstrata.tensors.layout import SMALL_BYTES, Flat, Layout
 
 CHUNK_BYTES = 1 << 20
-# Beside what an experiment may choose: partial sums between servers, int64 on the exact sum's grid.
+# Besides the encodings of the experiment file: `exact`, for partial sums between servers, as int64 on the grid of sums.
 AnyEncoding = Encoding | Literal["exact"]
 ELEMENT_BYTES: dict[AnyEncoding, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "exact": 8}
-SCALED: frozenset[AnyEncoding] = frozenset({"int8"})  # a tensor of these encodings has a scale
+SCALED: frozenset[AnyEncoding] = frozenset({"int8"})  # encodings with a scale for each tensor
 FLOAT16_MAX = 65504.0
 
 
@@ -43,7 +43,9 @@ def encode(values: NDArray[Any], encoding: AnyEncoding, scale: float = 0.0) -> m
         case "float16":
             largest = float(np.max(np.abs(values), initial=0.0))
             if largest > FLOAT16_MAX:
-                raise PayloadError(f"{largest:g} does not fit float16 (at most {FLOAT16_MAX:g}); choose bfloat16")
+                raise PayloadError(
+                    f"the value {largest:g} does not fit float16 (at most {FLOAT16_MAX:g}); choose bfloat16"
+                )
             return _bytes_of(values.astype("<f2"))
         case "bfloat16":
             bits = np.ascontiguousarray(values, "<f4").view("<u4")
@@ -82,7 +84,7 @@ class PayloadCodec:
     def __init__(self, layout: Layout, encoding: AnyEncoding, scales: Sequence[float] = ()) -> None:
         """Set `scales`: one number per tensor for the encoding `int8`, and none for any other encoding."""
         if len(scales) not in {0, len(layout.tensors)}:
-            raise PayloadError(f"{len(scales)} scales for {len(layout.tensors)} tensors")
+            raise PayloadError(f"the payload has {len(scales)} scales for {len(layout.tensors)} tensors")
         self.layout = layout
         self.encoding: AnyEncoding = encoding
         self.scales = tuple(scales)
@@ -126,8 +128,8 @@ class PayloadCodec:
         start = offset // self.element_bytes
         if rest or not count or len(data) > CHUNK_BYTES or start + count > self.layout.size:
             raise PayloadError(
-                f"a chunk of {len(data)} bytes at {offset} of {self.payload_bytes}: chunks hold whole elements of "
-                f"{self.element_bytes} bytes, 1 to {CHUNK_BYTES} bytes, within the payload"
+                f"a chunk has {len(data)} bytes at byte {offset} of {self.payload_bytes}; a chunk must have whole "
+                f"elements of {self.element_bytes} bytes, 1 to {CHUNK_BYTES} bytes, within the payload"
             )
         if self.encoding not in SCALED:
             return decode(data, self.encoding)

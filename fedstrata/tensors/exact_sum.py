@@ -14,10 +14,10 @@ from fedstrata.tensors.layout import Flat
 Sums = NDArray[np.int64]
 GRID_BITS = 32
 GRID = 2.0**GRID_BITS
-PIECE = 1 << 15  # elements folded at once: scratch and sums stay in a core's cache
-# Adding 1.5·2²⁰ to a float64 below 2¹⁹ rounds it to a multiple of 2⁻³², whose number stands in the sum's low bits.
-# The bits of 1.5·2²⁰ itself are added along, once an example, and taken out again at the end: integers that
-# overflow go round, so what is left is exact.
+PIECE = 1 << 15  # number of elements that are added at once, so that they stay in a core's cache
+# Adding 1.5·2²⁰ to a float64 below 2¹⁹ rounds it to a multiple n · 2⁻³². The bits of the result, read as an integer,
+# are n plus a constant. So integers are added instead of floats. In the end, the constant is subtracted once per
+# example. Overflow does not matter, because integer arithmetic is modulo 2⁶⁴.
 _MAGIC = 1.5 * 2.0 ** (52 - GRID_BITS)
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
@@ -35,7 +35,7 @@ class ExactSum:
         may be added.
         """
         if max_examples < 1:
-            raise PayloadError(f"a sum over {max_examples} examples: at least 1 is needed")
+            raise PayloadError(f"a sum must have at least 1 example, not {max_examples}")
         self.limit = largest_value(max_examples)
         self.num_examples = 0
         self._max_examples = max_examples
@@ -86,7 +86,8 @@ class ExactSum:
         most = int(self.limit * GRID) * num_examples
         if len(sums) and not (-most <= int(sums.min()) and int(sums.max()) <= most):
             raise PayloadError(
-                f"partial sums from {sums.min()} to {sums.max()}: {num_examples} examples come to at most ±{most}"
+                f"partial sums go from {sums.min()} to {sums.max()}; with {num_examples} examples they can be at most "
+                f"±{most}"
             )
 
     def shift(self, values: Flat, times: int) -> None:
@@ -109,14 +110,16 @@ class ExactSum:
         low, high = float(values.min()), float(values.max())
         if not (-self.limit <= low and high <= self.limit):
             raise PayloadError(
-                f"values from {low:g} to {high:g}: they must be finite and within ±{self.limit:g}; "
+                f"values go from {low:g} to {high:g}; they must be finite and within ±{self.limit:g}: "
                 "training has diverged, or the sender is faulty"
             )
 
     def count(self, num_examples: int) -> None:
         """Count the examples of a vector after all its elements were added."""
         if not 0 < num_examples <= self._max_examples - self.num_examples:
-            raise PayloadError(f"{num_examples} examples on top of {self.num_examples}: {self._max_examples} in all")
+            raise PayloadError(
+                f"{num_examples} examples more than {self.num_examples} exceed the sum's limit, {self._max_examples}"
+            )
         self.num_examples += num_examples
 
     def add(self, values: Flat, num_examples: int) -> None:
@@ -131,7 +134,7 @@ class ExactSum:
             NoUpdatesError: no examples were counted.
         """
         if not self.num_examples:
-            raise NoUpdatesError("the round was closed before any child had reported")
+            raise NoUpdatesError("the round was closed before any child reported")
         return (self.sums(start, stop) / (self.num_examples * GRID)).astype(np.float32)
 
     def clear(self) -> None:

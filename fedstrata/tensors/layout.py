@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Flat = NDArray[np.float32]
-SMALL_BYTES = 256 << 10  # a payload of no more travels in one message with its header
+SMALL_BYTES = 256 << 10  # a payload up to this size is sent in one message with its header
 
 
 @dataclass(frozen=True, kw_only=True)

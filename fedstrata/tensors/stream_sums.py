@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from fedstrata.errors import PayloadError
 from fedstrata.tensors.exact_sum import ExactSum
 
-Values = NDArray[Any]  # float32, or int64 partial sums
-Fold = Callable[[ExactSum, int, Any, int], None]  # adds values to a sum: where they begin, and their weight
+Values = NDArray[Any]  # float32 values, or partial sums in int64
+Fold = Callable[[ExactSum, int, Any, int], None]  # called with a sum, the first position, values, and their weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
     """Define where one range of a child's payload is added: the stream, the position in the stream, and the weight."""
 
-    place: slice  # of the payload, in values
+    place: slice  # range of values in the payload
     stream: int
-    offset: int  # in the stream's vector
+    offset: int  # position in the stream's vector
     weight: int
 
 
@@ -67,7 +67,9 @@ class OneSum:
         it does not.
         """
         if len(weights) != 1 or not 0 < weights[0] <= self._most[child_id]:
-            raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected 1 to {self._most[child_id]}")
+            raise PayloadError(
+                f"{child_id} states the weights {list(weights)}; expected one, from 1 to {self._most[child_id]}"
+            )
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
         """Add values of an update, weighted by the child's examples. `start` is the position of the first value in the
@@ -127,7 +129,9 @@ class RoutedSums:
         not.
         """
         if list(weights) != [self._examples[child_id]]:
-            raise PayloadError(f"{child_id} stands for {list(weights)} examples, expected {self._examples[child_id]}")
+            raise PayloadError(
+                f"{child_id} states the weights {list(weights)}; expected one, {self._examples[child_id]}"
+            )
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
         """Add values of an update to every stream in the child's routes. `start` is the position of the first value in
@@ -179,7 +183,7 @@ class PartialSums:
         """
         most = self._most[child_id]
         if len(weights) != len(most) or not all(0 <= w <= m for w, m in zip(weights, most, strict=True)):
-            raise PayloadError(f"{child_id} has weights {list(weights)[:8]}, expected at most {list(most)[:8]}")
+            raise PayloadError(f"{child_id} states the weights {list(weights)[:8]}; expected at most {list(most)[:8]}")
 
     def fold(self, child_id: str, start: int, values: Values, weights: Sequence[int]) -> None:
         """Add values from the payload of an LPS, which has all streams, one after another. `start` is the position of

@@ -17,8 +17,8 @@ from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, write_private
 from fedstrata.trust.names import CERTIFICATE_DAYS, SERVERS, Name, Peer, check_domain, server_name
 
 AUTHORITY_DAYS = 3650
-CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be behind the one of who issues
-MOST_NAMES = 64  # of one certificate: gRPC hangs up on one of 9 KB or more, which 250 names make
+CLOCKS_DIFFER = timedelta(minutes=10)  # a board's clock may be this much behind the issuer's clock
+MOST_NAMES = 64  # most names of a certificate; gRPC refuses one of 9 KB, which has about 250 names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Authority:
     domain: str
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
-    before: tuple[x509.Certificate, ...] = ()  # authorities of before, whose certificates still count
+    before: tuple[x509.Certificate, ...] = ()  # earlier authorities that are still trusted
 
     @classmethod
     def new(cls, domain: str, *, days: int = AUTHORITY_DAYS) -> Self:
@@ -56,15 +56,16 @@ class Authority:
             key = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
         except OSError as error:
             raise CertificateError(
-                f"no authority in {folder}: {error.filename}: {error.strerror}; make one with fedstrata certs init"
+                f"no authority in {folder}: {error.filename}: {error.strerror}; create one with fedstrata certs init"
             ) from None
         except ValueError:
             raise CertificateError(
-                f"{folder / CA} or {CA_KEY} is damaged; remove {folder} and make a new authority"
+                f"{folder / CA} or {CA_KEY} is damaged; remove {folder}, and create a new authority with fedstrata "
+                "certs init"
             ) from None
         own = [number for number, one in enumerate(certificates) if one.public_key() == key.public_key()]
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
-            raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} in that folder; put the right one back")
+            raise CertificateError(f"{folder / CA_KEY} is not the key of {CA} in this folder; put the right key back")
         certificate, before = certificates[own[0]], tuple(certificates[own[0] + 1 :])
         return cls(domain=_domain(certificate, folder / CA), certificate=certificate, key=key, before=before)
 
@@ -143,7 +144,8 @@ class Authority:
         """Return a certificate for a public key with these names, in PEM. Raises CertificateError like `issued`."""
         if not 0 < len(names) <= MOST_NAMES:
             raise CertificateError(
-                f"a certificate has 1 to {MOST_NAMES} names, not {len(names)}; give one process devices in a row"
+                f"a certificate must have 1 to {MOST_NAMES} names, not {len(names)}; give the process devices with "
+                "consecutive numbers, which share one name"
             )
         builder = _builder(_subject(_common_name(names)), self.certificate.subject, key, days)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -175,9 +177,9 @@ class Issued:
         try:
             return cls.parse(path.read_bytes(), str(folder))
         except OSError as error:
-            raise CertificateError(f"{path}: {error.strerror}; fedstrata certs issue makes one") from None
+            raise CertificateError(f"{path}: {error.strerror}; issue it with fedstrata certs issue") from None
         except ValueError:
-            raise CertificateError(f"{path} is damaged; remove its folder and issue it again") from None
+            raise CertificateError(f"{path} is damaged; remove its folder, and issue it again") from None
 
     @classmethod
     def parse(cls, pem: bytes, place: str) -> Self:

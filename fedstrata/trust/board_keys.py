@@ -26,7 +26,7 @@ def key_of(folder: Path) -> tuple[bytes, bytes]:
     try:
         public = serialization.load_pem_private_key(private, None).public_key()
     except (ValueError, TypeError):
-        raise CertificateError(f"{folder / KEY} is damaged; remove it, and the board makes another key") from None
+        raise CertificateError(f"{folder / KEY} is damaged; remove it, so that the board makes a new key") from None
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return private, public.public_bytes(serialization.Encoding.PEM, form)
 
@@ -36,7 +36,9 @@ def public_key_of(pem: bytes) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
-        raise PayloadError("the key that a board sent is damaged; look into the log of its agent") from None
+        raise PayloadError("the key that a board sent is damaged; see the log of the board's agent") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise PayloadError("the key that a board sent is not on curve P-256; let the board make another key")
+        raise PayloadError(
+            "the key that a board sent is not on curve P-256; remove the key on the board, so that it makes a new one"
+        )
     return key

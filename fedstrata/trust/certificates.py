@@ -92,7 +92,7 @@ def standing(chain: bytes, authorities: bytes) -> tuple[datetime, bool]:
     try:
         shown = x509.load_pem_x509_certificates(chain)
     except ValueError:
-        raise CertificateError("what the caller shows is no certificate that can be read") from None
+        raise CertificateError("the caller's certificate cannot be read") from None
     return shown[0].not_valid_after_utc, _is_vouched_for(shown, x509.load_pem_x509_certificates(authorities))
 
 

@@ -87,7 +87,7 @@ class SecureChannel(grpc.aio.Channel):
         self._parent = parent
         self._options = (*options, *tls.channel_options(parent))
         self._connection = _Connection(address, tls, self._options)
-        self._moved = asyncio.Event()  # set once there is another connection
+        self._moved = asyncio.Event()  # set when a new connection replaces the present one
         self._left: list[_Connection] = []
 
     def newest(self) -> _Connection:
@@ -98,7 +98,7 @@ class SecureChannel(grpc.aio.Channel):
         """
         tls = self._connection.tls.newest()
         if tls.revoked().revokes((self._parent.role,), self._parent.id):
-            raise NotServedError(f"{self._parent} is revoked, by the list of {tls.me}; it gets no calls")
+            raise NotServedError(f"{self._parent} is in the list of revoked names of {tls.me}, so it gets no calls")
         if not tls.is_shown_as(self._connection.tls):
             self._move(tls)
         return self._connection
@@ -137,7 +137,7 @@ class SecureChannel(grpc.aio.Channel):
         finally:
             moved.cancel()
             changed.cancel()
-            with suppress(asyncio.CancelledError, grpc.aio.UsageError):  # closed meanwhile
+            with suppress(asyncio.CancelledError, grpc.aio.UsageError):  # the connection was closed meanwhile
                 await changed
 
     async def channel_ready(self) -> None:

@@ -13,12 +13,12 @@ from functools import partial
 
 from fedstrata.process.address import split_address
 from fedstrata.process.sleeping import Backoff
-from fedstrata.trust.files import TlsFiles
+from fedstrata.trust.files import CA, TlsFiles
 from fedstrata.trust.names import Name
 
 HOSTNAME_MISMATCH = 62  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH
-GREETING_S = 5.0  # for each step of a greeting: to connect, to shake hands, to be spoken to
-HUNG_UP_TRIES = 3  # a server that is just ending hangs up, too
+GREETING_S = 5.0  # time for each step: the connection, the handshake, and the server's first byte
+HUNG_UP_TRIES = 3  # several, because a server that is stopping also closes connections
 
 
 class _HungUpError(Exception):
@@ -41,13 +41,13 @@ async def why_refused(address: str, tls: TlsFiles | None, parent: Name) -> str |
             return reason and f"{parent} at {address} {reason}"
         except _HungUpError:
             await backoff.pause()
-        except OSError:  # nobody answers now, or the files that would be shown are being replaced
+        except OSError:  # the server does not answer now, or this process's TLS files are being replaced
             return None
     if tls is None:
         return None
     return (
-        f"{parent} at {address} hangs up on {tls.me}: the certificate in {tls.folder} is of another authority than its "
-        "own, or not valid by its clock; issue it again"
+        f"{parent} at {address} closes the connection of {tls.me}: the certificate in {tls.folder} comes from another "
+        "authority than the server's, or is not valid by the server's clock; issue it again"
     )
 
 
@@ -83,13 +83,14 @@ def _greet_by_tls(host: str, port: int, tls: TlsFiles, parent: Name) -> str | No
                 raise _HungUpError
             return None
     except ssl.SSLCertVerificationError as error:
-        advice = "is it of this run?"
+        advice = "check that both certificates belong to this run"
         if tls.server_domain and error.verify_code == HOSTNAME_MISMATCH:
             advice = f"fedstrata certs renew --server-domain {tls.server_domain} adds this name"
-        return f"shows a certificate that {tls.folder} does not vouch for: {error.verify_message.rstrip('.')}; {advice}"
+        reason = error.verify_message.rstrip(".")
+        return f"has a certificate that {CA} in {tls.folder} does not accept: {reason}; {advice}"
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-        return None  # before anybody has shown anything: a link that is cut, or a server with too many callers
+        return None  # closed before the certificates were sent: the link is cut, or the server has too many callers
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
-            return "speaks no TLS; start it with --tls as well, or this process without"
+            return "does not speak TLS; start it with --tls, or start this process without --tls"
         return f"refuses the connection: {str(error.reason or error).replace('_', ' ').lower()}"

@@ -23,10 +23,10 @@ from fedstrata.trust.names import Name, NameSet, Peer, Role, name_of, server_nam
 
 CA, CERT, KEY, CA_KEY, REVOKED = "ca.pem", "cert.pem", "key.pem", "ca-key.pem", "revoked.txt"
 LOOK_S = 1.0
-READ_AGAIN_S = 60.0  # after files that cannot be used: the clock may be set by then, or the disk be back
-READINGS = 20  # of files that are replaced while they are read
-# Bytes of a list: 13,000 devices as experiments call them, 3,600 names of any length, any number of devices in rows.
-# A server reads a changed list between two messages, and hears nobody meanwhile: 0.13 s of a core for rows alone.
+READ_AGAIN_S = 60.0  # unusable files are read again after this time; the clock may have been set, or the disk be back
+READINGS = 20  # most readings if files are replaced while they are read
+# Largest list: 13,000 devices such as device-00001, 3,600 long names, or any number of devices in ranges. A server
+# reads a changed list between two messages, which takes up to 0.13 s.
 MOST_BYTES = 1 << 18
 GPS, FLEET, OPERATOR = Name("gps"), Name("fleet"), Name("operator")
 log = EventLog("trust")
@@ -101,7 +101,7 @@ class _Watched(Generic[Content]):
                 if self._found() == self._stamp:
                     raise
         raise CertificateError(
-            f"the files in {self._paths[0].parent} change all the time; let whoever writes them come to an end"
+            f"the files in {self._paths[0].parent} change all the time; wait until the program that writes them is done"
         )
 
     def _found(self) -> tuple[tuple[int, ...], ...]:
@@ -139,13 +139,15 @@ class Revoked:
         except FileNotFoundError:
             content, text = b"", ""
         except (OSError, UnicodeDecodeError) as error:
-            raise CertificateError(f"{path} cannot be read: {error}; fedstrata certs revoke writes one") from None
+            raise CertificateError(
+                f"{path} cannot be read: {error}; write the list with fedstrata certs revoke"
+            ) from None
         if len(content) > MOST_BYTES:
             raise CertificateError(f"{path} has more than {MOST_BYTES} bytes; remove expired names")
         if before and before.names and not text.strip():
             raise CertificateError(
-                f"{path} is empty or gone, and its {len(before.names)} entries stay valid; copy it again, or write a "
-                "line with a remark alone, such as # nobody, to revoke nobody"
+                f"{path} is empty or missing, so its {len(before.names)} entries stay revoked; copy it again, or, to "
+                "revoke no name, write only a comment such as # nobody"
             )
         return cls.parse(text, path)
 
@@ -156,7 +158,7 @@ class Revoked:
         """
         if not text.endswith("\n") and text:
             raise CertificateError(
-                f"{path}: its last line has no end, so it may be copied in part; end the last line, or copy it again"
+                f"{path}: the last line has no line feed, so a part may be missing; copy it again, or add a line feed"
             )
         names = set()
         for number, line in enumerate(text.splitlines(), 1):
@@ -207,7 +209,7 @@ class TlsFiles:
     cert: bytes
     key: bytes
     me: Peer
-    server_domain: str = ""  # in which callers name servers, so that a proxy can tell them apart; empty: no domain
+    server_domain: str = ""  # domain of servers' names, by which a proxy tells servers apart; may be empty
     on_disk: "_Watched[TlsFiles] | None" = field(default=None, compare=False, repr=False)
     listed: _Watched[Revoked] | None = field(default=None, compare=False, repr=False)
 
@@ -242,12 +244,12 @@ class TlsFiles:
         authorities, chain = certificates.parsed(ca, folder / CA), certificates.parsed(cert, folder / CERT)
         if not certificates.is_key_of(key, chain[0]):
             raise CertificateError(
-                f"{folder / CERT} and {KEY} are of different certificates, or the key is damaged or has a "
-                "password; issue them again"
+                f"{folder / KEY} is not the key of {CERT} in this folder, or is damaged, or has a password; issue both "
+                "again"
             )
         if (why := certificates.why_unusable(chain, authorities)) is not None:
             raise CertificateError(
-                f"{folder / CERT} cannot be used: {why}; issue it again, by the authority of {CA} in that folder"
+                f"{folder / CERT} cannot be used: {why}; issue it again with the authority of {CA} in this folder"
             )
         me = Peer.of_uris(certificates.uris(chain[0]))
         files = cls(
@@ -255,7 +257,9 @@ class TlsFiles:
         )
         if had is not None:
             if me.domain != had.me.domain:
-                raise CertificateError(f"{folder / CERT} is now of run {me.domain!r}, not {had.me.domain!r}")
+                raise CertificateError(
+                    f"{folder / CERT} now belongs to run {me.domain!r}, not {had.me.domain!r}; put the right files back"
+                )
             files.require(*had.me.names)
         return files
 
@@ -280,7 +284,8 @@ class TlsFiles:
         for name in names:
             if not mine.covers(name):
                 raise CertificateError(
-                    f"{self.folder / CERT} names {self.me}, and this process is {name}: give it the certificate of that"
+                    f"{self.folder / CERT} is the certificate of {self.me}, but this process is {name}; give it the "
+                    f"certificate of {name}"
                 )
 
     def told(self) -> dict[str, Any]:
@@ -303,8 +308,8 @@ class TlsFiles:
 
         until, is_vouched_for = standing(chain, self.ca)
         if until.timestamp() < now_s:
-            return f"has run out on {until:%Y-%m-%d %H:%M:%S} UTC"
-        return None if is_vouched_for else "is by an authority that counts no more"
+            return f"expired on {until:%Y-%m-%d %H:%M:%S} UTC"
+        return None if is_vouched_for else "comes from an authority that is no longer trusted"
 
     def is_shown_as(self, other: "TlsFiles") -> bool:
         """Return whether these files and the other files have the same certificate, key and authorities."""
@@ -325,7 +330,7 @@ class TlsFiles:
             shown = newest
             return newest._configuration()
 
-        fetch: Any = renewed  # None says that nothing has changed, of which gRPC's stubs do not know
+        fetch: Any = renewed  # may return None if nothing has changed, but gRPC's stubs do not allow None
         return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, require_client_authentication=True)
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
@@ -370,7 +375,7 @@ def private_folder(folder: Path) -> None:
     try:
         make_private(folder)
     except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}; give another") from None
+        raise OutputError(f"cannot create the folder {folder}: {error.strerror}; give another folder") from None
 
 
 def write_private(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -385,4 +390,6 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise CertificateError(f"{path}: {error.strerror}; --tls names a folder with {CA}, {CERT} and {KEY}") from None
+        raise CertificateError(
+            f"{path}: {error.strerror}; --tls must name a folder with {CA}, {CERT} and {KEY}"
+        ) from None

@@ -34,9 +34,9 @@ from fedstrata.trust.undecoded import check_decoded
 Context = grpc.aio.ServicerContext[Any, Any]
 TLS_1_3 = b"TLSv1.3"
 CALLERS_REMEMBERED = 4096
-MANY_CHILDREN = 1024  # where it is not known how many there are
-LOOK_S = 2.0  # between two looks at the callers of calls under way
-RECENT_S = 10.0  # for how long a caller counts as shut out: tries are two seconds apart
+MANY_CHILDREN = 1024  # number of children if the real number is unknown
+LOOK_S = 2.0  # time between two checks of the callers with open calls
+RECENT_S = 10.0  # a caller counts as shut out for this time after a refusal; callers try again every two seconds
 SAID_AGAIN_S = 60.0
 REFUSED_REMEMBERED = 1024
 log = EventLog("trust")
@@ -61,7 +61,7 @@ class Caller:
     """Identify a caller: the names in its certificate, and the certificate itself."""
 
     peer: Peer
-    chain: bytes  # in PEM: the certificate, then those that were shown with it
+    chain: bytes  # in PEM: the certificate, then further certificates that the caller has sent
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
@@ -114,15 +114,17 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
         except CertificateError as error:
             raise self.refusal("certificate", str(error)) from None
         if list(auth.get("ssl_tls_version", ())) != [TLS_1_3]:
-            raise self.refusal("tls", f"{peer} speaks an older TLS than 1.3; let it take a newer library")
+            raise self.refusal("tls", f"{peer} does not speak TLS 1.3; update its TLS library")
         if peer.domain != self._tls.me.domain:
-            raise self.refusal("run", f"{peer} is of {quoted(peer.domain)}, and this is {quoted(self._tls.me.domain)}")
+            raise self.refusal(
+                "run", f"{peer} belongs to run {quoted(peer.domain)}, but this is {quoted(self._tls.me.domain)}"
+            )
         caller = Caller(peer, b"".join((*auth.get("x509_pem_cert", ()), *auth.get("x509_pem_cert_chain", ()))))
         self._check_valid(caller)
         self._check_outdated(caller)
         if rule is None or not any(peer.is_a(role) for role in rule.roles):
             allowed = " or ".join(rule.roles) if rule else "nobody"
-            raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}: {allowed} may")
+            raise self.refusal("role", f"{peer} may not call {method.rpartition('/')[2]}; allowed: {allowed}")
         return caller
 
     def check_sent(self, caller: Caller) -> None:
@@ -137,7 +139,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
 
     def _check_valid(self, caller: Caller) -> None:
         if (why := self._tls.revoked().why(caller.peer)) is not None:
-            raise self.refusal("revoked", f"{why}; ask who runs this for a new certificate")
+            raise self.refusal("revoked", f"{why}; ask the operator of this run for a new certificate")
 
     def _check_outdated(self, caller: Caller) -> None:
         """Check that a certificate, which was valid when its connection began, is still valid.
@@ -154,8 +156,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             self.refused("outdated")
             self._outdated.note(caller.peer, why)
             raise OutdatedError(
-                f"the certificate of {caller.peer} {why}; renew it (fedstrata certs renew): it is taken from where it "
-                "lies"
+                f"the certificate of {caller.peer} {why}; renew it with fedstrata certs renew, and the process uses it "
+                "without a restart"
             )
 
     async def check(self, caller: Caller, method: str, rule: Rule, message: Any) -> None:
@@ -174,12 +176,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in
             self._check_outdated(caller)
         for claim in claims:
             if claim.id == "":
-                raise self.refusal("identity", f"{peer} does not say in whose name it calls")
+                raise self.refusal("identity", f"the message of {peer} does not name its sender")
             if claim.id and self._tls.revoked().revokes(rule.roles, claim.id):
-                raise self.refusal("revoked", f"{quoted(claim.id)} is revoked; ask who runs this for a new certificate")
+                raise self.refusal(
+                    "revoked", f"{quoted(claim.id)} is revoked; ask the operator of this run for a new certificate"
+                )
             if claim.id and not any(peer.is_(role, claim.id) for role in rule.roles):
                 call = method.rpartition("/")[2]
-                raise self.refusal("identity", f"{call} in the name of {quoted(claim.id)}: the caller is {peer}")
+                raise self.refusal("identity", f"{peer} may not call {call} in the name of {quoted(claim.id)}")
             if rule.is_of_cluster and not await self._place.belongs(peer, claim):
                 self.refused("cluster")
                 who = f"{quoted(claim.id)} of {peer}" if claim.id else str(peer)
@@ -258,7 +262,7 @@ class Lookout:
             if not limit.expired():
                 raise
             self._check(who)
-            raise OutdatedError("the certificate of this call was not valid just now; try again") from None
+            raise OutdatedError("the certificate of the caller was not valid a moment ago; try again") from None
 
     def _look_later(self) -> None:
         if self._timer is None and self._under_way:
@@ -308,11 +312,11 @@ class _Check:
         async with self._guard.shares.reading(caller.peer):
             message = await anext(aiter(messages), None)
         if message is None:
-            raise DecodeError("a call without its message")
+            raise DecodeError("the call has no message")
         check_decoded(message)
         most_bytes = self._rule.most_bytes if self._rule else MOST_ASKED_BYTES
-        if (size := message.ByteSize()) > most_bytes:  # before it may be held until its sender is known here
-            raise PayloadError(f"a message of {size} bytes, where at most {most_bytes} ask or tell anything")
+        if (size := message.ByteSize()) > most_bytes:  # checked before the message waits for other checks
+            raise PayloadError(f"the message has {size} bytes; at most {most_bytes} are allowed")
         await self.message(caller, message)
         return message
 

@@ -32,9 +32,9 @@ from fedstrata.trust.files import CERT, TlsFiles
 from fedstrata.trust.names import Peer
 from fedstrata.v1 import rounds_pb2 as pb
 
-HALF_BYTES = 32  # of a signature: r, and s
+HALF_BYTES = 32  # size of each half of a signature, r and s
 KEYS_REMEMBERED = 4096
-ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # by which a point of low order is found
+ANY_SCALAR = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # multiplies a key to find points of low order
 log = EventLog("device")
 
 
@@ -64,24 +64,24 @@ class KeyCheck:
         if self._tls is None:
             return
         if not key.certificate:
-            raise PayloadError(f"the key for masks of {quoted(device_id)} comes without a certificate")
+            raise PayloadError(f"the mask key of {quoted(device_id)} has no certificate")
         try:
             self._check_certificate(self._tls.newest(), device_id, key)
-        except OutdatedError:  # there may be another authority since this process looked last
+        except OutdatedError:  # the authority may have been renewed since the last check of the files
             self._check_certificate(self._tls.newest(at_once=True), device_id, key)
 
     def _check_certificate(self, own: TlsFiles, device_id: str, key: pb.MaskKey) -> None:
         certificate, peer = _holder(device_id, key.certificate)
         if peer.domain != own.me.domain or not peer.is_("device", device_id):
             raise PayloadError(
-                f"the key for masks of {quoted(device_id)} is vouched for by {peer} of {quoted(peer.domain)}"
+                f"the mask key of {quoted(device_id)} has the certificate of {peer} of {quoted(peer.domain)}"
             )
         self._check_signature(device_id, key.public_key, key.signature, key.certificate)
         if not _is_issued_by_any(own.ca, key.certificate):
-            raise OutdatedError(f"the key for masks of {quoted(device_id)} is signed by nobody that is known here")
-        whose = f"the certificate that vouches for the key for masks of {quoted(device_id)}"
+            raise OutdatedError(f"the certificate for the mask key of {quoted(device_id)} has an unknown issuer")
+        whose = f"the certificate for the mask key of {quoted(device_id)}"
         if certificate.not_valid_after_utc.timestamp() < self._clock():
-            raise OutdatedError(f"{whose} has run out")
+            raise OutdatedError(f"{whose} has expired")
         revoked = own.revoked()
         if revoked.revokes(("device",), device_id) or revoked.why(peer):
             raise OutdatedError(f"{whose} is revoked")
@@ -89,14 +89,14 @@ class KeyCheck:
     def _signature_checked(self, device_id: str, public_key: bytes, signature: bytes, certificate: bytes) -> None:
         holder = _holder(device_id, certificate)[0].public_key()
         if not isinstance(holder, EllipticCurvePublicKey) or not isinstance(holder.curve, SECP256R1):
-            raise PayloadError(f"the key for masks of {quoted(device_id)} is signed by a key that is not on P-256")
+            raise PayloadError(f"the mask key of {quoted(device_id)} is signed by a key that is not on curve P-256")
         halves = (int.from_bytes(half, "big") for half in (signature[:HALF_BYTES], signature[HALF_BYTES:]))
         try:
             holder.verify(
                 encode_dss_signature(*halves), signed_text(self._run_id, device_id, public_key), ECDSA(SHA256())
             )
         except InvalidSignature:
-            raise PayloadError(f"the key for masks of {quoted(device_id)} is not signed by its device") from None
+            raise PayloadError(f"the mask key of {quoted(device_id)} is not signed by this device") from None
 
 
 class Proofs(KeyCheck):
@@ -162,7 +162,7 @@ def _check_point(device_id: str, public_key: bytes) -> None:
         ANY_SCALAR.exchange(X25519PublicKey.from_public_bytes(public_key))
     except ValueError:
         raise PayloadError(
-            f"the key for masks of {quoted(device_id)} is a point of low order, which hides nothing"
+            f"the mask key of {quoted(device_id)} is a point of low order, which hides nothing"
         ) from None
 
 
@@ -173,11 +173,11 @@ def _holder(device_id: str, der: bytes) -> tuple[x509.Certificate, Peer]:
     """
     try:
         found = x509.load_der_x509_certificate(der)
-        _ = found.public_key()  # a point that is not on its curve is found here
+        _ = found.public_key()  # raises an error if the point is not on the curve
         return found, Peer.of_uris(uris(found))
     except (ValueError, UnsupportedAlgorithm, CertificateError) as error:
         raise PayloadError(
-            f"the key for masks of {quoted(device_id)} comes with no certificate of a device: {error}"
+            f"the mask key of {quoted(device_id)} does not have the certificate of a device: {error}"
         ) from None
 
 

@@ -17,20 +17,20 @@ from fedstrata.process.quoting import quoted
 
 Role = Literal["gps", "operator", "lps", "device", "fleet"]
 ROLES: tuple[Role, ...] = get_args(Role)
-SERVERS: frozenset[Role] = frozenset({"gps", "lps", "fleet"})  # that others call
-NAMED: frozenset[Role] = frozenset({"lps", "device"})  # of which there are several, each with an id
+SERVERS: frozenset[Role] = frozenset({"gps", "lps", "fleet"})  # roles of servers, which others call
+NAMED: frozenset[Role] = frozenset({"lps", "device"})  # roles with several holders, each with an id
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9._-]{0,252}[a-z0-9])?")
 ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 LONGEST_ID = 63
-LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # of a name in DNS
+LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # one label of a DNS name
 SERVER_DOMAIN = re.compile(rf"{LABEL}(\.{LABEL})*")
-LONGEST_SERVER_DOMAIN = 200  # of at most 253 characters in the name of a server
-CERTIFICATE_DAYS = 365  # that a certificate is valid, unless a command says another number
+LONGEST_SERVER_DOMAIN = 200  # characters; a server's whole name may have at most 253
+CERTIFICATE_DAYS = 365  # days for which a certificate is valid by default
 LPS_ID = re.compile(r"lps-(0|[1-9][0-9]{0,8})")
 NAME = r"(?P<role>[a-z]+)(?:/(?P<id>[^/_]+)(?:_(?P<last>[^/_]+))?)?"
 URI = re.compile(rf"spiffe://(?P<domain>[^/]+)/{NAME}")
 NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>[0-9]{1,9})")
-Stem = tuple[str, int]  # what ids of a row begin with, and how many digits follow
+Stem = tuple[str, int]  # beginning of the ids of a range of devices, and number of digits after it
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,26 @@ class Name:
 
     role: Role
     id: str = ""
-    last: str = ""  # of devices in a row; they differ in the number at the end alone
+    last: str = ""  # last id of a range of devices, which differ only in the number at the end
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise CertificateError(f"{quoted(self.role)} is no role; they are {', '.join(ROLES)}")
+            raise CertificateError(f"{quoted(self.role)} is not a role; roles are {', '.join(ROLES)}")
         if bool(self.id) != (self.role in NAMED):
-            raise CertificateError(f"a name of {self.role} has {'an' if self.role in NAMED else 'no'} id")
+            example = f"{self.role}/ID" if self.role in NAMED else self.role
+            raise CertificateError(f"a name of {self.role} must have the form {example}")
         for part in filter(None, (self.id, self.last)):
             if not ID.fullmatch(part):
                 raise CertificateError(
-                    f"{quoted(part)} is no id of {self.role}: small letters, digits, dots and hyphens, at most 63"
+                    f"{quoted(part)} is not an id of {self.role}: an id has at most 63 small letters, digits, dots and "
+                    "hyphens"
                 )
         if self.role == "lps" and not LPS_ID.fullmatch(self.id):
-            raise CertificateError(f"{quoted(self.id)} is no LPS; they are lps-0, lps-1, …")
+            raise CertificateError(f"{quoted(self.id)} is not the id of an LPS; these are lps-0, lps-1, …")
         if self.last and (self.role != "device" or not _is_row(self.id, self.last)):
-            raise CertificateError(f"{quoted(self.id)} and {quoted(self.last)} are not the ends of a row of devices")
+            raise CertificateError(
+                f"{quoted(self.id)} and {quoted(self.last)} are not the first and last id of a range of devices"
+            )
 
     def covers(self, device_or_lps_id: str) -> bool:
         """Return whether this name is, or includes, the device or LPS with this id."""
@@ -106,8 +110,10 @@ class Peer:
         found = [match for uri in uris if (match := URI.fullmatch(uri))]
         domains = sorted({match["domain"] for match in found})
         if len(domains) != 1:
-            several = f"of {len(domains)} runs" if domains else "of no run; fedstrata certs issue makes one that is"
-            raise CertificateError(f"the certificate names somebody {several}")
+            found_runs = f"{len(domains)} runs" if domains else "no run"
+            raise CertificateError(
+                f"the certificate names {found_runs}, and must name one; issue it with fedstrata certs issue"
+            )
         names = (Name(match["role"], match["id"] or "", match["last"] or "") for match in found)  # type: ignore[arg-type]
         return cls(domains[0], tuple(names))
 
@@ -142,7 +148,7 @@ def name_of(text: str) -> Name:
     """Parse a name without its domain, such as `device/device-003`. Raises CertificateError for any other text."""
     found = re.fullmatch(NAME, text)
     if found is None:
-        raise CertificateError(f"{quoted(text)} is no name")
+        raise CertificateError(f"{quoted(text)} is not a name")
     return Name(found["role"], found["id"] or "", found["last"] or "")  # type: ignore[arg-type]
 
 
@@ -159,8 +165,8 @@ def check_server_domain(domain: str) -> str:
     """
     if domain and not (SERVER_DOMAIN.fullmatch(domain) and len(domain) <= LONGEST_SERVER_DOMAIN):
         raise CertificateError(
-            f"{quoted(domain)} is no domain for the names of servers; write one such as fl.example.org, in small "
-            f"letters, with at most {LONGEST_SERVER_DOMAIN} characters, and 63 between dots"
+            f"{quoted(domain)} is not a domain for servers' names; write one such as fl.example.org, in small "
+            f"letters, with at most {LONGEST_SERVER_DOMAIN} characters, and at most 63 between dots"
         )
     return domain
 
@@ -171,7 +177,8 @@ def check_domain(domain: str) -> str:
     """
     if not DOMAIN.fullmatch(domain):
         raise CertificateError(
-            f"{quoted(domain)} cannot name a run in certificates: small letters, digits, dots, hyphens, underscores"
+            f"{quoted(domain)} cannot be the name of a run in certificates; use only small letters, digits, dots, "
+            "hyphens and underscores"
         )
     return domain
 

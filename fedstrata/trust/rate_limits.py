@@ -17,18 +17,18 @@ from fedstrata.errors import TooManyCallsError
 from fedstrata.process.logs import EventLog
 from fedstrata.trust.names import Peer
 
-AT_ONCE_EACH, AT_ONCE_BESIDE = (
-    8,
-    32,
-)  # a device has its session and one call beside it, and as much again after a restart
-PER_S_EACH = 100.0  # a device makes some ten calls in a run, and after a broken one at most twenty a second
-BURST_S = 10.0  # a process that starts makes the calls of all its devices together
-# Calls whose first message is being read: of up to a megabyte, held three times over until it is known what it says.
+# Open calls per device, and in addition per identity. A device has a session and one other call, and for a short time
+# twice as many after a restart.
+AT_ONCE_EACH, AT_ONCE_BESIDE = 8, 32
+PER_S_EACH = 100.0  # a device makes about ten calls in a run, and at most twenty per second after a broken call
+BURST_S = 10.0  # so many seconds' calls may begin at once, because a starting process calls for all its devices
+# Calls of one identity that read their first message at the same time. The message can have a megabyte, and is in
+# memory three times until it is decoded.
 READ_AT_ONCE = 4
-# For how long one is waited for. The slowest link brings the largest first message in three seconds. A process of 1,000
-# devices with a twentieth of a core needs more than ten. While a peer is silent, only its own calls wait.
+# Time limit for the first message. On the slowest link, the largest first message takes three seconds. A process with
+# 1,000 devices on a twentieth of a core needs more than ten. Only the same peer's calls wait for a silent call.
 FIRST_MESSAGE_S = 60.0
-OPERATORS = 16  # as many as so many devices: who watches, fetches and asks for health, in several windows
+OPERATORS = 16  # other identities may make as many calls as this number of devices, for example from several windows
 IDENTITIES_REMEMBERED = 4096
 SAID_AGAIN_S = 60.0
 log = EventLog("trust")
@@ -38,8 +38,8 @@ log = EventLog("trust")
 class _Share:
     """Hold how many calls an identity may still begin, and how many of its calls are open."""
 
-    allowed: float  # calls that it may begin at once
-    at_s: float  # when that was so
+    allowed: float  # number of calls that the identity may begin at the time `at_s`
+    at_s: float
     under_way: int = 0
     said_at_s: float = float("-inf")
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READ_AT_ONCE))
@@ -82,7 +82,9 @@ class Shares:
                 async with asyncio.timeout(FIRST_MESSAGE_S):
                     yield
             except TimeoutError:
-                raise TooManyCallsError(f"a call of {peer} was silent for {FIRST_MESSAGE_S:g} s; try again") from None
+                raise TooManyCallsError(
+                    f"a call of {peer} sent no message for {FIRST_MESSAGE_S:g} s; try again"
+                ) from None
 
     def _take(self, peer: Peer) -> _Share:
         each, now = self._weight(peer), self._clock()
@@ -93,9 +95,9 @@ class Shares:
         share.allowed = min(per_s * BURST_S, share.allowed + (now - share.at_s) * per_s)
         share.at_s = now
         if share.under_way >= most:
-            raise self._refusal(peer, share, f"{peer} has {share.under_way} calls under way, and may have {most}")
+            raise self._refusal(peer, share, f"{peer} has {share.under_way} open calls; {most} are allowed")
         if share.allowed < 1:
-            raise self._refusal(peer, share, f"{peer} begins more than {per_s:g} calls a second")
+            raise self._refusal(peer, share, f"{peer} begins more than {per_s:g} calls per second")
         share.allowed -= 1
         share.under_way += 1
         self._shares.move_to_end(peer)

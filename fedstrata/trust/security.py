@@ -84,7 +84,7 @@ def with_tls_options(arguments: Arguments) -> Arguments:
     """Add the options of `security_of` to the options of a process, and return all options."""
     arguments.option("tls", "Speak TLS with ca.pem, cert.pem and key.pem of this folder.")
     arguments.option(
-        "revoked", "Take revoked certificates from this file, not from revoked.txt beside the certificate."
+        "revoked", "Read the list of revoked certificates from this file, not from revoked.txt beside the certificate."
     )
     arguments.option(
         "server-domain",

@@ -10,8 +10,8 @@ from fedstrata.trust.names import ROLES, Role
 
 GPS, LPS, RUN = "/fedstrata.v1.GpsService/", "/fedstrata.v1.LpsService/", "/fedstrata.v1.RunService/"
 FLEET = "/fedstrata.v1.FleetService/"
-MOST_ASKED_BYTES = 1 << 16  # of a message that is all of a call: the largest names a hundred who are waited for
-MOST_OFFERED_BYTES = 1 << 20  # of an offer, with a certificate for each of its boards: some thousand boards
+MOST_ASKED_BYTES = 1 << 16  # largest single message of a call; the longest real message names a hundred devices
+MOST_OFFERED_BYTES = 1 << 20  # largest offer of a fleet; it has a certificate for each board, so about 1,000 boards
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
@@ -22,9 +22,9 @@ class Claim:
     any.
     """
 
-    id: str | None  # None where a message of its kind does not say
+    id: str | None  # None if messages of this kind do not state it
     home_id: str | None = None
-    term: int | None = None  # in which an LPS serves the cluster; None where a message does not say
+    term: int | None = None  # the LPS's term as the cluster's LPS; None if the message does not state it
 
 
 Claims = Callable[[Any], Iterator[Claim]]
@@ -37,9 +37,9 @@ class Rule:
     """
 
     roles: tuple[Role, ...]
-    claims: Claims | None = None  # of each message that a caller sends; None where none says who that is
-    is_of_cluster: bool = False  # whether the caller has to belong to the cluster that it names, too
-    most_bytes: int = MOST_ASKED_BYTES  # of a message that is all of a call
+    claims: Claims | None = None  # reads the senders that a message states; None if messages state no sender
+    is_of_cluster: bool = False  # whether the caller must belong to the cluster that the message names
+    most_bytes: int = MOST_ASKED_BYTES  # largest size of a single message of a call
 
 
 def _device(message: Any) -> Iterator[Claim]:

@@ -29,4 +29,4 @@ def or_undecoded(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def check_decoded(request: Any) -> None:
     """Check that a request could be decoded. Raises DecodeError if it could not."""
     if isinstance(request, Undecoded):
-        raise DecodeError("bytes that are no message")
+        raise DecodeError("the bytes are not a message")

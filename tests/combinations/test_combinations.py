@@ -14,7 +14,7 @@ from tests.support.features import FEATURES, LEFT_OUT, Row, changed, experiment_
 
 pytestmark = pytest.mark.combinations
 # By event of a log, the key of summary.json that says the same. Faults have any, and are in the file itself.
-TOO_FEW_FOR_MASKS = "devices asked in a round: "
+TOO_FEW_FOR_MASKS = " devices, and secure_aggregation needs "
 EXPLAINED = {"device_missing": "excluded", "excluded": "excluded", "state_lost": "lost_state"}
 
 

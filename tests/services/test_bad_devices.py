@@ -18,8 +18,8 @@ from tests.support.tiers import SMALL, outcome, run_in_process, small
 
 LIAR = 2
 NARROW = (
-    "eigenvectors of 'float32' and shape [5, 56] in answer to profile, expected float32 and at most (5, 64); "
-    "check the device's data and Φ"
+    "the answer to profile has eigenvectors of 'float32' and shape [5, 56]; expected float32 and at most (5, 64); "
+    "check the device's data and feature map"
 )
 ONE_CLUSTER = ("method.clusters=1", "training.global_rounds=2")
 
@@ -151,7 +151,8 @@ def test_with_a_full_quorum_one_nan_stops_the_run(tmp_path: Path) -> None:
     assert record.summary.status == "failed"
     assert record.summary.reason is not None
     assert record.summary.reason.startswith(
-        "lps-0: 4 of 5 reported, the quorum is 5; absent: device-002 (device-002 was refused: values from nan to nan"
+        "lps-0: 4 of 5 have reported, but the quorum is 5; absent: device-002 (device-002 was refused: values go from "
+        "nan to nan"
     )
     assert "\n" not in record.summary.reason
 
@@ -165,7 +166,7 @@ def test_a_device_whose_updates_go_too_far_is_named_and_leaves_no_trace(tmp_path
     without = run_in_process(small(*bounded), tmp_path / "without", liars={LIAR: poisoned(0)})
     assert excluded(record) == [("device-002", "training")]
     assert "norm of" in record.summary.excluded[0].reason
-    assert "bounds.max_update_norm is 1000" in record.summary.excluded[0].reason
+    assert "above bounds.max_update_norm, 1000" in record.summary.excluded[0].reason
     assert outcome(record.folder) == outcome(without.folder)
 
 

@@ -121,7 +121,7 @@ async def test_a_call_of_another_run_is_told_which_run_this_is(tiers: Tiers) -> 
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).FetchAssignment(pb.FetchAssignmentRequest(run_id="other-run")))
     assert isinstance(error, WrongRunError)
-    assert str(error) == f"this is run {RUN_ID}, not 'other-run'; restart with its experiment"
+    assert str(error) == f"this is run {RUN_ID}, not 'other-run'; restart with the experiment file of {RUN_ID}"
     error = await refused(submit(tiers, header(shape=[16, 64], payload_bytes=4, run_id="other-run")))
     assert isinstance(error, WrongRunError)
 
@@ -226,10 +226,10 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
     ("shape", "payload_bytes", "reason"),
     [
         ([16, 63], 4776, "'fc1.weight' of shape [16, 63], expected 'fc1.weight' of shape [16, 64]"),
-        ([50_000, 50_000], 10_000_000_744, "of shape [50000, 50000], expected"),
-        ([16, 64], 10_000_000_000, "10000000000 bytes announced, expected 4840"),
+        ([50_000, 50_000], 10_000_000_744, "of shape [50000, 50000]; expected"),
+        ([16, 64], 10_000_000_000, "the header announces 10000000000 bytes; expected 4840"),
         ([2**62, 2**62], -1, "expected 'fc1.weight' of shape [16, 64]"),
-        ([-16, -64], 4840, "of shape [-16, -64], expected"),
+        ([-16, -64], 4840, "of shape [-16, -64]; expected"),
     ],
 )
 async def test_an_update_of_other_shapes_or_of_10_gb_is_refused_by_its_header(
@@ -279,7 +279,7 @@ async def test_a_profile_that_announces_terabytes_is_refused_by_its_header(tmp_p
     async with Tiers(small(), tmp_path / "run") as tiers, grpc.aio.insecure_channel(tiers.address) as gps:
         link = link_of(gps, tiers.experiment, "device-000")
         await link.enroll(60, HELD_OUT[0], "")
-        with pytest.raises(PayloadError, match=r"shape \[5, 1099511627776\] .* expected float32 and at most \(5, 64\)"):
+        with pytest.raises(PayloadError, match=r"shape \[5, 1099511627776\]; expected float32 and at most \(5, 64\)"):
             await link.submit_answer(profile(5, 2**40, data=bytes(5 * 64 * 4)))
         with pytest.raises(ExcludedError, match="device-000 was refused"):
             await link.submit_answer(profile(5, 64, data=np.eye(5, 64, dtype=np.float32).tobytes()))
@@ -467,7 +467,7 @@ def test_too_few_descriptors_are_told_at_once(tmp_path: Path, tier: str) -> None
     with Program(tier, *words[tier], log=tmp_path / "log", files=24) as program:
         assert program.end() == 4
     (line,) = program.errors()
-    assert line == "error: a process may open 24 files here, expected at least 64; raise ulimit -n"
+    assert line == "error: a process can open only 24 files here; at least 64 are needed; raise ulimit -n"
 
 
 # --- ports ----------------------------------------------------------------------------------------

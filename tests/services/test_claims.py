@@ -146,7 +146,7 @@ async def test_an_update_that_claims_10_gb_is_refused_by_its_header(
     async with grpc.aio.insecure_channel(address) as channel:
         stub: Any = GpsServiceStub(channel) if is_aggregate else LpsServiceStub(channel)
         error = await refusal_of(getattr(stub, name)(stream))
-    assert "10000000000 bytes announced, expected" in (error.details() or "")
+    assert "the header announces 10000000000 bytes; expected" in (error.details() or "")
 
 
 async def test_a_profile_that_claims_10_gb_is_refused_by_its_header(tmp_path: Path) -> None:

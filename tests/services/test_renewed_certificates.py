@@ -114,5 +114,5 @@ def assigned(run: Path, who: str) -> list[dict[str, str]]:
 def test_who_has_a_certificate_by_the_authority_of_before_is_refused(renewed: Path) -> None:
     greeted, called = (renewed.parent / "stranger.txt").read_text().splitlines()
     assert greeted.startswith("gps at 127.0.0.1:")
-    assert "shows a certificate that" in greeted
+    assert "has a certificate that" in greeted
     assert "UNAVAILABLE" in called

@@ -57,7 +57,9 @@ def test_its_cluster_goes_to_another_and_the_models_are_those_of_a_run_left_alon
 def test_it_ends_in_one_line_and_its_devices_have_gone_before(revoked: tuple[Secured, Program]) -> None:
     run, first = revoked
     assert first.end() == 2
-    assert any("lps/lps-0 is revoked; ask who runs this for a new certificate" in line for line in first.errors())
+    assert any(
+        "lps/lps-0 is revoked; ask the operator of this run for a new certificate" in line for line in first.errors()
+    )
     told = [event for event in events(run.folder / "devices.log") if event["event"] == "assigned"]
     assert len({event["lps"] for event in told if event["cluster"] == "lps-0"}) == 2
 
@@ -70,4 +72,4 @@ def test_who_has_the_gps_on_its_list_says_nothing_to_it_and_ends_in_one_line(tmp
         for program in (run.lps("lps-0", at_lps), run.devices("devices", at_devices)):
             assert program.end() == 4
             (line,) = program.errors()
-            assert line.startswith("error: gps is revoked, by the list of ")
+            assert line.startswith("error: gps is in the list of revoked names of ")

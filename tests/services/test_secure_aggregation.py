@@ -192,7 +192,7 @@ async def test_an_lps_that_gives_one_device_another_model_recovers_nothing_and_t
     assert np.count_nonzero(total.sums()) > 800  # of 1,210
     assert np.count_nonzero(recovered) == 0
     assert record.summary.status == "failed"
-    assert "masked updates cannot be one" in (record.summary.reason or "")
+    assert "masked updates is impossible" in (record.summary.reason or "")
 
 
 async def test_the_search_finds_single_updates_where_they_are_not_masked(tmp_path: Path) -> None:
@@ -296,4 +296,4 @@ async def test_a_cluster_too_small_to_hide_in_stops_the_run_in_one_line(tmp_path
     uneven = FILE.replace("devices: 4", "devices: 5").replace("devices: 3", "devices: 2")
     record = await whole_run(parse_experiment(uneven, overrides=[MASKED]), tmp_path)
     assert record.summary.status == "failed"
-    assert "devices asked in a round: 2. secure_aggregation takes 3 (min_devices)" in (record.summary.reason or "")
+    assert "a round asks 2 devices, and secure_aggregation needs 3 (min_devices)" in (record.summary.reason or "")

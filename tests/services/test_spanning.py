@@ -169,7 +169,7 @@ def test_a_device_whose_answer_in_a_round_is_none_is_refused_by_name_and_the_oth
     assert record.summary.status == "completed"
     (gone,) = record.summary.excluded
     assert gone.device == "device-003"
-    assert gone.reason == "refused: losses of an answer to losses has numbers that are not finite"
+    assert gone.reason == "refused: losses in the answer to losses has numbers that are not finite"
 
 
 FOMO = "{name: fedfomo, offered: 2, explore: 0.5}"

@@ -92,17 +92,21 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 def strangers(run: Secured) -> Iterator[tuple[Program, int, str]]:
     """Processes that cannot take part, with the code and the reason that each should end with."""
     other, lps = Authority.new("run-1"), Name("lps", "lps-0")
-    yield run.lps("by-another", run.issued("by-another", lps, by=other)), 7, "does not vouch for"
+    yield run.lps("by-another", run.issued("by-another", lps, by=other)), 7, "does not accept"
     yield run.lps("in-the-clear", None), 7, "speaks TLS, and this process has no certificate"
     mixed = run.issued("mixed", lps, by=other)
     (mixed / "ca.pem").write_bytes((run.folder / "tls" / "gps" / "ca.pem").read_bytes())
     yield run.lps("mixed", mixed), 2, "cert.pem cannot be used: "
-    yield run.lps("nothing", run.folder / "not-there"), 2, "ca.pem: No such file or directory; --tls names a folder"
+    yield run.lps("nothing", run.folder / "not-there"), 2, "ca.pem: No such file or directory; --tls must name a folder"
     elsewhere = Authority(domain="run-2", certificate=run.authority.certificate, key=run.authority.key)
-    yield run.lps("run-2", run.issued("run-2", lps, by=elsewhere)), 2, "is of 'run-2', and this is 'run-1'"
+    yield run.lps("run-2", run.issued("run-2", lps, by=elsewhere)), 2, "belongs to run 'run-2', but this is 'run-1'"
     yield run.lps("device", run.issued("device", Name("device", "lps-0"))), 2, "this process is lps/lps-0"
     one = run.issued("one", Name("device", "device-000"))
-    yield run.devices("several", one), 2, "names device/device-000, and this process is device/device-001"
+    yield (
+        run.devices("several", one),
+        2,
+        "is the certificate of device/device-000, but this process is device/device-001",
+    )
 
 
 @pytest.mark.runs
@@ -124,7 +128,7 @@ def calls(stub: RunServiceStub) -> Iterator[tuple[str, Callable[[], object]]]:
 def test_a_device_cannot_stop_or_watch_the_run_and_its_tries_are_logged_and_counted(secured: Secured) -> None:
     with secured.channel(secured.issued("one", Name("device", "device-000"))) as channel:
         for name, call in calls(RunServiceStub(channel)):
-            with pytest.raises(grpc.RpcError, match=f"device/device-000 may not call {name}: operator may"):
+            with pytest.raises(grpc.RpcError, match=f"device/device-000 may not call {name}; allowed: operator"):
                 call()
     secured.complete()
     _, page = http_get(secured.http, "/metrics")
@@ -143,13 +147,15 @@ def test_an_lps_with_a_certificate_does_not_speak_to_a_gps_in_the_clear(tmp_path
         with Program("lps", *words, *where, "--lps-id", "lps-0", log=tmp_path / "lps.log") as lps:
             assert lps.end() == 7
         (line,) = lps.errors()
-    assert line == f"error: gps at {address} speaks no TLS; start it with --tls as well, or this process without"
+    assert (
+        line == f"error: gps at {address} does not speak TLS; start it with --tls, or start this process without --tls"
+    )
 
 
 async def test_an_operator_of_another_authority_hears_at_once_that_it_is_not_trusted(secured: Secured) -> None:
     security = TlsSecurity(TlsFiles.load(secured.issued("op", Name("operator"), by=Authority.new("run-1"))))
     async with RunClient(secured.gps, security) as client, asyncio.timeout(30):
-        with pytest.raises(HandshakeError, match="does not vouch for"):
+        with pytest.raises(HandshakeError, match="does not accept"):
             await anext(client.watch())
 
 
@@ -160,6 +166,6 @@ def test_a_folder_with_a_certificate_may_come_from_the_environment(tmp_path: Pat
     with Program("gps", *words, log=tmp_path / "log", environment=environment) as gps:
         assert gps.end() == 2
     assert gps.errors() == [
-        f"error: {tmp_path}/not-there/ca.pem: No such file or directory; --tls names a folder with ca.pem, cert.pem "
-        "and key.pem"
+        f"error: {tmp_path}/not-there/ca.pem: No such file or directory; --tls must name a folder with ca.pem, "
+        "cert.pem and key.pem"
     ]

@@ -184,7 +184,7 @@ def test_options_that_make_no_sense_are_refused(overrides: list[str], message: s
 
 def test_an_answer_that_lacks_a_part_is_refused() -> None:
     method = experiment_method()
-    with pytest.raises(PayloadError, match="69 numbers of compared layers, expected 70"):
+    with pytest.raises(PayloadError, match="the answer has 69 numbers for the compared layers; expected 70"):
         method.check_answer(method.questions()[0], {"layers": np.zeros(69, np.float32)}, ())
 
 

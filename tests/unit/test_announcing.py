@@ -152,7 +152,7 @@ async def test_what_is_announced_of_another_round_or_by_nobody_that_is_awaited_i
     gathering = asyncio.create_task(server.gather())
     for child_id in ("a", "b"):
         await server.hear(told(child_id))
-    with pytest.raises(RunStoppedError, match="0 of 3 reported, the quorum is 2"):
+    with pytest.raises(RunStoppedError, match="0 of 3 have reported, but the quorum is 2"):
         await gathering
 
 

@@ -61,12 +61,12 @@ def test_architectures_are_part_of_the_digest() -> None:
         ("method=fedavg", "architectures.0: with method fedavg all devices share fc1.bias of shape 10, and this model "
                           "has fc1.bias of shape 6"),
         ("architectures.1.model.channels=[5]", "architectures.1: with method fedper all devices share conv1.bias of "
-                                               "shape 4, and this model has conv1.bias of shape 5"),
-        ("architectures.1.model.channels=[4, 4]", "architectures.1: .* share no conv2.bias, and this model has "
+                                               "shape 4, but this model has conv1.bias of shape 5"),
+        ("architectures.1.model.channels=[4, 4]", "architectures.1: .* share no conv2.bias, but this model has "
                                                   "conv2.bias of shape 4"),
         ("architectures.0.model.shared=[conv9]", "architectures.0: model.shared: the model has no layer 'conv9'"),
-        ("architectures.1.devices=[3]", "architectures: there is no device 3; the partition has 0 to 2"),
-        ("architectures.0.from_global_round=5", "from_global_round is 5, and training.global_rounds 4"),
+        ("architectures.1.devices=[3]", "architectures: there is no device 3; the partition has devices 0 to 2"),
+        ("architectures.0.from_global_round=5", "from_global_round is 5, more than training.global_rounds, 4"),
         ("architectures.0.from_global_round=1", "device 1 begins with two models in global round 1"),
         ("architectures.0.model.name=cnnn", "architectures.0.model.name: no model is called 'cnnn'; did you mean cnn"),
     ],

@@ -166,9 +166,9 @@ async def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
     ("losses", "reason"),
     [
         ((1.0, float("nan")), "numbers that are not finite"),
-        ((1.0, 2.0, 3.0), r"shape \[3\] in answer to losses"),
-        ((1.0,), "1 losses of the models of 2 clusters"),
-        ((), "0 losses of the models of 2 clusters"),
+        ((1.0, 2.0, 3.0), r"the answer to losses has .* shape \[3\]"),
+        ((1.0,), "the answer has 1 losses; expected one for each of 2 clusters"),
+        ((), "the answer has 0 losses; expected one for each of 2 clusters"),
     ],
 )
 async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
@@ -203,9 +203,9 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        ("lambda *_: 1 / 0", "method ifca failed to make a plan, with ZeroDivisionError"),
-        ("lambda *_: Plan(clusters=((0, 1, 2, 3), ()), rule='')", "puts every device into one cluster"),
-        ("lambda *_: Plan(clusters=((0, 1, 2, 3, 4), (), ()), rule='')", "3 clusters after one of 2 with parents"),
+        ("lambda *_: 1 / 0", "method ifca failed to make a plan: ZeroDivisionError"),
+        ("lambda *_: Plan(clusters=((0, 1, 2, 3), ()), rule='')", "must put every device into exactly one cluster"),
+        ("lambda *_: Plan(clusters=((0, 1, 2, 3, 4), (), ()), rule='')", "the plan has 3 clusters and parents"),
     ],
 )
 async def test_a_method_that_makes_no_plan_ends_the_run_with_its_name_and_leaves_the_plan_before(

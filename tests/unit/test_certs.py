@@ -54,10 +54,10 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["boss"], "'boss' is no role; they are gps, operator, lps, device, fleet"),
-        (["gps", "x"], "a name of gps has no id"),
+        (["boss"], "'boss' is not a role; roles are gps, operator, lps, device, fleet"),
+        (["gps", "x"], "a name of gps must have the form gps"),
         (["lps"], "the lps has no name; fedstrata certs issue lps NAME"),
-        (["lps", "x"], "'x' is no LPS; they are lps-0, lps-1, …"),
+        (["lps", "x"], "'x' is not the id of an LPS; these are lps-0, lps-1, …"),
         (["lps", "lps-0", "lps-1"], "a certificate of lps has one name, not 2"),
         (["device"], "the device has no name; fedstrata certs issue device NAME"),
         (
@@ -66,15 +66,18 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
         ),
         (
             ["gps", "--server-domain", "FL.example.org"],
-            "'FL.example.org' is no domain for the names of servers; write one such as fl.example.org, in small "
-            "letters, with at most 200 characters, and 63 between dots",
+            "'FL.example.org' is not a domain for servers' names; write one such as fl.example.org, in small letters, "
+            "with at most 200 characters, and at most 63 between dots",
         ),
         (
             ["gps", "--server-domain", f"{'a' * 64}.org"],
-            f"'{'a' * 64}.org' is no domain for the names of servers; write one such as fl.example.org, in small "
-            "letters, with at most 200 characters, and 63 between dots",
+            f"'{'a' * 64}.org' is not a domain for servers' names; write one such as fl.example.org, in small letters, "
+            "with at most 200 characters, and at most 63 between dots",
         ),
-        (["device", "../x"], "'../x' is no id of device: small letters, digits, dots and hyphens, at most 63"),
+        (
+            ["device", "../x"],
+            "'../x' is not an id of device: an id has at most 63 small letters, digits, dots and hyphens",
+        ),
     ],
 )
 def test_what_cannot_be_issued_is_told_in_a_line(
@@ -126,12 +129,12 @@ def test_a_renewed_certificate_of_a_server_can_get_another_domain(
         assert dns_names(Issued.read(folder / "lps-0").certificate) == ["lps-0", f"lps-0.{domain}"]
         assert dns_names(Issued.read(folder / "devices" / "pi-1").certificate) == []
     assert certs(folder, "renew", "--server-domain", "A.org") == 2
-    assert "'A.org' is no domain" in capsys.readouterr().err
+    assert "'A.org' is not a domain" in capsys.readouterr().err
     assert certs(folder, "renew", "--server-domain", "a.org", "--authority", "new") == 2
     assert "--server-domain goes without --authority" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("domain", "fault"), [("a..b", "'a..b' is no domain"), ("a.org", "give --tls, too")])
+@pytest.mark.parametrize(("domain", "fault"), [("a..b", "'a..b' is not a domain"), ("a.org", "give --tls")])
 def test_a_domain_that_callers_cannot_use_is_refused_when_they_start(folder: Path, domain: str, fault: str) -> None:
     assert certs(folder, "issue", "device", "pi-1") == 0
     tls = folder / "devices" / "pi-1" if domain == "a..b" else None

@@ -138,9 +138,9 @@ PAIR = "{name: a, devices: 4, examples_per_device: 9"
     ("override", "code", "said"),
     [
         (f"partition={{kind: groups, groups: [{PAIR}, labels: [10]}}]}}", 2, "the data set has no label 10"),
-        (f"partition={{kind: groups, groups: [{PAIR}, label_permutation: [1, 0]}}]}}", 2, "it renames 2 labels"),
+        (f"partition={{kind: groups, groups: [{PAIR}, label_permutation: [1, 0]}}]}}", 2, "lists 2 labels"),
         ("partition.public={examples: 1, labels: [10]}", 2, "partition.public.labels"),
-        ("partition.public={examples: 5000}", 3, "partition.public asks for 5000 examples; devices leave"),
+        ("partition.public={examples: 5000}", 3, "partition.public needs 5000 examples, but devices leave"),
         ("partition.test_share=0.001", 3, "partition.test_share 0.001 of the 20 examples"),
     ],
 )

@@ -139,7 +139,7 @@ def test_no_chunk_is_larger_than_a_mebibyte(encoding: Encoding) -> None:
     ("size", "offset"), [(0, 0), (3, 0), (4 * LAYOUT.size + 4, 0), (8, 4 * LAYOUT.size - 4), (CHUNK_BYTES + 4, 0)]
 )
 def test_a_chunk_that_is_empty_ragged_or_beyond_the_payload_is_refused(size: int, offset: int) -> None:
-    with pytest.raises(PayloadError, match="chunks hold whole elements"):
+    with pytest.raises(PayloadError, match="a chunk must have whole elements"):
         PayloadCodec(LAYOUT, "float32").decode(bytes(size), offset)
 
 

@@ -100,7 +100,7 @@ CASES: dict[tuple[str, str], tuple[list[str], str]] = {
     ),
     ("secure_aggregation", "several clusters span LPSs"): (
         [MASKS, TOPOLOGY, "method={name: one_shot, clusters: 2}"],
-        "secure_aggregation does not go with topology: masks cancel in a sum of all devices of an LPS",
+        "secure_aggregation does not go with topology: masks cancel only in the sum over all devices of an LPS",
     ),
     ("secure_aggregation", "bounds.max_update_norm"): (
         [MASKS, "bounds={max_update_norm: 2}"],
@@ -207,7 +207,7 @@ def test_all_that_methods_refuse_is_tried_here() -> None:
 def test_a_body_or_a_head_alone_is_no_split(shared: str) -> None:
     assert found(["method=fedrep", "model.shared=[fc1]"]) == []
     assert (
-        "name some layers that train in model.shared, but not all"
+        "list some of the layers that train, but not all, in model.shared"
         in found(["method=fedrep", f"model.shared={shared}"])[0]
     )
 
@@ -224,7 +224,9 @@ def test_refusals_do_not_stop_at_the_first() -> None:
 def test_a_method_that_refuses_what_is_no_feature_is_told_which_there_are() -> None:
     plain = parse_experiment(BASE)
     own = type("Own", (Method,), {"refuses": lambda self: {"clocks": "it has none"}})
-    with pytest.raises(PluginError, match=r"refuses 'clocks', which is no feature; choose training.participation, "):
+    with pytest.raises(
+        PluginError, match=r"refuses 'clocks', which is not a feature; choose from training.participation, "
+    ):
         refusals(plain, own(plain.method, facts_of(plain)))
 
 

@@ -167,5 +167,5 @@ def test_a_stage_of_resnet18_can_be_shared_by_its_name() -> None:
     [("lenet5", (1, 11, 12), 12), ("lenet5", (64,), 12), ("resnet18", (1, 3, 3), 4), ("convnet", (5,), 1)],
 )
 def test_what_is_no_image_or_too_small_is_refused(name: str, shape: tuple[int, ...], smallest: int) -> None:
-    with pytest.raises(ExperimentError, match=f"model {name} takes images, .* of at least {smallest}×{smallest}"):
+    with pytest.raises(ExperimentError, match=f"model {name} needs images, .* of at least {smallest}×{smallest}"):
         model_of(name, DatasetInfo(input_shape=shape, num_classes=10))

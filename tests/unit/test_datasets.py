@@ -55,11 +55,15 @@ def test_pixels_are_scaled_to_one_when_taken() -> None:
     [
         (np.ones((2, 3)), np.array([0, 1]), "inputs must be an array of float32 or int64 or uint8, not float64"),
         (np.ones((2, 3), np.float32), np.array([0.0, 1.0]), "labels must be an array of int64, not float64"),
-        (np.ones((2, 3), np.float32), np.array([0]), r"there are 2 inputs, and labels of shape \(1,\): one an input"),
-        (np.ones(2, np.float32), np.array([0, 1]), r"inputs have shape \(n, ...\); these have \(2,\)"),
+        (
+            np.ones((2, 3), np.float32),
+            np.array([0]),
+            r"labels must have one row for each of the 2 inputs; the shape is \(1,\)",
+        ),
+        (np.ones(2, np.float32), np.array([0, 1]), r"inputs must have shape \(n, ...\), not \(2,\)"),
         (np.array([[1, np.nan]], np.float32), np.array([0]), "NaN or Inf"),
         (np.array([[1, -np.inf]], np.float32), np.array([0]), "NaN or Inf"),
-        (np.array([[1]], np.float32), np.array([-1]), "labels go from 0 up, and one is -1"),
+        (np.array([[1]], np.float32), np.array([-1]), "labels must have values of 0 or more, not -1"),
     ],
 )
 def test_examples_refuse_what_is_not_inputs_with_labels(
@@ -84,18 +88,25 @@ def test_examples_may_have_tokens_targets_of_any_shape_further_inputs_and_column
     assert taken.columns["author"].tolist() == [0, 1]
     data = Dataset(train=sentences, test=taken, num_classes=8)
     assert data.info == DatasetInfo(input_shape=(2,), num_classes=8, target_shape=(2,))
-    with pytest.raises(DataError, match="the training data holds target 7; with 7 classes, targets go from 0 to 6"):
+    with pytest.raises(
+        DataError, match="the training data holds target 7; with num_classes 7, targets must be from 0 to 6"
+    ):
         Dataset(train=sentences, test=taken, num_classes=7)
-    with pytest.raises(DataError, match="targets are whole numbers: say num_classes, or make the targets float32"):
+    with pytest.raises(
+        DataError, match="targets are whole numbers, and num_classes is missing; give it, or make the targets float32"
+    ):
         Dataset(train=sentences, test=taken)
 
 
 def test_labels_are_the_targets_of_a_classification_and_nothing_else() -> None:
     assert examples().labels.tolist() == [0, 1, 0, 1]
     for targets, found in ((None, "no targets"), (np.ones((2, 3), np.float32), r"targets of float32, \(3,\)")):
-        with pytest.raises(DataError, match=f"labels are asked for, and these examples have {found}; choose a method"):
+        with pytest.raises(
+            DataError,
+            match=f"the method or the partition needs labels, and these examples have {found}; choose a method",
+        ):
             _ = Examples(inputs=np.ones((2, 1), np.float32), targets=targets).labels
-    with pytest.raises(DataError, match="there are labels and targets"):
+    with pytest.raises(DataError, match="both labels and targets are given"):
         Examples(inputs=np.ones((1, 1), np.float32), labels=np.array([0]), targets=np.array([0]))
 
 
@@ -105,18 +116,18 @@ def test_arrays_in_a_file_are_checked_when_they_are_taken(tmp_path: Path) -> Non
     part = mapped.part(np.array([0, 2]))
     assert part.inputs.tolist() == [[1], [3]]
     assert not isinstance(part.stored, np.memmap)
-    with pytest.raises(DataError, match="inputs hold NaN or Inf"):
+    with pytest.raises(DataError, match="inputs contain NaN or Inf"):
         mapped.part(np.array([0, 1]))
 
 
 def test_a_data_set_refuses_parts_that_do_not_belong_together() -> None:
-    with pytest.raises(DataError, match="inputs, no targets, and test examples inputs, targets of int64; they"):
+    with pytest.raises(DataError, match="inputs, no targets, and test examples have inputs, targets of int64; make"):
         Dataset(train=Examples(inputs=np.ones((1, 1, 2), np.float32)), test=examples(), num_classes=2)
-    with pytest.raises(DataError, match="must be alike"):
+    with pytest.raises(DataError, match="make the shapes equal"):
         Dataset(train=examples(shape=(1, 2)), test=examples(shape=(2, 1)), num_classes=2)
-    with pytest.raises(DataError, match="with 1 classes, labels go from 0 to 0"):
+    with pytest.raises(DataError, match="with num_classes 1, labels must be from 0 to 0"):
         Dataset(train=examples(), test=examples(), num_classes=1)
-    with pytest.raises(DataError, match="the training data holds no examples"):
+    with pytest.raises(DataError, match="the training data has no examples"):
         Dataset(train=examples(0), test=examples(), num_classes=2)
     torchs = TensorDataset(torch.ones(4, 1, 2), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(DataError, match=r"test must be Examples, not TensorDataset; put the inputs"):
@@ -192,14 +203,20 @@ def test_an_idx_file_gives_its_values_in_its_shape(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it starts with , not with 00 00 08 03"),
-        (b"\x00\x00\x08\x01" + IMAGES[4:], "it starts with 00 00 08 01, not with 00 00 08 03"),
-        (b"\x00\x00\x0d\x03" + IMAGES[4:], "it starts with 00 00 0d 03, not with 00 00 08 03"),
+        (b"", "it starts with the bytes ; an IDX file of this kind starts with 00 00 08 03"),
+        (
+            b"\x00\x00\x08\x01" + IMAGES[4:],
+            "it starts with the bytes 00 00 08 01; an IDX file of this kind starts with 00 00 08 03",
+        ),
+        (
+            b"\x00\x00\x0d\x03" + IMAGES[4:],
+            "it starts with the bytes 00 00 0d 03; an IDX file of this kind starts with 00 00 08 03",
+        ),
         (IMAGES[:9], "it ends inside its header"),
         (IMAGES + bytes(5), "it ends after 5 of 6 bytes"),
-        (IMAGES + bytes(7), "it goes on after the 6 bytes"),
-        (IMAGES[:4] + b"\xff" * 12, "its header promises 79228162458924105385300197375 bytes"),
-        (IMAGES[:4] + b"\x00\x00\xff\xff" * 2 + b"\x00\x00\x00\x01", "its header promises 4294836225 bytes"),
+        (IMAGES + bytes(7), "it has more bytes than the 6 that"),
+        (IMAGES[:4] + b"\xff" * 12, "its header announces 79228162458924105385300197375 bytes"),
+        (IMAGES[:4] + b"\x00\x00\xff\xff" * 2 + b"\x00\x00\x00\x01", "its header announces 4294836225 bytes"),
     ],
 )
 def test_an_idx_file_that_is_not_exactly_that_is_refused(
@@ -214,7 +231,7 @@ def test_an_idx_file_that_is_not_exactly_that_is_refused(
 
 def test_a_header_cannot_promise_more_than_its_gzip_file_could_hold(tmp_path: Path) -> None:
     promised = IMAGES[:4] + (100).to_bytes(4, "big") + (1000).to_bytes(4, "big") * 2  # 100 MB from some 40 bytes
-    with pytest.raises(DataError, match="promises 100000000 bytes, more than the file can hold"):
+    with pytest.raises(DataError, match="announces 100000000 bytes, more than the file can contain"):
         read_idx(write(tmp_path / "images.gz", promised), dimensions=3)
 
 
@@ -277,7 +294,7 @@ def test_in_a_pod_missing_fashion_mnist_is_a_matter_of_the_charts_values(
     monkeypatch.setattr("fedstrata.datasets.fashion_mnist.DEBIAN", tmp_path / "debian")
     monkeypatch.setenv("FEDSTRATA_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDSTRATA_POD_NAME", "lab-fedstrata-device-0")
-    with pytest.raises(DataError, match="name the folder that holds fashion-mnist/") as raised:
+    with pytest.raises(DataError, match="give the pods a folder that contains fashion-mnist/") as raised:
         load_dataset(DataSettings(name="fashion-mnist"), 0)
     assert "apt-get" not in str(raised.value)
     assert "fedstrata data" not in str(raised.value)
@@ -299,10 +316,10 @@ def test_without_a_folder_of_the_environment_the_users_own_is_looked_in(
 def test_images_of_another_size_or_without_labels_are_refused(tmp_path: Path) -> None:
     settings = DataSettings(name="fashion-mnist", folder=tmp_path)
     write_fashion_mnist(tmp_path, side=27)
-    with pytest.raises(DataError, match=r"images of \(27, 27\); Fashion-MNIST has 28 × 28"):
+    with pytest.raises(DataError, match="images of 27 × 27 pixels; Fashion-MNIST has 28 × 28"):
         load_dataset(settings, 0)
     write_fashion_mnist(tmp_path, num_labels=2)
-    with pytest.raises(DataError, match=r"holds 3 images, but .* 2 labels"):
+    with pytest.raises(DataError, match=r"has 3 images, but .* has 2 labels"):
         load_dataset(settings, 0)
 
 
@@ -369,7 +386,7 @@ def test_the_data_command_says_which_file_is_damaged_and_which_package_has_it(
     write_fashion_mnist(tmp_path / "own", num_labels=2)
     assert cli.execute(["data", "fashion-mnist", "--folder", str(tmp_path / "own")]) == 3
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'own' / 'train-labels-idx1-ubyte'} has other content than was published; delete it" in said
+    assert f"{tmp_path / 'own' / 'train-labels-idx1-ubyte'} differs from the published file; delete it" in said
     assert "apt-get install dataset-fashion-mnist" in said
 
 
@@ -402,7 +419,7 @@ def test_a_download_of_other_content_leaves_nothing_behind(published: tuple[Path
 
 def test_a_download_that_cannot_be_had_says_from_where_and_why(published: tuple[Path, str], tmp_path: Path) -> None:
     url = f"{published[1]}/absent.gz"
-    with pytest.raises(DataError, match=f"cannot download {url} to .*404.*; see that this machine reaches it"):
+    with pytest.raises(DataError, match=f"cannot download {url} to .*404.*; check this machine's network"):
         download(url, tmp_path / "absent.gz", content_sha256="")
 
 
@@ -431,15 +448,15 @@ def test_a_folder_gives_its_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": np.ones((2, 2)), "z": np.array([0, 1])}, "train.npz has no array or column y, but x, z"),
+        ({"x": np.ones((2, 2)), "z": np.array([0, 1])}, "train.npz has no array or column y; it has x, z"),
         (
             {"x": np.ones((2, 2)), "y": np.array([0.0, 1.0])},
-            "y must hold whole numbers, not float64; without data.num_classes it may hold any",
+            "y must contain whole numbers, not float64; for other numbers, remove data.num_classes",
         ),
-        ({"x": np.ones((2, 2), np.complex64), "y": np.array([0, 1])}, "x holds complex64, and numbers are needed"),
+        ({"x": np.ones((2, 2), np.complex64), "y": np.array([0, 1])}, "column x must contain numbers, not complex64"),
         ({"x": np.array([[1e300, 1]]), "y": np.array([1])}, "NaN or Inf"),
-        ({"x": np.ones((2, 2)), "y": np.array([0])}, "its arrays have other numbers of rows: {'x': 2, 'y': 1}"),
-        ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels go from 0 to 1"),
+        ({"x": np.ones((2, 2)), "y": np.array([0])}, "its arrays have different numbers of rows: {'x': 2, 'y': 1}"),
+        ({"x": np.ones((2, 2)), "y": np.array([0, 2])}, "labels must be from 0 to 1"),
         ({"x": np.ones((2, 3)), "y": np.array([0, 1])}, r"examples of shape \(3,\) in 2 classes"),
         ({"x": np.array([[{}, {}]]), "y": np.array([0])}, "allow_pickle=False"),
     ],
@@ -454,7 +471,7 @@ def test_a_folder_of_something_else_is_refused(
 
 
 def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds neither train and test nor a file for each device"):
+    with pytest.raises(DataError, match="contains neither a table train nor a table for each device"):
         load_dataset(folder_settings(tmp_path), 0)
     np.savez(tmp_path / "train.npz", x=np.ones((50, 2)), y=np.zeros(50, np.int64))
     whole = (tmp_path / "train.npz").read_bytes()
@@ -471,7 +488,7 @@ def test_a_folder_without_its_files_or_with_damaged_ones_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
-        ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int; make Dataset.train=Examples"),
+        ("return 3", PluginError, "must return a fedstrata.datasets.Dataset, not int; return Dataset.train=Examples"),
         ("return 1 / 0", PluginError, "failed with ZeroDivisionError: division by zero"),
         ("raise DataError('the sensor is off')", DataError, "the sensor is off"),
         (

@@ -36,7 +36,9 @@ def test_a_process_may_open_what_its_hard_limit_allows(
 
 def test_too_few_files_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     Limits(monkeypatch, 24, 24)
-    with pytest.raises(ResourceError, match="a process may open 24 files here, expected at least 64; raise ulimit"):
+    with pytest.raises(
+        ResourceError, match="a process can open only 24 files here; at least 64 are needed; raise ulimit"
+    ):
         raise_limit()
 
 

@@ -78,15 +78,21 @@ def test_on_the_real_clock_what_was_measured_counts() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("energy.radio=5g", "no radio is called '5g'; choose lte, wifi"),
-        ("energy.compute=7", "7 has no unit; write it as 7.2W"),
+        ("energy.radio=5g", "no radio is called '5g'; choose one of lte, wifi"),
+        ("energy.compute=7", "7 has no unit; write a value such as 7.2W"),
         ("energy.compute=2MW", "no unit is called 'MW'"),
         ("energy.overrides=[{devices: [3], radio: wifi}]", "energy.overrides: there is no device 3"),
-        ("energy.overrides=[{devices: [1]}]", "how its devices differ: radio, compute"),
+        ("energy.overrides=[{devices: [1]}]", "this entry changes nothing; add radio or compute"),
         ("energy.overrides=[{devices: [1], radio: lte}, {devices: [0-2], radio: wifi}]", "device 1 is in two"),
-        ("energy.radios={lte: {up: 1J/Mbit, down: 1J/Mbit, base: 1W}}", "lte is a radio that there is already"),
-        ("energy.radios={x: {up: 1W, down: 1J/Mbit, base: 1W}}", "no unit is called 'W'; write it as 438.39mJ/Mbit"),
-        ("energy.compute=null", "how many watts device 2 takes while it computes, being its profile 'old'"),
+        ("energy.radios={lte: {up: 1J/Mbit, down: 1J/Mbit, base: 1W}}", "radios.lte: a built-in radio has this name"),
+        (
+            "energy.radios={x: {up: 1W, down: 1J/Mbit, base: 1W}}",
+            "no unit is called 'W'; write a value such as 438.39mJ/Mbit",
+        ),
+        (
+            "energy.compute=null",
+            r"the computing power of device 2 \(its profile 'old'\) is unknown; set energy.compute",
+        ),
         ("compute.devices=null", None),  # all are the reference then, at energy.compute
     ],
 )
@@ -100,7 +106,9 @@ def test_what_cannot_be_meant_is_refused_in_one_line(change: str, message: str |
 
 
 def test_energy_goes_by_a_clock_and_changes_no_run() -> None:
-    with pytest.raises(ExperimentError, match=r"energy needs a clock: .* add clock: virtual or real, or clock: none"):
+    with pytest.raises(
+        ExperimentError, match=r"energy needs a clock: .* add clock: virtual or clock: real, or add clock: none"
+    ):
         parse_experiment("{name: x, partition: {kind: iid, devices: 2, examples_per_device: 5}, energy: {radio: lte}}")
     assert energy().run_id == energy("energy=null").run_id == energy("energy.radio=wifi").run_id
     assert energy("clock=none", "energy.overrides=[{devices: [9], radio: wifi}]").clock == "none"  # passed over

@@ -92,7 +92,7 @@ async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer
     gps.enrolment.enroll(request, places_late=True)
     gps.enrol(1)
     await gps.profile(0, np.eye(1, FEATURES, dtype=np.float32))
-    with pytest.raises(PayloadError, match="1 eigenvectors of a device that has 2"):
+    with pytest.raises(PayloadError, match="the answer has 1 eigenvectors; expected 2"):
         await gps.profile(1, np.eye(1, FEATURES, dtype=np.float32))
     kept = pb.Answer.FromString(gps.journal.answers.one("profile", 0))
     assert kept.arrays[0].shape == [1, FEATURES]
@@ -101,12 +101,12 @@ async def test_devices_share_fewer_eigenvectors_than_asked_where_they_have_fewer
 @pytest.mark.parametrize(
     ("vectors", "reason"),
     [
-        (np.eye(3, FEATURES), "shape [3, 4] in answer to profile, expected float32 and at most (2, 4)"),
-        (np.eye(2, 5), "shape [2, 5] in answer to profile, expected float32 and at most (2, 4); check the device's"),
-        (np.full((2, FEATURES), np.nan), "eigenvectors of an answer to profile has numbers that are not finite"),
+        (np.eye(3, FEATURES), "shape [3, 4]; expected float32 and at most (2, 4)"),
+        (np.eye(2, 5), "shape [2, 5]; expected float32 and at most (2, 4); check the device's"),
+        (np.full((2, FEATURES), np.nan), "eigenvectors in the answer to profile has numbers that are not finite"),
         (np.ones((2, FEATURES)), "must be finite and of length one"),
-        (np.eye(FEATURES)[0], "shape [4] in answer to profile, expected float32 and at most (2, 4)"),
-        (np.zeros((0, FEATURES)), "at least one eigenvector is needed"),
+        (np.eye(FEATURES)[0], "shape [4]; expected float32 and at most (2, 4)"),
+        (np.zeros((0, FEATURES)), "the answer has no eigenvector"),
     ],
 )
 async def test_a_profile_that_is_none_costs_its_device_the_run(gps: GpsParts, vectors: np.ndarray, reason: str) -> None:
@@ -127,9 +127,7 @@ async def test_who_gives_other_features_than_the_experiment_says_is_refused_whoe
     gps.enrol(*EVERYONE)
     for index in sorted(EVERYONE, key=lambda index: index != first):
         if index == 3:
-            with pytest.raises(
-                PayloadError, match=r"shape \[2, 4\] in answer to profile, expected float32 and at most \(2, 6\)"
-            ):
+            with pytest.raises(PayloadError, match=r"shape \[2, 4\]; expected float32 and at most \(2, 6\)"):
                 await gps.profile(index, np.eye(2, 4, dtype=np.float32))
         else:
             await gps.profile(index, np.eye(2, 6, dtype=np.float32))
@@ -191,7 +189,7 @@ async def test_a_row_sent_twice_counts_once(gps: GpsParts) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({1: 0.5, 2: 0.5, 3: 0.5}, "a row of 3 relevances that lacks 1 devices"),
+        ({1: 0.5, 2: 0.5, 3: 0.5}, "the answer has 3 relevances for 3 devices, and lacks 1 devices"),
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: 1.5}, "a relevance outside [0, 1]"),
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: -0.1}, "a relevance outside [0, 1]"),
         ({1: 0.5, 2: 0.5, 3: 0.5, 4: float("nan")}, "has numbers that are not finite"),

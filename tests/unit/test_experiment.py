@@ -130,11 +130,11 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "data.name=mnist",
             "no data set is called 'mnist'; did you mean emnist? choose digits, fcube, synthetic, fashion-mnist,",
         ),
-        ("data.name=own:load", "own:load: say input_shape, which"),
-        ("data.num_classes=10", "digits has an input_shape and num_classes of its own"),
+        ("data.name=own:load", "own:load needs input_shape, because"),
+        ("data.num_classes=10", "digits has fixed shapes and classes"),
         (
             "data.orientations=[0, 0]",
-            "data.orientations: orientations differ from each other, and [0, 0]",
+            "data.orientations: orientations [0, 0] have one value twice",
         ),
         ("data.orientations=[45]", "data.orientations.0: must be 0, 90, 180 or 270, not 45"),
         ("data.orientations=[]", "data.orientations: "),
@@ -142,36 +142,39 @@ def test_every_key_of_the_resolved_file_is_written() -> None:
             "model.name=rnn",
             "no model is called 'rnn'; did you mean cnn? choose mlp, cnn, lenet5, convnet, dropout_cnn, resnet18",
         ),
-        ("model.channels=[8]", "model: mlp has channels and activations of its own; leave them out, or choose convnet"),
+        ("model.channels=[8]", "model: mlp has no keys channels and activation; remove them, or choose convnet"),
         ("model={name: convnet, channels: []}", "model.channels: List should have at least 1 item"),
         ("model={name: convnet, activation: tanh}", "model.activation: must be 'relu' or 'softmax'"),
         ("model.hidden=[0]", "model.hidden.0: "),
         ("method.name=dbscan", "no method is called 'dbscan'; choose one_shot, random, oracle, fedavg, "),
         ("method.features=pca", "no feature map is called 'pca'"),
-        ("method.features=own:phi", "method: features own:phi: add feature_dim, the number of features per example"),
-        ("method.feature_dim=9", "method: features raw are as many as an example has values; leave feature_dim out"),
+        ("method.features=own:phi", "method: features own:phi needs feature_dim, the number of features per example"),
+        (
+            "method.feature_dim=9",
+            "method: features raw has as many features as an example has values; remove feature_dim",
+        ),
         ("method.clusters=4", "method.clusters is 4, more than the 3 devices"),
         ("method.clusters=0", "method.clusters: must be 'auto' or at least 1, not 0"),
         ("method.eigenvectors=0", "method.eigenvectors: "),
         ("partition.minority_ratio=0.5", "partition.minority_ratio: must be below 0.5, not 0.5"),
-        ("partition.tasks.1.name=even", "task names must differ"),
-        ("partition.tasks.1.labels=[2]", "a label belongs to one task only"),
-        ("partition.tasks.1.labels=[1, 1]", "labels are distinct numbers from 0 up"),
-        ("partition.tasks.1.labels=[-1]", "labels are distinct numbers from 0 up"),
+        ("partition.tasks.1.name=even", "each task needs a different name"),
+        ("partition.tasks.1.labels=[2]", "a label is listed in two tasks"),
+        ("partition.tasks.1.labels=[1, 1]", "labels must be different numbers of 0 or more"),
+        ("partition.tasks.1.labels=[-1]", "labels must be different numbers of 0 or more"),
         (
             "partition.kind=Natural",
             "partition.kind: no partition is called 'Natural'; did you mean natural? choose tasks, groups, ",
         ),
         ("faults=[{do: hang}]", "faults.0.do: no fault is called 'hang'; choose kill, pause or cut"),
-        ("data.name=folder", "data: folder: say input_shape, which the servers need"),
+        ("data.name=folder", "data: folder needs input_shape, because the servers"),
         ("training.optimiser.learning_rate=.nan", "training.optimiser.learning_rate: "),
         ("training.optimiser.momentum=1", "training.optimiser.momentum: "),
         ("training.batch_size=0", "training.batch_size: "),
-        ("training.participation=0", "0 is neither a number of devices, 1 or more, nor a share above 0.0, at most 1.0"),
-        ("training.participation=0.0", "training.participation: 0.0 is neither"),
-        ("training.participation=1.5", "training.participation: 1.5 is neither"),
-        ("training.participation=true", "training.participation: True is neither"),
-        ("training.participation=half", "training.participation: 'half' is neither"),
+        ("training.participation=0", "0 must be a number of devices (1 or more), or a share above 0.0 and at most 1.0"),
+        ("training.participation=0.0", "training.participation: 0.0 must be"),
+        ("training.participation=1.5", "training.participation: 1.5 must be"),
+        ("training.participation=true", "training.participation: True must be"),
+        ("training.participation=half", "training.participation: 'half' must be"),
         (
             "training.optimiser.name=AdamW",
             "training.optimiser.name: no optimiser is called 'AdamW'; did you mean adamw? choose sgd, adam, "
@@ -210,7 +213,9 @@ def test_several_faults_are_counted_and_the_first_is_told() -> None:
 
 def test_epochs_and_steps_exclude_each_other() -> None:
     assert small("training.local_steps=4").training.local_epochs is None
-    assert "give local_epochs or local_steps, not both" in refusal("training.local_steps=4", "training.local_epochs=1")
+    assert "local_epochs and local_steps exclude each other" in refusal(
+        "training.local_steps=4", "training.local_epochs=1"
+    )
 
 
 def test_a_server_optimiser_has_its_papers_defaults_and_is_none_unless_told() -> None:
@@ -232,7 +237,7 @@ def test_participation_is_a_number_of_devices_or_a_share_as_it_is_written(said: 
 
 def test_oracle_and_unnumbered_random_clusters_need_tasks() -> None:
     iid = "partition={kind: iid, devices: 3, examples_per_device: 10}"
-    assert "method oracle needs a partition with groups (kind tasks)" in refusal(iid, "method=oracle")
+    assert "method oracle needs a partition with known true clusters" in refusal(iid, "method=oracle")
     assert "method random needs a number in method.clusters" in refusal(iid, "method=random")
     assert option(small(iid, "method=random", "method.clusters=2"), "clusters") == 2
 
@@ -268,7 +273,7 @@ def test_own_code_is_named_as_module_and_function(tmp_path: Path, monkeypatch: p
         ("seed", "--set takes key=value"),
         ("=3", "--set takes key=value"),
         ("a..b=3", "--set takes key=value"),
-        ("seed.deeper=3", "--set seed.deeper=3: seed holds a value, not further keys"),
+        ("seed.deeper=3", "--set seed.deeper=3: seed has a value, not further keys"),
         ("partition.tasks.9.devices=1", "9 must be a number from 0 to 1"),
         ("partition.tasks.².devices=1", "² must be a number from 0 to 1"),
         ("seed=[", "the value is not YAML"),
@@ -295,7 +300,7 @@ def test_the_seed_given_beside_the_file_wins() -> None:
     ("text", "message"),
     [
         ("name: [", "is not YAML"),
-        ("- a\n- b", "must be a mapping of keys to values; not a list"),
+        ("- a\n- b", "must be a mapping of keys to values; it is a list"),
         ("", "must be a mapping of keys to values; it is empty"),
         ("name: x", "partition: is missing, and has no default"),
         ("[" * 400, "is not YAML"),

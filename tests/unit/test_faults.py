@@ -31,14 +31,14 @@ def test_faults_are_no_part_of_what_a_run_is_a_function_of() -> None:
     [
         ("{do: burn, process: gps}", "burn"),
         ("{do: kill, process: device-003, at: {phase: training}}", "no process is called 'device-003'"),
-        ("{do: kill, process: gps, at: {}}", "give one of phase, global_round or point"),
+        ("{do: kill, process: gps, at: {}}", "give exactly one of phase, global_round and point"),
         (
             "{do: kill, process: gps, at: {phase: training, global_round: 1}}",
-            "give one of phase, global_round or point",
+            "give exactly one of phase, global_round and point",
         ),
-        ("{do: kill, process: gps, at: {phase: training, count: 2}}", "go with a point"),
+        ("{do: kill, process: gps, at: {phase: training, count: 2}}", "round and count need the key point"),
         ("{do: kill, process: gps, at: {point: nowhere}}", "faults.0.at.point"),
-        ("{do: pause, process: gps, for_s: 1, at: {point: upload}}", "only a kill can come at a point"),
+        ("{do: pause, process: gps, for_s: 1, at: {point: upload}}", "only kill can use the key point"),
         ("{do: pause, process: gps, for_s: 0, at: {phase: training}}", "faults.0.for_s"),
         ("{do: cut, link: gps-lps, for_s: 1, at: {phase: training}}", "faults.0.link"),
     ],

@@ -223,16 +223,19 @@ async def test_public_examples_that_there_are_not_are_refused(batch: list[int]) 
     devices = Devices(experiment())
     work = devices.work(1, lps_round=0, told={"batch": np.array(batch, np.int64)})
     work.trained = devices.model.initial(9)
-    with pytest.raises(PayloadError, match="not among the 30 there are"):
+    with pytest.raises(PayloadError, match="each from 0 to 29"):
         await devices.method.answer(devices.method.questions()[0], work, {})
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"outputs": np.full((BATCH, CLASSES), 0.5, np.float32)}, "no distribution"),
-        ({"outputs": np.tile(np.float32([2, -1, 0]), (BATCH, 1))}, "no distribution"),
-        ({"outputs": np.full((1, CLASSES), 1 / 3, np.float32)}, "outputs on 1 examples"),
+        ({"outputs": np.full((BATCH, CLASSES), 0.5, np.float32)}, "each row of outputs in the answer must have shares"),
+        (
+            {"outputs": np.tile(np.float32([2, -1, 0]), (BATCH, 1))},
+            "each row of outputs in the answer must have shares",
+        ),
+        ({"outputs": np.full((1, CLASSES), 1 / 3, np.float32)}, "has outputs for 1 examples"),
         ({"weights": np.zeros(3)}, "a sketch of 3 numbers"),
     ],
 )
@@ -245,8 +248,8 @@ def test_an_answer_that_cannot_be_one_is_refused(change: dict[str, Any], reason:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("partition.public=null", "give their number in partition.public.examples"),
-        ("method.batch=31", "method.batch is 31, more than the 30 of partition.public.examples"),
+        ("partition.public=null", "set their number in partition.public.examples"),
+        ("method.batch=31", "method.batch is 31, more than partition.public.examples, 30"),
     ],
 )
 def test_what_does_not_go_together_is_refused(override: str, reason: str) -> None:

@@ -86,5 +86,5 @@ def test_a_number_and_a_threshold_are_refused_together_and_an_answer_that_lacks_
     with pytest.raises(ExperimentError, match=r"method\.threshold decides the number of clusters"):
         experiment("method.clusters=2", "method.threshold=1")
     method = Devices(experiment()).method
-    with pytest.raises(PayloadError, match="69 numbers of a last layer of 70"):
+    with pytest.raises(PayloadError, match="the answer has 69 numbers for the last layer; expected 70"):
         method.check_answer(method.questions()[0], {"weights": np.zeros(69, np.float32)}, ())

@@ -274,7 +274,7 @@ async def test_an_offer_for_another_key_fails_with_a_reason_that_a_restarted_age
     run.start(Owned(key=private, data=None, own_code=frozenset()), lambda: None)
     await run.stop()
     assert run.told().state == "failed"
-    assert "different certificates" in run.told().reason
+    assert "is not the key of" in run.told().reason
     again = HostedRun(offered, tmp_path, EventLog("board"))
     assert again.told() == run.told()
     offered.gps = "127.0.0.1:2"

@@ -72,7 +72,8 @@ def test_devices_with_like_moments_are_grouped_and_a_late_one_joins_the_nearest(
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "reason"), [((0, 0), 1.1, "no points"), ((0, DIM), -0.1, "no points"), (None, 0.0, "shape")]
+    ("place", "value", "reason"),
+    [((0, 0), 1.1, "points of length"), ((0, DIM), -0.1, "points of length"), (None, 0.0, "shape")],
 )
 def test_moments_that_no_points_have_are_refused(place: tuple[int, int] | None, value: float, reason: str) -> None:
     (question,) = made().questions()

@@ -63,9 +63,7 @@ def test_text_labels_are_numbered_as_the_experiment_says(tmp_path: Path) -> None
     data = loaded(tmp_path, columns=(), num_classes=None, classes=("sound", "loose"))
     assert data.train.labels.tolist() == [1, 0]
     assert data.num_classes == 2
-    with pytest.raises(
-        DataError, match=r"train.csv: fault has 'loose', which data.classes does not name; add it there"
-    ):
+    with pytest.raises(DataError, match=r"train.csv: fault has 'loose', which is not in data.classes; add it there"):
         loaded(tmp_path, columns=(), num_classes=None, classes=("sound", "bent"))
 
 
@@ -102,12 +100,12 @@ def test_a_parquet_file_may_have_lists(tmp_path: Path) -> None:
     parquet.write_table(
         arrow.table({"x": [[1, 2], [3]], "fault": [1, 0], "region": ["n", "s"]}), tmp_path / "train.parquet"
     )
-    with pytest.raises(DataError, match="the lists in column x have several lengths; pad them"):
+    with pytest.raises(DataError, match="the lists in column x have different lengths; pad them"):
         loaded(tmp_path)
     parquet.write_table(
         arrow.table({"x": [1.0, None], "fault": [1, 0], "region": ["n", "s"]}), tmp_path / "train.parquet"
     )
-    with pytest.raises(DataError, match="column x has 1 empty values; fill them, or leave their rows out"):
+    with pytest.raises(DataError, match="column x has 1 empty values; fill them, or remove their rows"):
         loaded(tmp_path)
 
 
@@ -126,7 +124,7 @@ def test_a_saved_data_set_of_hugging_face_is_read(tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [1, 0]
     for said in ({"_data_files": [{"filename": "../../etc/passwd"}]}, {}, [1]):
         (folder / "state.json").write_text(json.dumps(said))
-        with pytest.raises(DataError, match=r"its state\.json lists no files of its own folder"):
+        with pytest.raises(DataError, match=r"its state\.json must list files in the same folder"):
             loaded(tmp_path, inputs=("input_ids",), target="label", columns=())
     for name in ("train.parquet", "train.npz", "train.csv"):
         (tmp_path / "damaged" / name).parent.mkdir(exist_ok=True)
@@ -147,39 +145,39 @@ def test_a_folder_of_images_for_each_class_is_read(tmp_path: Path) -> None:
     assert data.train.take(np.array([0])).inputs.tolist() == [[[[np.float32(0.2)] * 3] * 2]]
     assert data.train.labels.tolist() == [0, 1, 1]
     image.fromarray(np.zeros((3, 3), np.uint8)).save(tmp_path / "train" / "dog" / "3.png")
-    with pytest.raises(DataError, match=r"3.png has shape \(1, 3, 3\), and .*1.png \(1, 2, 3\); make them alike"):
+    with pytest.raises(DataError, match=r"3.png has shape \(1, 3, 3\), and .*1.png has \(1, 2, 3\); give all images"):
         loaded(tmp_path, **said)
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"train.csv": "heat,load,fault\n1,2,1\n"}, "train.csv has no array or column region, but heat, load, fault"),
-        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,hot,n,1\n"}, "train.csv, line 3, column load: 'hot' is no number"),
+        ({"train.csv": "heat,load,fault\n1,2,1\n"}, "train.csv has no array or column region; it has heat, load"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,hot,n,1\n"}, "train.csv, line 3, column load: 'hot' is not a number"),
         ({"train.csv": f"{HEADER}\n1,,n,1\n"},
-         "train.csv, line 2, column load: '' is no number; remove the row, fill the cell, or"),
+         "train.csv, line 2, column load: '' is not a number; remove the row, fill the cell, or"),
         ({"train.csv": f"{HEADER}\n1,2,n,1\n1,nan,n,1\n"},
          "line 3, column load: NaN or Inf; remove the row, or fill the cell"),
-        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,2,n\n"}, "line 3 has 3 values, and the first line names 4"),
-        ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must hold whole numbers, not float64; without data"),
-        ({"train.csv": f"{HEADER}\n1,2,n,2\n"}, "holds label 2; with 2 classes, labels go from 0 to 1"),
+        ({"train.csv": f"{HEADER}\n1,2,n,1\n1,2,n\n"}, "line 3 has 3 values, but the first line has 4 names"),
+        ({"train.csv": f"{HEADER}\n1,2,n,0.5\n"}, "fault must contain whole numbers, not float64; for other"),
+        ({"train.csv": f"{HEADER}\n1,2,n,2\n"}, "holds label 2; with num_classes 2, labels must be from 0 to 1"),
         ({"train.csv": f"{HEADER}\n"}, "train.csv: it has no rows"),
         ({"train.csv": HEADER.replace(",", ";")}, "its columns are not separated by commas; save it with commas"),
-        ({"train.csv": "heat,heat\n1,2\n"}, r"each by a name of its own, and this is \['heat', 'heat'\]"),
-        ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; leave one"),
+        ({"train.csv": "heat,heat\n1,2\n"}, r"must have a different name for each column, not \['heat', 'heat'\]"),
+        ({"train.csv": "", "train.npz": ""}, "there are .*train.npz and .*train.csv; keep one"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER}\n"}, "b.csv: it has no rows"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": f"{HEADER},wind\n1,2,n,1,9\n"},
-         "a.csv has no column wind, which .*b.csv has; make them alike, or say data.inputs"),
+         "a.csv has no column wind, but .*b.csv has; give all tables the same columns, or set data.inputs"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": "heat,load,region\n1,2,n\n"},
-         "b.csv has no array or column fault, but heat, load, region; make them alike$"),
+         "b.csv has no array or column fault; it has heat, load, region; give all tables the same columns$"),
         ({"a.csv": f"{HEADER}\n1,2,n,1\n", "b.csv": "heat,region,fault\n1,n,2\n"},
-         "b.csv has no array or column load, but heat, region, fault; make them alike, or say data.inputs"),
+         "b.csv has no array or column load; it has heat, region, fault; give all tables .*, or set data.inputs"),
         ({"train.csv": "heat,load,wind,region,fault\n1,2,3,n,1\n"},
          r"folder has examples of shape \(3,\) in 2 classes, but .* declares shape \(2,\) in 2 classes; correct "
          r"data.input_shape, or choose columns in data.inputs \(the input columns are heat, load, wind\)"),
-        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "a/train.csv": f"{HEADER}\n1,2,n,1\n"}, "several tables called a"),
-        ({"a.csv": "heat,device,region,fault\n1,2,n,1\n"}, "has a column device, which is made of the names of files"),
-        ({"a.txt": "1"}, "holds neither train and test nor a file for each device"),
+        ({"a.csv": f"{HEADER}\n1,2,n,1\n", "a/train.csv": f"{HEADER}\n1,2,n,1\n"}, "several tables named a"),
+        ({"a.csv": "heat,device,region,fault\n1,2,n,1\n"}, "has a column device, but the names of the files"),
+        ({"a.txt": "1"}, "contains neither a table train nor a table for each device"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
@@ -192,5 +190,5 @@ def test_a_mistake_is_said_in_one_line(tmp_path: Path, files: dict[str, str], me
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     write(tmp_path, {"train.parquet": ""})
-    with pytest.raises(DataError, match="pyarrow is needed for it, and is not installed here; pip install pyarrow"):
+    with pytest.raises(DataError, match="it needs pyarrow, which is not installed here; pip install pyarrow"):
         loaded(tmp_path)

@@ -57,10 +57,16 @@ def test_names_choose_the_devices_and_their_order() -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ({"devices": 2}, r"column user has 3 values \(ann, bob, eve\), and partition.devices says 2; say 3, or list"),
+        (
+            {"devices": 2},
+            r"column user has 3 values \(ann, bob, eve\), but partition.devices is 2; set it to 3, or list",
+        ),
         ({"names": ["ann", "tom"]}, "column user has no value tom of partition.names; its values are ann, bob, eve"),
-        ({"devices": 3, "by": "place"}, "the data have no column place; there is user: say it"),
-        ({"names": ["eve"]}, "device eve has no training examples in column user; give it some or leave it out"),
+        ({"devices": 3, "by": "place"}, "the data have no column place; they have user: name it"),
+        (
+            {"names": ["eve"]},
+            "device eve has no training examples: column user does not contain eve; add examples, or remove",
+        ),
     ],
 )
 def test_a_column_that_does_not_fit_is_refused(said: dict[str, Any], message: str) -> None:
@@ -71,7 +77,7 @@ def test_a_column_that_does_not_fit_is_refused(said: dict[str, Any], message: st
 
 def test_data_without_tests_need_a_share_of_each_devices_own() -> None:
     dataset = data([0] * 10 + [1] * 5, [])
-    with pytest.raises(DataError, match=r"the data have no test examples; say partition\.test_share"):
+    with pytest.raises(DataError, match=r"the data have no test examples; set partition\.test_share"):
         device_data(experiment(natural(devices=2)), dataset, 0)
     last = all_devices(experiment(natural(devices=2, test_share=0.2, test_from="end")), dataset)
     assert [identities([device.test]) for device in last] == [[8, 9], [14]]
@@ -98,10 +104,10 @@ def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
     devices = all_devices(plan, data([0] * 5, []))
     assert [sorted(identities([device.train, device.test])) for device in devices] == [[1, 4], [0, 3]]
     for text, message in (
-        ("1\n0\n", "has 2 owners for 5 training examples: one a line"),
-        ("1\n0\n1\n2\n0\n", "names device 2; they go from 0 to 1, and -1 is nobody"),
-        ("1\nx\n", "it has the index of a device on each line"),
-        ("1\n1\n1\n1\n1\n", "gives device 0 no example; give it one at least"),
+        ("1\n0\n", "has 2 lines, but there are 5 training examples; write one line"),
+        ("1\n0\n1\n2\n0\n", "names device 2; devices are 0 to 1, and -1 means no device"),
+        ("1\nx\n", "it must have the index of a device on each line"),
+        ("1\n1\n1\n1\n1\n", "gives device 0 no example; give it at least one"),
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
@@ -111,10 +117,13 @@ def test_a_file_says_the_owner_of_each_example(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        ({"kind": "given", "examples": [[0, 1], [1]]}, "an example has one owner, and here an index is listed twice"),
-        ({"kind": "given", "file": "x"}, "given: say examples, a list for each device, or file and devices"),
-        ({"kind": "natural"}, "natural: say devices, their number, or names, their values of the column"),
-        ({"kind": "natural", "names": ["a", "a"]}, "every device has a name of its own, and here one stands twice"),
+        ({"kind": "given", "examples": [[0, 1], [1]]}, "the index of an example is listed twice"),
+        (
+            {"kind": "given", "file": "x"},
+            r"given: give either examples \(a list for each device\), or file and devices",
+        ),
+        ({"kind": "natural"}, r"natural: give exactly one of devices \(their number\) and names"),
+        ({"kind": "natural", "names": ["a", "a"]}, "a name is listed twice; give each device a different name"),
     ],
 )
 def test_a_partition_that_says_too_little_or_too_much_is_refused(partition: dict[str, Any], message: str) -> None:
@@ -137,7 +146,9 @@ def test_skew_may_be_by_any_column() -> None:
         dataset,
     )
     assert sorted(identities([device.train for device in drawn])) == list(range(40))
-    with pytest.raises(DataError, match="labels are asked for, and these examples have no targets; choose a method"):
+    with pytest.raises(
+        DataError, match="the method or the partition needs labels, and these examples have no targets; choose a method"
+    ):
         device_data(experiment({"kind": "dirichlet", "devices": 4, "examples_per_device": 10}), dataset, 0)
 
 
@@ -155,5 +166,5 @@ def test_a_device_with_more_examples_than_bounds_allow_is_found_before_the_run()
     said = {"name": "split", "partition": natural(devices=2), "bounds": {"max_examples": 3}, "data": FOLDER}
     plan = parse_experiment(yaml.safe_dump(said))
     check_partition(plan, data([0, 0, 0, 1], [0, 1]))
-    with pytest.raises(DataError, match=r"device device-000 has 4 training examples, and bounds.max_examples allows"):
+    with pytest.raises(DataError, match=r"device device-000 has 4 training examples, more than bounds.max_examples"):
         check_partition(plan, data([0, 0, 0, 0, 1], [0, 1]))

@@ -71,7 +71,7 @@ def test_oracle_clusters_are_the_true_tasks() -> None:
 
 
 def test_oracle_needs_the_true_tasks() -> None:
-    with pytest.raises(ExperimentError, match="only a partition with groups has true tasks"):
+    with pytest.raises(ExperimentError, match="the partition has no true clusters"):
         made(Oracle, groups=2).plan(Moment.BEFORE, Answers(candidates(2)), None)
 
 

@@ -132,8 +132,8 @@ def test_profiles_are_relayed_and_rows_are_not() -> None:
 @pytest.mark.parametrize(
     ("devices", "values", "message"),
     [
-        ([1], [0.5], "a row of 1 relevances that lacks 1 devices"),
-        ([1, 2], [0.5], "a row of 1 relevances that lacks 0 devices"),
+        ([1], [0.5], "the answer has 1 relevances for 1 devices, and lacks 1 devices"),
+        ([1, 2], [0.5], "the answer has 1 relevances for 2 devices, and lacks 0 devices"),
         ([1, 2], [0.5, 1.1], r"a relevance outside \[0, 1\]"),
         ([1, 2], [0.5, -0.1], r"a relevance outside \[0, 1\]"),
     ],

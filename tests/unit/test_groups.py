@@ -178,13 +178,16 @@ def test_one_group_is_no_truth() -> None:
     ("row", "message"),
     [
         ({"labels": [0, 3]}, r"partition\.groups\.0\.labels: the data set has no label 3; its labels go from 0 to 2"),
-        ({"labels_per_device": 4}, r"groups\.0\.labels_per_device is 4, and there are 3 labels; lower it"),
+        ({"labels_per_device": 4}, r"groups\.0\.labels_per_device is 4, but there are 3 labels; lower it"),
         (
             {"labels_per_device": 2, "disjoint_labels": True},
-            r"groups\.0\.disjoint_labels: 2 devices with 2 labels each need 4 labels, and there are 3; lower",
+            r"groups\.0\.disjoint_labels: 2 devices with 2 labels each need 4 labels, but there are 3; lower",
         ),
-        ({"label_permutation": [1, 0]}, r"it renames 2 labels, and the data set has 3; give each of 0 to 2 once"),
-        ({"rotation": 90}, r"groups\.0\.rotation: only images can be turned, .*examples have shape \(1,\); leave"),
+        (
+            {"label_permutation": [1, 0]},
+            r"label_permutation lists 2 labels, but the data set has 3; list each of 0 to 2 once",
+        ),
+        ({"rotation": 90}, r"groups\.0\.rotation: only images of shape .*examples have shape \(1,\); remove"),
     ],
 )
 def test_what_the_data_set_does_not_have_is_told_with_its_key(row: dict[str, Any], message: str) -> None:
@@ -197,13 +200,15 @@ def test_an_oblong_image_can_be_turned_upside_down_only() -> None:
     examples = Examples(inputs=np.zeros((40, 2, 3), np.uint8), labels=np.arange(40) % 2)
     dataset = Dataset(train=examples, test=examples, num_classes=2)
     check_partition(experiment(groups({"rotation": 180})), dataset)
-    with pytest.raises(ExperimentError, match="images of 2 x 3 turned by 90 degrees have another shape; choose 180"):
+    with pytest.raises(ExperimentError, match="images of 2 x 3 rotated by 90 degrees have another shape; choose 180"):
         check_partition(experiment(groups({"rotation": 90})), dataset)
 
 
 def test_too_little_data_is_told_with_the_device_that_goes_short() -> None:
     plan = experiment(groups({"labels": [1]}, {"labels": [1, 0], "examples_per_device": 8}))
-    with pytest.raises(DataError, match=r"group1 asks for 8 examples of labels \[0, 1\] for device 3; .* has 2 left"):
+    with pytest.raises(
+        DataError, match=r"device 3 of group group1 needs 8 examples of labels \[0, 1\], but .* has 2 left"
+    ):
         check_partition(plan, numbered([5, 25, 90], [3, 3, 3]))
 
 
@@ -213,18 +218,21 @@ def test_too_little_data_is_told_with_the_device_that_goes_short() -> None:
         ("name: A", "partition.groups.0.name: takes small letters, digits, - and _"),
         ("rotation: 45", "partition.groups.0.rotation: must be 0, 90, 180 or 270, not 45"),
         ("labels: []", "partition.groups.0.labels: List should have at least 1 item"),
-        ("labels: [1, 1]", "partition.groups.0.labels: labels are distinct numbers from 0 up, not [1, 1]"),
-        ("label_permutation: [0, 2]", "partition.groups.0.label_permutation: a permutation has every label from 0 up"),
+        ("labels: [1, 1]", "partition.groups.0.labels: labels must be different numbers of 0 or more, not [1, 1]"),
+        (
+            "label_permutation: [0, 2]",
+            "partition.groups.0.label_permutation: a permutation must have each label from 0 on",
+        ),
         ("label_permutation: -1", "partition.groups.0.label_permutation: must be at least 0"),
-        ("examples_per_device: [5, 4]", "partition.groups.0.examples_per_device: a range goes from the least to the"),
+        ("examples_per_device: [5, 4]", "partition.groups.0.examples_per_device: a range must have the smaller number"),
         (
             "examples_per_device: [5]",
-            "partition.groups.0.examples_per_device: give a number, or a range as",
+            "partition.groups.0.examples_per_device: give a number or a range",
         ),
         ("examples_per_device: 0", "partition.groups.0.examples_per_device: must be at least"),
-        ("disjoint_labels: true", "partition.groups.0: disjoint_labels goes with labels_per_device, which is not"),
-        ("same_shares: true", "partition.groups.0: same_shares goes with concentration, which is not given"),
-        ("same_shares: true, concentration: 1, labels_per_device: 1", "same_shares is for devices with the same"),
+        ("disjoint_labels: true", "partition.groups.0: disjoint_labels needs labels_per_device, which is missing"),
+        ("same_shares: true", "partition.groups.0: same_shares needs concentration, which is missing"),
+        ("same_shares: true, concentration: 1, labels_per_device: 1", "same_shares needs devices with the same"),
         ("turn: 90", "partition.groups.0.turn: unknown key"),
     ],
 )
@@ -238,7 +246,7 @@ def test_nonsense_is_refused_with_its_key(row: str, message: str) -> None:
 
 
 def test_groups_have_names_of_their_own() -> None:
-    with pytest.raises(ExperimentError, match="group names must differ"):
+    with pytest.raises(ExperimentError, match="each group needs a different name"):
         experiment(groups({"name": "same"}, {"name": "same"}))
 
 

@@ -257,11 +257,14 @@ async def test_a_refusal_is_counted_by_why(served: Served) -> None:
     async with served.channel_of(Name("device", "device-000")) as channel:
         path = "/fedstrata.v1.RunService/StopRun"
         assert await called(channel, path, said_by(path, "")) == (
-            "device/device-000 may not call StopRun: operator may"
+            "device/device-000 may not call StopRun; allowed: operator"
         )
         path = "/fedstrata.v1.GpsService/Enroll"
         assert "in the name of 'device-001'" in await called(channel, path, said_by(path, "device-001"))
-        assert await called(channel, path, said_by(path, "")) == "device/device-000 does not say in whose name it calls"
+        assert (
+            await called(channel, path, said_by(path, ""))
+            == "the message of device/device-000 does not name its sender"
+        )
     assert [served.refused("role"), served.refused("identity")] == [1, 2]
     assert not served.heard
 
@@ -291,7 +294,7 @@ async def test_one_message_in_anothers_name_ends_a_session_that_began_well(serve
     good, bad = list(attended("device-000")), list(attended("device-007"))
     async with served.channel_of(Name("device", "device-000")) as channel:
         heard = await called(channel, ATTEND, *good, bad[number])
-    assert heard == "Attend in the name of 'device-007': the caller is device/device-000"
+    assert heard == "device/device-000 may not call Attend in the name of 'device-007'"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
@@ -358,7 +361,7 @@ def guarded(tmp_path: Path) -> Guarded:
 def test_a_caller_whose_tls_is_not_known_to_be_1_3_is_refused(guarded: Guarded, version: bytes | None) -> None:
     auth = {"peer_uri": [b"spiffe://run-1/operator"], **({"ssl_tls_version": [version]} if version else {})}
     context: Any = SimpleNamespace(auth_context=lambda: auth)
-    with pytest.raises(NotAllowedError, match="speaks an older TLS than"):
+    with pytest.raises(NotAllowedError, match=r"does not speak TLS 1\.3"):
         guarded.guard.caller(context, "/fedstrata.v1.RunService/StopRun", TABLE["/fedstrata.v1.RunService/StopRun"])
     assert guarded.refused == ["tls"]
 
@@ -367,7 +370,7 @@ async def test_a_certificate_of_another_run_by_the_same_authority_is_refused(ser
     other = Authority(domain="run-2", certificate=served.authority.certificate, key=served.authority.key)
     path = "/grpc.health.v1.Health/Check"
     async with served.channel_of(Name("operator"), other) as channel:
-        assert await called(channel, path, said_by(path, "")) == "operator is of 'run-2', and this is 'run-1'"
+        assert await called(channel, path, said_by(path, "")) == "operator belongs to run 'run-2', but this is 'run-1'"
 
 
 async def test_bytes_that_are_no_message_are_refused_in_one_line_once_it_is_known_who_may_call(
@@ -387,14 +390,14 @@ async def test_bytes_that_are_no_message_are_refused_in_one_line_once_it_is_know
 
 REFUSED: dict[str, tuple[Callable[[Guarded], object], type[Exception], str, str]] = {
     "revoked": (
-        lambda to: to.revoke("device/device-000"), NotAllowedError, "revoked", "device/device-000 is revoked; ask who"
+        lambda to: to.revoke("device/device-000"), NotAllowedError, "revoked", "device/device-000 is revoked; ask the"
     ),
     "of a dropped authority": (
         lambda to: to.drop_authority(), OutdatedError, "outdated",
-        "device/device-000 is by an authority that counts no more; renew it",
+        "device/device-000 comes from an authority that is no longer trusted; renew it",
     ),
     "run out": (
-        lambda to: setattr(to, "now_s", to.now_s + 366 * 86_400), OutdatedError, "outdated", "has run out on .* UTC"
+        lambda to: setattr(to, "now_s", to.now_s + 366 * 86_400), OutdatedError, "outdated", "expired on .* UTC"
     ),
 }  # fmt: skip
 
@@ -469,7 +472,7 @@ async def test_a_call_that_is_in_nobodys_name_is_refused_too(served: Served, is_
         else:
             served.late_s = 366 * 86_400
         heard = await called(channel, CHECK, said_by(CHECK, ""))
-    assert ("is revoked" if is_revoked else "has run out on") in heard
+    assert ("is revoked" if is_revoked else "expired on") in heard
 
 
 async def test_of_a_row_only_who_is_revoked_is_not_heard(served: Served) -> None:
@@ -488,7 +491,9 @@ async def test_over_an_open_connection_nobody_speaks_by_an_authority_that_is_dro
         assert await called(channel, ENROLL, said_by(ENROLL, "device-000")) == "OK"
         served.trust(new.alone())
         refused = await called(channel, ENROLL, said_by(ENROLL, "device-000"))
-        assert refused.startswith("the certificate of device/device-000 is by an authority that counts no more")
+        assert refused.startswith(
+            "the certificate of device/device-000 comes from an authority that is no longer trusted"
+        )
         new.alone().issue([DEVICE], served.folder / str(DEVICE))
         channel._connection.tls.newest(at_once=True)  # type: ignore[attr-defined]  # which it does once a second
         assert await called(channel, ENROLL, said_by(ENROLL, "device-000")) == "OK"
@@ -552,9 +557,9 @@ async def read_to_the_end(call: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "is_revoked", "code", "text"),
     [
-        (WATCH, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask who runs this"),
-        (RECORD, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask who runs this"),
-        (RECORD, False, grpc.StatusCode.UNAUTHENTICATED, "the certificate of operator has run out"),
+        (WATCH, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask the operator of this run"),
+        (RECORD, True, grpc.StatusCode.PERMISSION_DENIED, "operator is revoked; ask the operator of this run"),
+        (RECORD, False, grpc.StatusCode.UNAUTHENTICATED, "the certificate of operator expired"),
     ],
 )
 async def test_nothing_more_is_sent_to_who_counts_no_more(
@@ -601,6 +606,6 @@ async def test_a_time_out_of_the_block_itself_stays_one() -> None:
 
 async def test_who_counts_again_meanwhile_may_try_again() -> None:
     lookout = Lookout(lambda who: False, lambda who: None, every_s=0.0)
-    with pytest.raises(OutdatedError, match="was not valid just now; try again"):
+    with pytest.raises(OutdatedError, match="was not valid a moment ago; try again"):
         async with lookout.over(NOBODY):
             await asyncio.Event().wait()

@@ -190,7 +190,7 @@ def test_of_connections_that_break_nothing_is_said(process: Process, capfd: pyte
 def test_a_name_that_a_stranger_may_have_pointed_here_is_refused(process: Process, path: str, name: str) -> None:
     status, said = process.get(path, name)
     assert (status, "fedstrata_" in said) == (421, False)
-    assert said.endswith("ask by its address, or start it with --http-names\n")
+    assert said.endswith("use its address, or start it with --http-names\n")
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ async def test_a_child_may_switch_to_another_update_once_a_round_and_is_refused_
     intake, _ = intake_of({"a": 9, "b": 1})
     for error in (OffsetError, PayloadError):
         await begun(intake, "a", 1, bytes_of(vector(1.0))[:4])
-        with pytest.raises(error, match="a continues another update than it began"):
+        with pytest.raises(error, match="a continues with another update than the one"):
             await intake.begin("a", CODEC, (2,), 4)
     assert intake.voided == 1
 
@@ -214,7 +214,7 @@ async def test_who_had_reported_before_a_void_has_a_deadline_s_time_to_send_agai
 
 async def test_a_child_that_claims_more_examples_than_it_enrolled_with_is_refused() -> None:
     intake, _ = intake_of({"a": 5})
-    with pytest.raises(PayloadError, match=r"a stands for \[6\] examples, expected 1 to 5"):
+    with pytest.raises(PayloadError, match=r"a states the weights \[6\]; expected one, from 1 to 5"):
         await intake.begin("a", CODEC, (6,), 0)
 
 
@@ -242,7 +242,7 @@ async def test_too_few_reports_stop_the_run_and_name_the_absent() -> None:
     await send(intake, "a", vector(1.0), 1)
     for name in intake.missing:
         intake.exclude(name)
-    with pytest.raises(RunStoppedError, match="1 of 4 reported, the quorum is 2; absent: b, c, d"):
+    with pytest.raises(RunStoppedError, match="1 of 4 have reported, but the quorum is 2; absent: b, c, d"):
         intake.check_quorum({})
 
 

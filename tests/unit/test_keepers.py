@@ -199,13 +199,13 @@ def test_an_lps_has_at_most_the_weight_of_its_devices_in_a_stream(setting: Setti
     for weights in ([20, 10, 10], [0, 0, 0]):
         sums.check("lps-0", weights)
     for weights in ([21, 10, 10], [20, 11, 10], [20, 10, -1], [20, 10], [20, 10, 10, 0]):
-        with pytest.raises(PayloadError, match=r"lps-0 has weights .* expected at most \[20, 10, 10\]"):
+        with pytest.raises(PayloadError, match=r"lps-0 states the weights .* expected at most \[20, 10, 10\]"):
             sums.check("lps-0", weights)
 
 
 def test_sums_beyond_what_an_lpss_devices_can_come_to_are_refused(setting: Setting) -> None:
     sums = setting.sums()
-    with pytest.raises(PayloadError, match="10 examples come to at most"):
+    with pytest.raises(PayloadError, match="with 10 examples they can be at most"):
         sums.fold("lps-0", 2, np.int64([2**62]), [20, 10, 10])
     send(sums, "lps-0", part(([0, 0], 20)), part(([1], 10)), part(([1], 10)))
     assert setting.following(setting.model(0, 0, 0, 0), sums) == [0, 0, 1, 1]

@@ -97,7 +97,7 @@ def test_a_task_without_labels_is_refused_by_name() -> None:
         device_count=2, input_shape=(DIM,), task=Reconstruction(Reconstruction.Options(name="reconstruction"))
     )
     for kind in (LabelMeans, Flux):
-        with pytest.raises(ExperimentError, match="the method reads labels"):
+        with pytest.raises(ExperimentError, match="the method needs labels"):
             check_combinations(experiment, method_with(kind, {"name": "any"}, facts))
 
 
@@ -149,12 +149,12 @@ def changed(place: tuple[int, int], value: float) -> Matrix:
     ("sums", "reason"),
     [
         (FAIR[:2], "shape"),
-        (changed((0, 0), 61.0), "beyond 60"),
+        (changed((0, 0), 61.0), "beyond ±60"),
         (changed((0, DIM), FAIR[0, DIM] + 1), "labels of 61 examples"),
         (changed((0, DIM), -1.0), "labels of"),
-        (changed((0, DIM + 1), 0.0), "no points of at most length one"),
-        (changed((0, DIM + 1), 50.0), "no points of at most length one"),
-        (changed((0, 0), 59.0), "no points of at most length one"),
+        (changed((0, DIM + 1), 0.0), "points of length one or less cannot have"),
+        (changed((0, DIM + 1), 50.0), "points of length one or less cannot have"),
+        (changed((0, 0), 59.0), "points of length one or less cannot have"),
     ],
 )
 def test_sums_that_no_device_has_are_refused(sums: Matrix, reason: str) -> None:
@@ -167,7 +167,7 @@ def test_sums_that_no_device_has_are_refused(sums: Matrix, reason: str) -> None:
 
 def test_noised_sums_are_bounded_too() -> None:
     check_sums(FAIR + 3.0, FAIR.shape, 60, 1.0)
-    with pytest.raises(PayloadError, match="beyond 70"):
+    with pytest.raises(PayloadError, match="beyond ±70"):
         check_sums(changed((1, 1), -71.0), FAIR.shape, 60, 1.0)
 
 

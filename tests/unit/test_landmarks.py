@@ -71,7 +71,7 @@ def test_only_landmarks_are_relayed() -> None:
 
 
 def test_more_clusters_than_landmarks_are_refused() -> None:
-    with pytest.raises(ExperimentError, match=r"method\.clusters is 70, more than method\.landmarks 64"):
+    with pytest.raises(ExperimentError, match=r"method\.clusters is 70, more than method\.landmarks, 64"):
         parse_experiment(MANY)
     kept = parse_experiment(MANY, overrides=["method.exact_up_to=200"])
     assert kept.method.model_dump()["clusters"] == 70

@@ -109,7 +109,7 @@ def test_an_lps_that_is_back_once_the_plan_is_made_leaves_the_same_devices_out()
 def test_examples_that_nobody_has_are_not_trained_on_for_an_answer(examples: int) -> None:
     answer = answer_to_proto(QUESTION, {"losses": np.zeros(1)})
     answer.trained_examples = examples
-    with pytest.raises(PayloadError, match=f"device-000 has trained on {examples} examples for its answer"):
+    with pytest.raises(PayloadError, match=f"device-000 reports training on {examples} examples for its answer"):
         Asking(QUESTION).check_answer("device-000", answer)
 
 

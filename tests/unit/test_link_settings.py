@@ -148,27 +148,27 @@ def test_a_stored_file_is_the_same_experiment() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("links.device-lps.up=3Mbit/s", "an encoding such as float32; see up_rate"),
-        ("links.device-lps.up_rate=0Mbit/s", "a rate is from 1bit/s"),
-        ("links.device-lps.up_rate=3", "3 has no unit; write it as 1.9Mbit/s"),
+        ("links.device-lps.up=3Mbit/s", "an encoding such as float32; use up_rate"),
+        ("links.device-lps.up_rate=0Mbit/s", "a rate must be from 1bit/s"),
+        ("links.device-lps.up_rate=3", "3 has no unit; write a value such as 1.9Mbit/s"),
         ("links.device-lps.up_rate=3MB/s", "no unit is called 'MB/s'"),
-        ("links.device-lps.latency=-3ms", "'-3ms' is no number, 0 or more, with a unit"),
-        ("links.device-lps.latency=40", "40 has no unit; write it as 40ms"),
+        ("links.device-lps.latency=-3ms", "'-3ms' is not a number of 0 or more with a unit"),
+        ("links.device-lps.latency=40", "40 has no unit; write a value such as 40ms"),
         ("links.device-lps.latency=.nan", "nan has no unit"),
-        ("links.device-lps.preset=5g", "no preset is called '5g'; choose lte"),
-        ("links.device-lps={latency: 1ms, jitter: 2ms}", "device-lps: the jitter is larger than the latency"),
+        ("links.device-lps.preset=5g", "no preset is called '5g'; choose one of lte"),
+        ("links.device-lps={latency: 1ms, jitter: 2ms}", "device-lps: jitter is larger than latency"),
         ("links.device-lps.loss=1", "below 1, not 1"),
-        ("links.lps-gps.loss=0.1", "lps-gps: loss slows a link down by its round trip"),
+        ("links.lps-gps.loss=0.1", "lps-gps: loss has no effect on a link without latency"),
         ("links.overrides=[{devices: [1], loss: 0.1}]", "overrides.0: loss"),
         ("links.overrides=[{devices: [1], preset: lte}, {devices: [0-3], preset: wifi}]", "device 1 is in two"),
-        ("links.overrides=[{devices: [6], preset: lte}]", "there is no device 6; the partition has 0 to 5"),
-        ("links.overrides=[{devices: [1, 1], preset: lte}]", "device 1 is in the list twice; remove one"),
-        ("links.overrides=[{devices: [3-1], preset: lte}]", "'3-1' is neither a device's index nor a range"),
+        ("links.overrides=[{devices: [6], preset: lte}]", "there is no device 6; the partition has devices 0 to 5"),
+        ("links.overrides=[{devices: [1, 1], preset: lte}]", "device 1 is in the list twice; remove it once"),
+        ("links.overrides=[{devices: [3-1], preset: lte}]", "'3-1' must be the index of a device, or a range"),
         ("links.overrides=[{devices: [], preset: lte}]", "names no device"),
-        ("links.overrides=[{devices: [1]}]", "says how its devices' link differs"),
+        ("links.overrides=[{devices: [1]}]", "this entry changes nothing; add what differs"),
         ("links.rate=1Mbit/s", "unknown key"),
-        ("links.shared.device-lps.broadcast=true", "needs a down_rate"),
-        ("compute={per_example: 1ms, devices: {pi9: [1]}}", "no profile is called 'pi9'; choose i5-7400t"),
+        ("links.shared.device-lps.broadcast=true", "broadcast needs down_rate"),
+        ("compute={per_example: 1ms, devices: {pi9: [1]}}", "no profile is called 'pi9'; choose one of i5-7400t"),
         ("compute={per_example: 1ms, devices: {pi4: [1], pi5: [1]}}", "device 1 is in two"),
         ("compute.devices={pi4: [1]}", "per_example, which is missing"),
         ("compute={per_example: 1ms, devices: {pi4: [9]}}", "compute.devices: there is no device 9"),
@@ -185,7 +185,7 @@ def test_nonsense_is_refused_in_one_line(override: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("links.device-lps.up_rate=0Mbit/s", "a rate is from 1bit/s"),
+        ("links.device-lps.up_rate=0Mbit/s", "a rate must be from 1bit/s"),
     ],
 )
 def test_what_the_real_clock_does_not_carry_is_refused_by_name(override: str, message: str) -> None:
@@ -243,7 +243,7 @@ def test_a_virtual_deadline_goes_with_what_is_shared_and_over_a_shared_link_up_u
     "said", ["links.lps-gps.latency=1ms", "links.overrides=[{devices: [1], preset: lte}]", "compute.minimum=1s"]
 )
 def test_times_that_no_clock_heeds_are_refused(said: str) -> None:
-    assert "add clock: virtual or real, or clock: none to pass over it" in refusal(PLAIN, said)
+    assert "add clock: virtual or clock: real, or add clock: none to ignore all times" in refusal(PLAIN, said)
     assert parse_experiment(PLAIN, overrides=[said, "clock=none"]).clock == "none"
 
 

@@ -17,10 +17,10 @@ RANDOM = "method={name: random, clusters: 2}"
 @pytest.mark.parametrize(
     ("devices", "overrides", "why"),
     [
-        (257, (), "a round asks 257 devices, and masks are for at most 256; say training.participation: 256"),
+        (257, (), "a round asks 257 devices, and masks work for at most 256; set training.participation: 256"),
         (600, ("training.participation=0.5",), "a round asks 300 devices"),
-        (600, ("topology={lps: 2}",), "of 2 LPSs one asks 300 devices"),
-        (513, (RANDOM,), "of 2 clusters one asks at least 257 devices"),
+        (600, ("topology={lps: 2}",), "one of the 2 LPSs asks 300 devices"),
+        (513, (RANDOM,), "a round of one of the 2 clusters asks at least 257 devices"),
         (260, ("newcomers={devices: 0-4, from_global_round: 2}", "training.global_rounds=3"), "a round asks 260"),
     ],
 )
@@ -39,7 +39,7 @@ TWO = ("topology={lps: 2}", "clock=virtual", "secure_aggregation.min_devices=3")
 
 
 def test_a_move_that_leaves_an_lps_too_few_devices_is_refused_unless_another_takes_its_place() -> None:
-    why = "the moves at 2s leave 2 devices to lps-0, fewer than min_devices, 3"
+    why = "after the moves at 2s lps-0 has 2 devices, of which a round asks fewer than min_devices, 3; "
     with pytest.raises(ExperimentError, match=why):
         many(6, *TWO, moved("devices: [0], to: lps-1"))
     many(6, *TWO, moved("devices: [0], to: lps-1", "devices: [1], to: lps-0"))

@@ -356,7 +356,7 @@ def test_before_a_device_refuses_a_roster_it_looks_whether_there_is_another_auth
     successor = authority.succeeded()
     others = Proofs(EXPERIMENT.run_id, issued(successor, tmp_path / "others", *ids[1:4]))
     shown = [(name, Masks(EXPERIMENT, name, others).key) for name in ids[1:4]]
-    with pytest.raises(RosterError, match=r"device-001.*nobody that is known here"):
+    with pytest.raises(RosterError, match=r"device-001.*has an unknown issuer"):
         me.take(roster_of([(ids[0], me.key), *shown]))
     (tmp_path / "mine" / "ca.pem").write_bytes(successor.trusted())
     me.take(roster_of([(ids[0], me.key), *shown]))
@@ -368,10 +368,14 @@ def test_with_certificates_a_key_that_an_lps_made_up_is_refused(tmp_path: Path) 
     me, beside = Masks(EXPERIMENT, ids[0], mine), Masks(EXPERIMENT, ids[1], mine)
     another_run = masked_experiment(9)
     for name, proofs, says in (
-        ("unsigned", Proofs(EXPERIMENT.run_id, None), "without a certificate"),
-        ("stranger", Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])), "nobody"),
-        ("lps", Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "gps")), "vouched for by gps"),
-        ("another device", mine, "vouched for by"),
+        ("unsigned", Proofs(EXPERIMENT.run_id, None), "has no certificate"),
+        (
+            "stranger",
+            Proofs(EXPERIMENT.run_id, issued(Authority.new("run-1"), tmp_path / "s", ids[2])),
+            "unknown issuer",
+        ),
+        ("lps", Proofs(EXPERIMENT.run_id, issued(authority, tmp_path / "gps")), "has the certificate of gps"),
+        ("another device", mine, "has the certificate of"),
         ("another run", Proofs(another_run.run_id, issued(authority, tmp_path / "r", ids[2])), "is not signed"),
     ):
         made_up = Masks(EXPERIMENT, ids[2], proofs)
@@ -394,7 +398,7 @@ def test_a_certificate_that_is_revoked_or_has_run_out_vouches_for_nothing(tmp_pa
     lps.revoked(at_once=True)
     check(ids[2], key)
     now += 100 * 365 * 86400
-    with pytest.raises(OutdatedError, match=r"device-002. has run out"):
+    with pytest.raises(OutdatedError, match=r"device-002. has expired"):
         check(ids[2], key)
 
 
@@ -409,8 +413,8 @@ ONE = "training: {lps_rounds_per_global_round: 1}"
     [
         ("method: fedavg\ntraining: {participation: 4}", "a round asks 4 devices"),
         ("method: fedavg\ntraining: {participation: 0.5}", "a round asks 4 devices"),
-        ("method: {name: one_shot, clusters: 2}", "of 2 clusters one asks at most 4 devices"),
-        ("method: fedavg\ntopology: {lps: 3}", "of 3 LPSs one asks 2 devices"),
+        ("method: {name: one_shot, clusters: 2}", "a round of one of the 2 clusters asks at most 4 devices"),
+        ("method: fedavg\ntopology: {lps: 3}", "one of the 3 LPSs asks 2 devices"),
     ],
 )
 def test_what_masks_cannot_go_with_is_refused_by_name(says: str, why: str) -> None:

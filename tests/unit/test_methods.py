@@ -97,7 +97,7 @@ def test_a_method_has_no_state_so_that_two_of_them_are_as_one(name: str) -> None
     ("section", "message"),
     [
         ({"name": "nope"}, "method.name: no method is called 'nope'; choose one_shot, random, oracle, fedavg, local,"),
-        (7, "method: a name, or a mapping with a name and its options, not 7"),
+        (7, "method: must be a name, or a mapping with the name and its options, not 7"),
         ({"name": "fedprox", "nu": 1}, "method.nu: method fedprox has no such option; its options are: mu"),
         ({"name": "oracle", "clusters": 2}, "method.clusters: method oracle has no such option; its options are: none"),
         ({"name": "fedprox", "mu": -1}, "method.mu: must be at least 0, not -1"),
@@ -112,7 +112,7 @@ def test_a_method_has_no_state_so_that_two_of_them_are_as_one(name: str) -> None
         ({"name": "one_shot", "clusters": "few"}, "method.clusters: must be 'auto' or an integer"),
         ({"name": "one_shot", "eigenvectors": 0}, "method.eigenvectors: must be at least 1"),
         ({"name": "one_shot", "features": "phi"}, "method.features: no feature map is called 'phi'; choose raw"),
-        ({"name": "one_shot", "features": "a:b"}, "method: features a:b: add feature_dim"),
+        ({"name": "one_shot", "features": "a:b"}, "method: features a:b needs feature_dim"),
         (
             {"name": "pacfl", "angle": "widest"},
             "method.angle: must be 'principal', 'smallest' or 'sum', not 'widest'",
@@ -137,12 +137,18 @@ def test_an_option_that_cannot_be_is_refused_in_one_line(section: object, messag
     ("section", "message"),
     [
         ("{name: one_shot, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
-        ("{name: one_shot, clusters: 4, exact_up_to: 3, landmarks: 3}", "more than method.landmarks 3"),
+        ("{name: one_shot, clusters: 4, exact_up_to: 3, landmarks: 3}", "more than method.landmarks, 3"),
         ("{name: pacfl, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
         ("{name: ifca, clusters: 5}", "method.clusters is 5, more than the 4 devices"),
-        ("{name: pacfl, angle: sum}", "method.angle sum compares vectors place by place; say method.by_label: false"),
-        ("{name: random}", "method random needs a number in method.clusters, because the partition has no groups"),
-        ("{name: oracle}", "method oracle needs a partition with groups"),
+        (
+            "{name: pacfl, angle: sum}",
+            "method.angle sum compares vectors place by place, not label by label; set method.by_label: false",
+        ),
+        (
+            "{name: random}",
+            "method random needs a number in method.clusters, because the partition has no true clusters",
+        ),
+        ("{name: oracle}", "method oracle needs a partition with known true clusters"),
     ],
 )
 def test_options_that_do_not_go_with_the_experiment_are_refused_in_one_line(section: str, message: str) -> None:
@@ -188,7 +194,7 @@ def test_options_are_part_of_what_tells_runs_apart() -> None:
 
 @pytest.mark.parametrize("clusters", [((0,),), ((0, 1), (1,)), ((0, 1), ()), ((0, 1, 2),)])
 def test_a_plan_that_is_no_partition_of_the_devices_is_refused(clusters: tuple[tuple[int, ...], ...]) -> None:
-    with pytest.raises(PluginError, match="puts every device into one cluster"):
+    with pytest.raises(PluginError, match="must put every device into exactly one cluster"):
         Plan(clusters=clusters, rule="odd").check_covers(candidates(2))
 
 
@@ -260,7 +266,7 @@ def test_an_own_methods_options_are_as_closed_as_any(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("Own = 3", "own_method.py) holds a int, not a function, as Own"),
+        ("Own = 3", "own_method.py): it is a int, not a function"),
         ("def Own(settings):\n    return 1", "must be a subclass of fedstrata.methods.Method, not <function Own"),
         ("class Own:\n    pass", "must be a subclass of fedstrata.methods.Method, not <class 'own_method.Own'>"),
         (
@@ -284,9 +290,9 @@ def test_an_own_method_that_is_none_is_refused_in_one_line(workdir: Path, body: 
 async def test_what_a_method_asks_and_does_not_answer_is_told_by_name() -> None:
     question = Question(name="age", moment=Moment.BEFORE, arrays={})
     method = method_with(Method, {"name": "own"}, Facts(device_count=1))
-    with pytest.raises(NotImplementedError, match="Method asks age and has no answer to it"):
+    with pytest.raises(NotImplementedError, match="Method asks age, but does not implement answer"):
         await method.answer(question, None, {})  # type: ignore[arg-type]
-    with pytest.raises(NotImplementedError, match="Method relays age and hears nothing"):
+    with pytest.raises(NotImplementedError, match="Method relays age, but does not implement hear"):
         await method.hear(question, None, {})  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ def test_a_header_nested_without_end_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_the_file_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     written(tmp_path / "m.safetensors")
-    with pytest.raises(StateError, match="not those of this model"):
+    with pytest.raises(StateError, match="has other tensors than this model"):
         ModelFile(tmp_path / "m.safetensors", Layout.of({"fc1.weight": (2, 3), "fc1.bias": (2,)}))
 
 

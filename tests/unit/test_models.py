@@ -81,7 +81,7 @@ def test_the_cnn_reads_an_image_without_channels_as_grey() -> None:
 
 @pytest.mark.parametrize("input_shape", [(64,), (32, 32, 3), (1, 3, 8), (1, 1, 8, 8)])
 def test_the_cnn_refuses_what_is_no_image(input_shape: tuple[int, ...]) -> None:
-    with pytest.raises(ExperimentError, match="model cnn takes images"):
+    with pytest.raises(ExperimentError, match="model cnn needs images"):
         build_model(settings("cnn"), DatasetInfo(input_shape=input_shape, num_classes=10))
 
 
@@ -274,8 +274,8 @@ def with_double_statistics() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; weights are float32"),
-        (with_double_statistics, "buffer 1.running_mean is torch.float64; statistics are float32"),
+        (lambda: nn.Linear(4, 4).double(), "parameter weight is torch.float64; weights must be float32"),
+        (with_double_statistics, "buffer 1.running_mean is torch.float64; make statistics float32"),
     ],
     ids=["double precision", "double statistics"],
 )

@@ -263,16 +263,19 @@ def test_servers_make_no_module_if_the_file_has_all_weights(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"frozen.weight": None}, "has no frozen.weight, which is frozen; take the weights of this module, or let it"),
+        ({"frozen.weight": None}, "has no tensor frozen.weight, which is frozen; use weights of this module, or"),
         (
             {"frozen.bias": torch.zeros(3)},
-            r"frozen.bias of shape \[3\], which is another module's: its has shape \[32\]",
+            r"frozen.bias of shape \[3\], and the module has one of shape \[32\]",
         ),
         (
             {"fc.bias": torch.zeros(3)},
-            r"holds fc.bias of shape \[3\], which is another module's: it has no such tensor",
+            r"has a tensor fc.bias of shape \[3\], and the module has no such tensor",
         ),
-        ({"norm.bias": torch.zeros(32, dtype=torch.int8)}, "holds norm.bias as I8; choose F32, F64, F16, I64"),
+        (
+            {"norm.bias": torch.zeros(32, dtype=torch.int8)},
+            "has norm.bias as I8; write it as one of F32, F64, F16, I64",
+        ),
     ],
 )
 def test_weights_of_another_module_are_refused_in_one_line(
@@ -289,10 +292,10 @@ def test_a_file_that_is_no_safetensors_file_or_has_changed_is_refused(tmp_path: 
     path = tmp_path / "w.safetensors"
     path.write_bytes(b"\xff" * 100)
     section = {"freeze": ["frozen"], "weights": path}
-    with pytest.raises(ExperimentError, match="is no safetensors file; write it with"):
+    with pytest.raises(ExperimentError, match="is not a safetensors file; write it with"):
         build_model(settings("Adapted", **section, weights_sha256=sha256_of(path)), INFO)
     with pytest.raises(
-        ExperimentError, match=r"has SHA-256 .*, and the run's begins with 000000000000…; put the run's"
+        ExperimentError, match=r"the SHA-256 of .* begins with .*, and the run's file with 000000000000; put the run's"
     ):
         build_model(settings("Adapted", **section, weights_sha256="0" * 64), INFO)
 
@@ -329,7 +332,10 @@ def test_a_class_is_made_with_the_options_and_shares_all_layers_but_the_last() -
         ({"name": f"{HERE}:Normed", "options": {"depth": 3}}, r"Normed failed with TypeError: .*'depth'"),
         ({"name": f"{HERE}:Failing", "options": {"width": 3}}, "Failing failed with ValueError: no module is 3 wide"),
         ({"name": f"{HERE}:Normed", "freeze": ["tail"]}, "model.freeze: the model has no tensor or layer 'tail'; its"),
-        ({"name": f"{HERE}:Normed", "freeze": ["*"]}, "no parameter of the module trains: requires_grad is False, or"),
+        (
+            {"name": f"{HERE}:Normed", "freeze": ["*"]},
+            "the module has no parameter to train: all have requires_grad False or",
+        ),
     ],
 )
 def test_settings_that_a_module_does_not_take_are_refused_in_one_line(section: dict[str, Any], message: str) -> None:
@@ -339,9 +345,9 @@ def test_settings_that_a_module_does_not_take_are_refused_in_one_line(section: d
 
 
 def test_a_built_in_model_takes_no_settings_of_modules() -> None:
-    with pytest.raises(ValueError, match="freeze is for torch modules of your own, and mlp is none; leave it out"):
+    with pytest.raises(ValueError, match="freeze is only for your own torch modules, not for mlp; remove it"):
         ModelSettings(freeze=("fc1",))
-    with pytest.raises(ValueError, match="buffers is for torch modules of your own, and mlp is none; leave it out"):
+    with pytest.raises(ValueError, match="buffers is only for your own torch modules, not for mlp; remove it"):
         ModelSettings(buffers="device")
 
 
@@ -373,5 +379,5 @@ def test_features_that_could_make_a_variance_negative_are_refused(sections: str,
     text = f'{head}model: {{name: "{HERE}:Normed", buffers: BUFFERS}}\n{sections}\n'
     with pytest.raises(ExperimentError, match=message) as refused:
         parse_experiment(text.replace("METHOD", "fedavg").replace("BUFFERS", "average"))
-    assert "say model.buffers: device" in str(refused.value)
+    assert "set model.buffers: device" in str(refused.value)
     parse_experiment(text.replace("METHOD", "fedavg").replace("BUFFERS", "device"))

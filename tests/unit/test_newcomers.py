@@ -70,32 +70,36 @@ def test_a_run_without_newcomers_keeps_its_id() -> None:
 @pytest.mark.parametrize(
     ("newcomers", "others", "reason"),
     [
-        ("{from_global_round: 2}", (), "give either share, of all devices, or devices, by index"),
-        ("{share: 0.2, devices: [1], from_global_round: 2}", (), "give either share"),
+        ("{from_global_round: 2}", (), r"give exactly one of share \(of all devices\) and devices \(their indexes\)"),
+        ("{share: 0.2, devices: [1], from_global_round: 2}", (), "give exactly one of share"),
         ("{share: 0, from_global_round: 2}", (), "newcomers.share"),
-        ("{devices: [10], from_global_round: 2}", (), "there is no device 10; the partition has 0 to 9"),
+        ("{devices: [10], from_global_round: 2}", (), "there is no device 10; the partition has devices 0 to 9"),
         (
             "{share: 0.2, from_global_round: 6}",
             (),
-            "from_global_round is 6, and training.global_rounds 4; .* at most 5",
+            "from_global_round is 6, and training.global_rounds is 4; set at most 5",
         ),
-        ("{share: 0.01, from_global_round: 2}", (), "newcomers.share 0.01 of 10 devices, .*, is nobody; raise it"),
-        ("{devices: [0-8], from_global_round: 2}", (), "1 founders are too few for 2 clusters; have fewer newcomers"),
+        (
+            "{share: 0.01, from_global_round: 2}",
+            (),
+            "newcomers.share 0.01 of 10 devices selects no device .*; raise newcomers.share",
+        ),
+        ("{devices: [0-8], from_global_round: 2}", (), "1 devices are not newcomers, too few for 2 clusters"),
         ("{share: 0.2, from_global_round: 1}", (), "newcomers.from_global_round: .* 2, not 1"),
         (
             "{devices: [8, 9], from_global_round: 2}",
             ("topology={lps: 2, devices: [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9]]}",),
-            "all devices of lps-1 are newcomers; leave it a founder",
+            "all devices of lps-1 are newcomers; leave one out of newcomers",
         ),
         (
             "{devices: [0-5], from_global_round: 2}",
             ("method={name: one_shot, clusters: 2, exact_up_to: 4, landmarks: 2}",),
-            "of the landmarks . are founders, too few for 2 clusters; raise method.landmarks",
+            ". landmarks are not newcomers, too few for 2 clusters; raise method.landmarks",
         ),
         (
             "{share: 0.7, from_global_round: 2}",
             ("secure_aggregation={min_devices: 5}",),
-            "of 2 clusters one asks at most 1 devices",
+            "a round of one of the 2 clusters asks at most 1 devices",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_profile_has_as_many_rows_as_the_device_has_directions() -> None:
     checked(two, num_examples=10)
     checked(one, num_examples=1)
     for vectors, num_examples in ((one, 10), (two, 1)):
-        with pytest.raises(PayloadError, match="eigenvectors of a device that has"):
+        with pytest.raises(PayloadError, match="eigenvectors; expected"):
             checked(vectors, num_examples)
 
 

@@ -75,7 +75,7 @@ def test_a_run_that_still_goes_on_is_not_resumed_and_nothing_of_it_changes(
         assert cli.execute(["run", "--resume", str(out), "--quiet"]) != 0
         assert (
             capsys.readouterr().err
-            == f"error: {out / 'state'} is in use by another process; stop that, or give another\n"
+            == f"error: {out / 'state'} is in use by another process; stop that process, or give another folder\n"
         )
         assert tree(out) == before  # no certificates, and the record is there
     with run_folder(out, None) as again:

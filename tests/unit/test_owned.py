@@ -125,7 +125,7 @@ async def test_a_process_that_keeps_dying_is_given_up(folder: Path, monkeypatch:
     monkeypatch.setattr(module, "RESTARTS_MAX", 2)
     write_module("dies", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     restarts: list[Restart] = []
-    with pytest.raises(RunStoppedError, match="dies died 3 times, last by SIGKILL"):
+    with pytest.raises(RunStoppedError, match="dies died 3 times, the last time by SIGKILL"):
         await owned("dies", restarts=restarts).keep_alive()
     assert [restart.count for restart in restarts] == [1, 2]
 
@@ -137,7 +137,7 @@ async def test_a_server_that_was_told_to_end_from_outside_is_started_again(
     monkeypatch.setattr(module, "RESTARTS_MAX", 1)
     write_module("ends", f"raise SystemExit({code})\n")
     restarts: list[Restart] = []
-    with pytest.raises(RunStoppedError, match=f"ends died 2 times, last by exit code {code}"):
+    with pytest.raises(RunStoppedError, match=f"ends died 2 times, the last time by exit code {code}"):
         await owned("ends", restarts=restarts).keep_alive()
     assert restarts == [Restart(process="ends", cause=f"exit code {code}", count=1)]
 

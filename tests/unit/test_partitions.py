@@ -236,19 +236,19 @@ def test_a_local_device_owns_all_its_folder_holds_whatever_its_index() -> None:
     [
         (
             tasks(([0], 1, 5), ([1, 2], 3, 9)),
-            r"task task1 asks for 3 x 9 examples of labels \[1, 2\]; the training data has 20: "
+            r"task task1 needs 3 x 9 examples of labels \[1, 2\], but the training data has 20; "
             r"lower partition\.tasks\.1\.examples_per_device",
         ),
         (
             tasks(([0], 1, 20), ([1], 1, 2), minority_ratio=0.49),
-            "task task0 asks for 1 x 10 minority examples; the other tasks leave 9",
+            "task task0 needs 1 x 10 minority examples, but the other tasks leave 9",
         ),
         (
             tasks(([0], 1, 20), ([1], 1, 10), ([2], 1, 10), minority_ratio=0.49),
-            "the tasks ask for 20 minority examples; their own parts leave 10",
+            "the tasks need 20 minority examples, but devices' examples of their own tasks leave 10",
         ),
-        (dirichlet(4, 10), r"asks for 4 x 10 examples; the training data has 30: lower partition\.devices"),
-        (iid(31, 1), r"asks for 31 x 1 examples; the training data has 30: lower partition\.devices"),
+        (dirichlet(4, 10), r"needs 4 x 10 examples, but the training data has 30; lower partition\.devices"),
+        (iid(31, 1), r"needs 31 x 1 examples, but the training data has 30; lower partition\.devices"),
     ],
 )
 def test_too_little_data_is_told_with_the_key_to_lower(partition: dict[str, Any], message: str) -> None:

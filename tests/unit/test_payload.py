@@ -78,15 +78,15 @@ def _other_encoding(message: pb.PayloadHeader) -> None:
 ALTERED = pytest.mark.parametrize(
     ("alter", "reason"),
     [
-        (_rename, "tensor 'fc2.bias' of shape [2], expected 'fc1.bias' of shape [2]"),
-        (_reshape, "tensor 'fc1.weight' of shape [3, 2], expected 'fc1.weight' of shape [2, 3]"),
-        (_reorder, "tensor 'fc1.bias' of shape [2], expected 'fc1.weight' of shape [2, 3]"),
-        (_drop, "1 tensors, expected 2: fc1.weight, fc1.bias"),
-        (_other_part, "parts ['momentum'], expected 'fed_avg'"),
-        (_second_part, "parts ['fed_avg', 'fed_avg'], expected 'fed_avg'"),
-        (_no_part, "parts [], expected 'fed_avg'"),
-        (_longer, "36 bytes announced, expected 32"),
-        (_other_encoding, "encoding 2, expected float32 (1) on this link"),
+        (_rename, "tensor 'fc2.bias' of shape [2]; expected 'fc1.bias' of shape [2]"),
+        (_reshape, "tensor 'fc1.weight' of shape [3, 2]; expected 'fc1.weight' of shape [2, 3]"),
+        (_reorder, "tensor 'fc1.bias' of shape [2]; expected 'fc1.weight' of shape [2, 3]"),
+        (_drop, "a part has 1 tensors; expected 2: fc1.weight, fc1.bias"),
+        (_other_part, "the payload has parts ['momentum']; expected 'fed_avg'"),
+        (_second_part, "parts ['fed_avg', 'fed_avg']; expected 'fed_avg'"),
+        (_no_part, "the payload has parts []; expected 'fed_avg'"),
+        (_longer, "the header announces 36 bytes; expected 32"),
+        (_other_encoding, "the payload has encoding 2; this link uses float32 (1)"),
     ],
 )
 
@@ -144,7 +144,7 @@ def test_scales_are_those_of_each_payload() -> None:
 def test_a_scale_that_is_no_step_is_refused(scale: float) -> None:
     message = header("int8")
     message.parts[0].tensors[0].scale = scale
-    with pytest.raises(PayloadError, match="an int8 scale of"):
+    with pytest.raises(PayloadError, match="it has the int8 scale"):
         accept(message, "int8")
 
 

@@ -116,7 +116,10 @@ def test_one_altered_bit_anywhere_is_seen_named_and_passed_over(
     assert as_bytes(kept.at(2)) == as_bytes((1, arrays(1)))
     (said,) = caplog.records
     assert (said.levelno, said.message) == (logging.WARNING, "personal_state_damaged")
-    assert "000002.personal: its content does not fit its checksum" in getattr(said, "fields", {})["reason"]
+    assert (
+        "000002.personal is truncated or altered: its content does not match its checksum"
+        in getattr(said, "fields", {})["reason"]
+    )
 
 
 @pytest.mark.parametrize("left", [0, 1, 31, 32, 40, 200, 1000])

@@ -49,15 +49,15 @@ def test_a_function_of_an_installed_package_is_found() -> None:
     [
         ("absent_module:f", "", "there is no module absent_module in "),
         ("own_code:missing", "", "module own_code ("),
-        ("own_code:missing", "", "own_code.py) has no missing"),
-        ("own_code:number", "number = 3", "holds a int, not a function, as number"),
+        ("own_code:missing", "", "own_code.py): it does not exist"),
+        ("own_code:number", "number = 3", "it is a int, not a function"),
         ("own_code:f", "import absent_dependency", "No module named 'absent_dependency'"),
         ("own_code:f", "def f(:", "importing own_code failed with SyntaxError"),
-        ("own_code:f", "import no_such", "No module named 'no_such'. Install it for this service, or build its image"),
+        ("own_code:f", "import no_such", "No module named 'no_such'; install the missing package for this service"),
         ("own_code:f", "raise ValueError('two\\nlines')", "importing own_code failed with ValueError: two lines"),
         ("own_code:f", "import sys; sys.exit(3)", "importing own_code failed with SystemExit: 3"),
-        ("own_code", "", "own code is named as module:function"),
-        ("own_code:", "", "own code is named as module:function"),
+        ("own_code", "", "name own code as module:function"),
+        ("own_code:", "", "name own code as module:function"),
     ],
 )
 def test_what_cannot_be_loaded_is_told_in_one_line(workdir: Path, reference: str, source: str, message: str) -> None:
@@ -75,7 +75,7 @@ def test_a_method_of_ones_own_that_fails_is_told_with_its_line(workdir: Path) ->
     method.options = SimpleNamespace(name="own_method:Mine")
     with pytest.raises(PluginError) as raised, own_code_of(method, "do its local work"):
         method.local()
-    said = "method own_method:Mine failed to do its local work, with AttributeError: "
+    said = "method own_method:Mine failed to do its local work: AttributeError: "
     assert str(raised.value).startswith(said)
     assert str(raised.value).endswith(f"({workdir / 'own_method.py'}, line 3)")
 
@@ -121,7 +121,7 @@ def test_an_own_feature_map_is_called_with_the_inputs(workdir: Path) -> None:
             "x[:, 0]",
             "method.feature_dim columns, not (3, 2)",
         ),
-        ("x[:, 0, :1] / 0", "gave NaN or Inf"),
+        ("x[:, 0, :1] / 0", "returned NaN or Inf"),
         ("x @ x[0, :1]", "failed with ValueError"),
         ("'words'", "failed with ValueError"),
     ],
@@ -135,7 +135,7 @@ def test_an_own_feature_map_that_gives_something_else_is_refused(workdir: Path, 
         own(np.ones((3, 2, 2), dtype=np.float32))
     assert message in str(raised.value)
     if "columns" in message:
-        assert "must give an array of shape (3, 1), one row an example" in str(raised.value)
+        assert "must return an array of shape (3, 1), with one row per example" in str(raised.value)
 
 
 def test_a_missing_feature_map_is_told_before_it_is_called() -> None:

@@ -97,7 +97,7 @@ def test_a_second_process_adds_the_same_noise_and_releases_nothing_else(tmp_path
     again = SealedNoise(path, "run", "device-000")
     assert again.key(3, b"values") == key
     assert again.key(4, b"values") != key
-    with pytest.raises(RunStoppedError, match="round 4 has released other values"):
+    with pytest.raises(RunStoppedError, match="other values were released in LPS round 4"):
         SealedNoise(path, "run", "device-000").key(3, b"others")
 
 
@@ -163,15 +163,15 @@ async def test_all_that_a_device_answers_comes_of_its_noised_matrix() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("privacy={noise: research}", "has nothing to noise"),
+        ("privacy={noise: research}", "adds noise to nothing"),
         ("privacy={profiles: {epsilon: 1, clip: 1}}", "privacy.noise"),
         ("privacy.noise=both", "privacy.noise"),
         ("privacy.profiles.epsilon=0", "privacy.profiles.epsilon"),
         ("privacy.profiles.epsilon=.inf", "privacy.profiles.epsilon"),
         ("privacy.profiles.delta=0", "privacy.profiles.delta"),
         ("privacy.profiles.clip=-1", "privacy.profiles.clip"),
-        ("privacy.profiles.min_examples=121", "the partition gives one 120: profiles of few"),
-        ("partition.test_share=0.5", "the partition gives one 60"),
+        ("privacy.profiles.min_examples=121", "the partition gives a device 120: a profile of few"),
+        ("partition.test_share=0.5", "the partition gives a device 60"),
     ],
 )
 def test_what_cannot_be_private_is_refused_in_one_line(override: str, said: str) -> None:
@@ -200,4 +200,4 @@ def test_the_record_says_epsilon_and_whether_it_protects() -> None:
         assert said.profiles is not None
         assert said.profiles["epsilon"] == 4
         assert said.is_protection is (noise == "protection") is not said.is_repeatable
-        assert any("no protection" in line for line in privacy_lines(asked)) is (noise == "research")
+        assert any("protects nothing" in line for line in privacy_lines(asked)) is (noise == "research")

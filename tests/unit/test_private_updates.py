@@ -105,7 +105,7 @@ def test_with_participation_the_rounds_count_that_the_seed_draws_a_device_for() 
     assert found.deviation == pytest.approx(math.sqrt(max(often)) * noise_multiplier_of(8, 1e-5) * 2 * 0.5)
     assert found.releases_in(1) == 1
     out = next(index for index in range(6) if index not in drawn[0])
-    with pytest.raises(PayloadError, match="round 1 of 8, in which this device has no part"):
+    with pytest.raises(PayloadError, match="round 1 of 8, but this device takes no part"):
         private_update(np.ones(9, np.float32), found, ResearchNoise(0, "x"), device_index=out, lps_round=0)
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_finite_counts_as_zeros(bad: float) -> None:
 
 @pytest.mark.parametrize("lps_round", [-1, 8, 10**6])
 def test_a_round_that_the_run_has_not_is_refused(lps_round: int) -> None:
-    with pytest.raises(PayloadError, match="ε counts none there"):
+    with pytest.raises(PayloadError, match="ε counts no update there"):
         noised(np.ones(9, np.float32), budget(), lps_round)
 
 
@@ -236,7 +236,7 @@ async def test_noise_for_protection_is_the_same_after_a_death_and_no_other_updat
     again = await sent_by(host_of(*words, state=tmp_path))  # another process
     assert np.array_equal(values_of(first), values_of(again))
     assert not np.array_equal(values_of(first), values_of(await sent_by(host_of(*words, state=tmp_path / "other"))))
-    with pytest.raises(RunStoppedError, match="round 1 has released other values"):
+    with pytest.raises(RunStoppedError, match="other values were released in LPS round 1"):
         await sent_by(host_of(*words, state=tmp_path), seed=8)
 
 
@@ -265,12 +265,12 @@ def test_the_record_says_epsilon_of_what_over_how_many_rounds() -> None:
     assert "updates" not in said.not_covered
     lines = privacy_lines(asked)
     assert lines[0].startswith(
-        "sums of 4 updates or more: ε 8, δ 1e-05, in all rounds together (8 of a device at most)"
+        "sums of 4 updates or more: ε 8, δ 1e-05, in all rounds together (at most 8 of a device)"
     )
-    assert any("no protection" in line for line in lines)
+    assert any("protects nothing" in line for line in lines)
     alone = privacy_lines(private(MASKS))
-    assert alone[0].startswith("each update, whoever sees it: ε 8")
-    assert "sums of 4 or more alone: ε" in alone[1]
+    assert alone[0].startswith("each update, against anybody who sees it: ε 8")
+    assert "only sums of 4 updates or more: ε" in alone[1]
 
 
 def test_progress_tells_epsilon() -> None:
@@ -300,7 +300,10 @@ SUM = "{epsilon: 8, clip: 1, covers: sum}"
         (["privacy.updates={clip: 1, noise_multiplier: 0}"], "privacy.updates.noise_multiplier"),
         (["privacy.updates.covers=all"], "privacy.updates.covers"),
         (["privacy.updates.at=lps"], "at"),
-        (["privacy.updates={clip: 10000, noise_multiplier: 10000}"], "reach to ±1.3e.09, and sums hold ±262144"),
+        (
+            ["privacy.updates={clip: 10000, noise_multiplier: 10000}"],
+            "can reach ±1.3e.09, and sums hold at most ±262144",
+        ),
     ],
 )
 def test_what_noise_cannot_cover_is_refused_in_one_line(overrides: list[str], said: str) -> None:
@@ -321,7 +324,7 @@ def test_profiles_and_updates_may_both_be_noised() -> None:
     )  # fmt: skip
     said = privacy_lines(both)
     assert said[0].startswith("profiles: ε 4")
-    assert said[1].startswith("each update, whoever sees it: ε 8")
+    assert said[1].startswith("each update, against anybody who sees it: ε 8")
 
 
 def test_noise_on_updates_is_part_of_the_runs_id_and_its_absence_is_not() -> None:

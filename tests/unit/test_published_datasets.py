@@ -89,7 +89,9 @@ def test_a_cifar_file_that_is_not_whole_records_is_refused(tmp_path: Path, conte
 
 def test_a_label_that_cifar_does_not_have_is_refused(tmp_path: Path) -> None:
     write_files(tmp_path, {**cifar_files(CIFAR_10), "test_batch.bin": record(10)})
-    with pytest.raises(DataError, match="the test data holds label 10; with 10 classes, labels go from 0 to 9"):
+    with pytest.raises(
+        DataError, match="the test data holds label 10; with num_classes 10, labels must be from 0 to 9"
+    ):
         load("cifar-10", tmp_path)
 
 
@@ -119,7 +121,7 @@ def test_emnist_images_are_turned_the_right_way_round(tmp_path: Path) -> None:
 
 def test_emnist_without_one_of_its_files_is_not_there(tmp_path: Path) -> None:
     write_files(tmp_path, dict(list(emnist_files().items())[:3]))
-    with pytest.raises(DataError, match=r"EMNIST is not in .*; fedstrata data emnist fetches it, or name its folder"):
+    with pytest.raises(DataError, match=r"EMNIST is not in .*; fedstrata data emnist fetches it, or set data.folder"):
         load("emnist", tmp_path)
 
 
@@ -148,11 +150,11 @@ def test_svhn_gives_channels_first_and_nought_for_ten(tmp_path: Path, compressed
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"y": None}, r"it should hold X of 32 × 32 × 3 × n bytes and y of n × 1 labels, and it holds"),
-        ({"X": np.zeros((32, 32, 3, 4))}, "it should hold X"),
-        ({"X": np.zeros((32, 30, 3, 4), np.uint8)}, "it should hold X"),
-        ({"y": np.ones((3, 1), np.uint8)}, "it should hold X"),
-        ({"y": np.array([["a"]] * 4)}, "it should hold X"),
+        ({"y": None}, r"it must contain X with 32 × 32 × 3 × n bytes and y with n × 1 labels, not"),
+        ({"X": np.zeros((32, 32, 3, 4))}, "it must contain X"),
+        ({"X": np.zeros((32, 30, 3, 4), np.uint8)}, "it must contain X"),
+        ({"y": np.ones((3, 1), np.uint8)}, "it must contain X"),
+        ({"y": np.array([["a"]] * 4)}, "it must contain X"),
         ({"y": np.full((4, 1), 11, np.uint8)}, "the training data holds label 11"),
     ],
 )
@@ -184,7 +186,7 @@ def test_a_header_that_promises_more_images_than_the_file_can_hold_is_refused(tm
     forged = plain.getvalue().replace(struct.pack("<4i", 32, 32, 3, 4), struct.pack("<4i", 32, 32, 3, many))
     forged = forged.replace(struct.pack("<2i", 4, 1), struct.pack("<2i", many, 1))
     (tmp_path / "train_32x32.mat").write_bytes(forged)
-    with pytest.raises(DataError, match=f"its header promises {many} images, more than the file can hold"):
+    with pytest.raises(DataError, match=f"its header announces {many} images, more than the file can contain"):
         load("svhn", tmp_path)
 
 
@@ -194,7 +196,7 @@ def test_a_header_that_promises_more_images_than_the_file_can_hold_is_refused(tm
 @pytest.mark.parametrize("name", ["emnist", "cifar-10", "cifar-100", "svhn"])
 def test_a_data_set_that_is_nowhere_says_where_it_may_be_put(tmp_path: Path, name: str) -> None:
     users = tmp_path / "share" / "fedstrata" / name
-    advice = rf"fedstrata data {name} fetches it, or name its folder in data\.folder, or set data\.download: true$"
+    advice = rf"fedstrata data {name} fetches it, or set data\.folder to its folder, or set data\.download: true$"
     with pytest.raises(DataError, match=f"is not in {users}; {advice}"):
         load(name, None)
     with pytest.raises(DataError, match=f"is not in {tmp_path / 'own'}, {users}; {advice}"):
@@ -305,7 +307,7 @@ def test_svhns_files_are_downloaded(
     monkeypatch.setattr("fedstrata.datasets.svhn.FILES", {name: sha256(published[0] / name) for name in names})
     assert len(load("svhn", tmp_path / "own", download=True).test) == 4
     matlab(tmp_path / "own" / "test_32x32.mat", X=np.ones((32, 32, 3, 4), np.uint8))
-    with pytest.raises(DataError, match=r"test_32x32\.mat has other content than was published; delete it"):
+    with pytest.raises(DataError, match=r"test_32x32\.mat differs from the published file; delete it"):
         fetch("svhn", tmp_path / "own")
 
 

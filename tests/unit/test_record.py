@@ -139,8 +139,8 @@ def test_a_summary_that_is_not_a_summary_is_refused(tmp_path: Path, text: str) -
         ({"accuracy": {"lps-7": 0.5}}, "'lps-7'"),
         ({"bytes": {"device-gps": {"up": "many"}}}, "bytes.device-gps.up"),
         ({"bytes": {"moon-gps": {"up": 1}}}, "moon-gps"),
-        ({"clusters": {"lps-0": ["device-000"], "lps-1": ["device-000"]}}, "one cluster only"),
-        ({"clusters": {}}, "a completed run has clusters"),
+        ({"clusters": {"lps-0": ["device-000"], "lps-1": ["device-000"]}}, "a device is in two clusters"),
+        ({"clusters": {}}, "a completed run must have clusters"),
         ({"wall_seconds": {"total": float("inf")}}, "wall_seconds.total"),
     ],
 )

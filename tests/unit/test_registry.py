@@ -100,8 +100,8 @@ def test_without_a_name_the_default_is_taken(section: str) -> None:
     [
         ("method=dbscan", "method.name: no method is called 'dbscan'; choose one_shot, random, oracle, "),
         ("method.name='own:'", "no method is called 'own:'"),
-        ("method=[one_shot]", "method: a name, or a mapping with a name and its options, not ['one_shot']"),
-        ("method=7", "method: a name, or a mapping with a name and its options, not 7"),
+        ("method=[one_shot]", "method: must be a name, or a mapping with the name and its options, not ['one_shot']"),
+        ("method=7", "method: must be a name, or a mapping with the name and its options, not 7"),
         (f"method={'x' * 3000}", "no method is called 'xxx"),
     ],
 )
@@ -134,7 +134,10 @@ def test_a_key_that_a_method_has_not_is_refused_with_those_that_it_has(name: str
             ["method=pacfl", "method.angle=widest"],
             "method.angle: must be 'principal', 'smallest' or 'sum', not 'widest'",
         ),
-        (["method=pacfl", "method.angle=sum"], "method.angle sum compares vectors place by place; say method.by_label"),
+        (
+            ["method=pacfl", "method.angle=sum"],
+            "method.angle sum compares vectors place by place, not label by label; set method.by_label",
+        ),
         (["method=cfl", "method.mean_ratio=0"], "method.mean_ratio: must be above 0, not 0"),
         (["method.clusters=none"], "method.clusters: must be 'auto' or an integer"),
     ],
@@ -181,8 +184,8 @@ def test_own_code_has_options_of_its_own_which_are_closed_and_in_the_digest(own:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("Missing", "has no Missing"),
-        ("number", "holds a int, not a function, as number"),
+        ("Missing", "it does not exist"),
+        ("number", "it is a int, not a function"),
         ("function", "must be a subclass of fedstrata.methods.Method, not <function"),
         ("Broken", "method own_methods:Broken failed with KeyError: 'width'"),
     ],

@@ -276,7 +276,7 @@ def test_a_partition_that_the_data_cannot_give_never_reaches_the_cluster(
 ) -> None:
     noted = Noted(monkeypatch, chart=None, claims=[])
     greedy = load_for_cluster(DIGITS, ("partition.tasks.0.examples_per_device=100000",), None)
-    with pytest.raises(DataError, match=r"the training data has 578: lower partition\.tasks\.0"):
+    with pytest.raises(DataError, match=r"the training data has 578; lower partition\.tasks\.0"):
         remote.up(LAB, UpRequest(experiment=greedy), console)
     assert (noted.calls, noted.upgraded) == ([], {})
     elsewhere = load_for_cluster(EXPERIMENTS / "fmnist_three_tasks.yaml", (), None)

@@ -95,7 +95,7 @@ async def test_a_device_answers_with_the_mean_loss_of_every_cluster_and_a_diverg
     most = np.finfo(np.float64).max
     assert answer["losses"].tolist() == [0.5, most, 0.25, most]
     method.check_answer(question, answer, ())
-    with pytest.raises(PayloadError, match="3 losses of the models of 4 clusters"):
+    with pytest.raises(PayloadError, match="the answer has 3 losses; expected one for each of 4 clusters"):
         method.check_answer(question, {"losses": np.zeros(3)}, ())
 
 
@@ -204,7 +204,7 @@ def test_three_updates_as_far_from_each_other_are_split_all_the_same() -> None:
 
 def test_a_sketch_of_another_length_is_refused() -> None:
     method = made(Cfl, sketch=LENGTH)
-    with pytest.raises(PayloadError, match="a sketch of 3 numbers, expected 64"):
+    with pytest.raises(PayloadError, match="the answer has a sketch of 3 numbers; expected 64"):
         method.check_answer(method.questions()[0], {"sketch": np.zeros(3)}, ())
 
 

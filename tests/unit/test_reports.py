@@ -194,7 +194,7 @@ def test_bytes_of_links_that_no_lps_counts_stay_out_of_the_record(setting: Setti
 
 
 async def test_a_model_that_does_not_fit_its_checksum_leaves_no_report(setting: Setting) -> None:
-    with pytest.raises(PayloadError, match="does not fit its checksum"):
+    with pytest.raises(PayloadError, match="does not match its checksum"):
         await setting.take("lps-0", model=MODEL[:-1] + b"\x40")
     with pytest.raises(PayloadError, match="reports a measurement of 'device-001'"):
         await setting.take("lps-0", device=IDS[1])
@@ -304,13 +304,13 @@ def test_of_a_device_that_will_move_its_new_lps_has_nothing_to_say_yet(tmp_path:
     [
         (rounds_pb2.RoundTimes(slowest=IDS[1]), "which is none of its own"),
         (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow()] * 9), "9 flows of a round reported"),
-        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(up_bytes=-1)]), "flows of sizes that are none"),
-        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(answer_bytes=-1)]), "flows of sizes that are none"),
+        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(up_bytes=-1)]), "flows of impossible sizes"),
+        (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(answer_bytes=-1)]), "flows of impossible sizes"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow()] * 9), "9 flows of a round reported"),
-        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=-1)]), "flows of sizes that are none"),
-        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(unsent_bytes=-1)]), "flows of sizes that are none"),
-        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=5, unsent_bytes=6)]), "flows of sizes that are none"),
-        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(down_ns=5, away_ns=6)]), "took as long as none can"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=-1)]), "flows of impossible sizes"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(unsent_bytes=-1)]), "flows of impossible sizes"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(up_bytes=5, unsent_bytes=6)]), "flows of impossible sizes"),
+        (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(down_ns=5, away_ns=6)]), "flows of impossible durations"),
         (rounds_pb2.RoundTimes(flows=[rounds_pb2.Flow(child=99)]), "the link of a device that there is not"),
         (rounds_pb2.RoundTimes(late=[rounds_pb2.Flow(child=99)]), "the link of a device that there is not"),
     ],

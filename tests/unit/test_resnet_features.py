@@ -113,12 +113,12 @@ def test_grey_images_count_as_three_equal_colours(network: ResNet18, weights: Pa
 def test_what_is_no_image_has_no_features(weights: Path) -> None:
     features = resnet18_features(weights, sha256=sha256(weights))
     for shape in ((2, 64), (2, 2, 8, 8)):
-        with pytest.raises(DataError, match="are of images with one or three channels, not of shape"):
+        with pytest.raises(DataError, match="needs images with one or three channels, not shape"):
             features(images(*shape))
 
 
 def test_weights_that_are_missing_or_others_than_expected_are_refused(weights: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no .*; put the weights there"):
+    with pytest.raises(DataError, match=r"there is no file .*; put the weights there"):
         resnet18_features(tmp_path / "absent.pth", sha256="")
     with pytest.raises(DataError, match=f"its SHA-256 is {sha256(weights)}, not {'0' * 64}; replace the file"):
         resnet18_features(weights, sha256="0" * 64)
@@ -144,7 +144,7 @@ def test_a_file_that_wants_something_executed_is_refused(tmp_path: Path, capsys:
 def test_a_file_that_holds_no_resnet18_is_refused(tmp_path: Path, content: object) -> None:
     path = tmp_path / "other.pth"
     torch.save(content, path)
-    with pytest.raises(DataError, match=r"a ResNet-18 has a tensor conv1\.weight of float32 and shape \(64, 3, 7, 7\)"):
+    with pytest.raises(DataError, match=r"it must have a tensor conv1\.weight of float32 and shape \(64, 3, 7, 7\)"):
         resnet18_features(path, sha256=sha256(path))
 
 

@@ -219,7 +219,7 @@ def test_a_methods_work_has_the_examples_that_the_device_measures_on() -> None:
     [
         (np.zeros(3, np.float32), r"method own:Method gave weights of float32 and shape \(3,\); .* of shape \(310,\)"),
         (np.zeros(310), r"gave weights of float64 and shape \(310,\)"),
-        ([1.0], "failed to do its local work, with AttributeError: 'list' object has no attribute 'shape'"),
+        ([1.0], "failed to do its local work: AttributeError: 'list' object has no attribute 'shape'"),
     ],
     ids=["shape", "dtype", "list"],
 )
@@ -309,7 +309,7 @@ async def test_withdrawn_layers_go_on_at_the_device_from_what_it_has_trained_of_
 
 async def test_what_a_device_is_told_that_its_method_does_not_tell_is_refused() -> None:
     host = host_of(TSDP, **WITH_PUBLIC)
-    with pytest.raises(PayloadError, match="in answer to told"):
+    with pytest.raises(PayloadError, match="the answer to told"):
         job_of(host, host.model.initial(0), told={"other": np.arange(5)})
 
 

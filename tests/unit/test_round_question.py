@@ -160,14 +160,14 @@ async def test_answers_of_strangers_other_rounds_and_other_runs_change_nothing(t
     await answer(server, "a", losses(1, 2), number=3)
     with pytest.raises(WrongRunError):
         await answer(server, "a", losses(1, 2), run_id="other")
-    with pytest.raises(RunStoppedError, match="0 of 2 reported"):
+    with pytest.raises(RunStoppedError, match="0 of 2 have reported"):
         await asking_of(server).gathered()
 
 
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        (Answer(question="age"), "an answer to 'age', expected one to losses"),
+        (Answer(question="age"), "the answer is to 'age'; expected an answer to losses"),
         (Answer(question="losses"), "expected \\['losses'\\]"),
         (losses(float("nan"), 1.0), "numbers that are not finite"),
     ],

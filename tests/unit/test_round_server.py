@@ -101,7 +101,7 @@ async def test_what_a_round_takes_is_asked_of_the_round_that_an_update_is_of(tmp
     assert "a" not in server.refused
     for number in (1, 7, 1 << 62):
         sent_again.round = number
-        with pytest.raises(PayloadError, match="1 tensors, expected 2"):
+        with pytest.raises(PayloadError, match="1 tensors; expected 2"):
             server.check_payload(sent_again)
 
 
@@ -109,7 +109,7 @@ async def test_without_its_quorum_a_round_stops_the_run(tmp_path: Path) -> None:
     children = {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2}
     server, _ = server_of(tmp_path, children=children, wait=SOON)
     await submit(server, "a", vector(4.0))
-    with pytest.raises(RunStoppedError, match="1 of 5 reported, the quorum is 3"):
+    with pytest.raises(RunStoppedError, match="1 of 5 have reported, but the quorum is 3"):
         await server.gather()
 
 
@@ -181,9 +181,9 @@ async def test_an_update_that_is_in_cannot_be_taken_out_by_a_bad_one(tmp_path: P
 
 async def test_strangers_and_other_runs_are_told_so(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2})
-    with pytest.raises(UnknownChildError, match="'x' is not of round 0"):
+    with pytest.raises(UnknownChildError, match="'x' does not belong to round 0"):
         await submit(server, "x", vector(1.0))
-    with pytest.raises(WrongRunError, match="restart with its experiment"):
+    with pytest.raises(WrongRunError, match="restart with the experiment file of"):
         await server.submit(header_of("a", num_examples=1, run_id="other"), parts_of(b""))
 
 
@@ -191,7 +191,7 @@ async def test_measurements_of_others_are_refused(tmp_path: Path) -> None:
     server, _ = server_of(tmp_path, children={"a": 2, "b": 2})
     header = header_of("a", num_examples=2)
     header.evaluations.add(device_id="b", num_examples=1)
-    with pytest.raises(PayloadError, match="expected its own"):
+    with pytest.raises(PayloadError, match="expected at most one, its own"):
         await server.submit(header, parts_of(bytes_of(vector(1.0))))
 
 

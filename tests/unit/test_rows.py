@@ -91,8 +91,8 @@ def test_without_noise_it_is_training_on_the_arrays() -> None:
 def test_items_of_several_shapes_and_items_that_fail_are_said_in_a_line() -> None:
     ragged = [(np.ones(2, np.float32), 0), (np.ones(3, np.float32), 1)]
     with pytest.raises(
-        DataError, match=r"items of a data set have several shapes or types, \(2,\) and others; pad them"
+        DataError, match=r"items of the data set have different shapes or types, \(2,\) and others; pad them"
     ):
         Examples.of_items(ragged).take(np.array([0, 1]))
-    with pytest.raises(PluginError, match="data set list failed to give item 0 with ValueError: not enough values"):
+    with pytest.raises(PluginError, match="data set list: reading item 0 failed with ValueError: not enough values"):
         Examples.of_items([(np.ones(2, np.float32),)])

@@ -220,7 +220,7 @@ class Elsewhere(GpsServiceServicer):
     """A parent whose children belong to another."""
 
     async def Enroll(self, request: Any, context: Any) -> Any:
-        raise NotServedError("moved to another parent; ask for the assignment")
+        raise NotServedError("now belongs to another parent; call FetchAssignment")
 
 
 async def test_a_child_that_is_sent_to_its_new_parent_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ async def test_a_child_that_is_sent_to_its_new_parent_is_no_warning(caplog: pyte
     add_GpsServiceServicer_to_server(Elsewhere(), server._counting)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError, match="moved to another parent"):
+        with pytest.raises(grpc.aio.AioRpcError, match="now belongs to another parent"):
             await GpsServiceStub(channel).Enroll(pb.EnrollRequest(), timeout=20)
     await server.stop(0)
     assert caplog.records == []

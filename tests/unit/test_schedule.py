@@ -116,21 +116,21 @@ def test_devices_hang_where_they_were_moved_last() -> None:
     [
         ("{at: 5s, move: {devices: 1, to: lps-2}}", "there is no lps-2; the run has lps-0 to lps-1"),
         ("{at: 5s, move: {devices: 1, to: edge}}", "schedule.0.move.to"),
-        ("{at: 5s, move: {devices: 4, to: lps-1}}", "there is no device 4; the partition has 0 to 3"),
-        ("{at: 0s, move: {devices: 0, to: lps-1}}", "a move at 0s only says where devices begin; write it in topology"),
-        ("{at: 5s, move: {devices: [0, 2], to: lps-1}}", "lps-0 would have no device from 5s on; leave it one"),
-        ("{at: 5s, leave: {devices: 0-3}}", "from 5s on all devices are gone for good; let one come back"),
+        ("{at: 5s, move: {devices: 4, to: lps-1}}", "there is no device 4; the partition has devices 0 to 3"),
+        ("{at: 0s, move: {devices: 0, to: lps-1}}", "a move at 0s has no effect; write in topology.devices"),
+        ("{at: 5s, move: {devices: [0, 2], to: lps-1}}", "lps-0 would have no device after the move at 5s; leave one"),
+        ("{at: 5s, leave: {devices: 0-3}}", "after 5s all devices have left for good; let one return"),
         ("{at: 5s, leave: {devices: [0], for: 0s}}", "schedule.0.leave.for"),
-        ("{at: 5s}", "an entry does one thing: give one of set, cut, leave, move"),
-        ("{at: 5s, cut: {for: 1s}, leave: {devices: 0}}", "an entry does one thing"),
-        ("{at: 5s, set: {devices: 0}}", "says what a link has from then on"),
-        ("{at: 5s, set: {link: lps-gps, devices: 0, latency: 1s}}", "devices go with link: device-lps, not with"),
-        ("{at: 5s, set: {link: shared, latency: 1s}}", "the shared link has a down_rate and an up_rate, and nothing"),
-        ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate yet"),
-        ("{at: 5s, set: {jitter: 1s}}", "the jitter is larger than the latency"),
+        ("{at: 5s}", "an entry makes one change; give exactly one of set, cut, leave, move"),
+        ("{at: 5s, cut: {for: 1s}, leave: {devices: 0}}", "an entry makes one change"),
+        ("{at: 5s, set: {devices: 0}}", "changes nothing; add what changes at this time"),
+        ("{at: 5s, set: {link: lps-gps, devices: 0, latency: 1s}}", "the key devices is only for link: device-lps, "),
+        ("{at: 5s, set: {link: shared, latency: 1s}}", "the shared link has only down_rate and up_rate"),
+        ("{at: 5s, set: {link: shared, down_rate: 1kbit/s}}", "the shared link has no down_rate"),
+        ("{at: 5s, set: {jitter: 1s}}", "jitter is larger than latency"),
         ("{at: 5, cut: {for: 1s}}", "5 has no unit"),
         ("{at: 5s, cut: {for: 1}}", ": schedule.0.cut.for: 1 has no unit"),
-        ("{at: -5s, cut: {for: 1s}}", "is no number, 0 or more"),
+        ("{at: -5s, cut: {for: 1s}}", "is not a number of 0 or more"),
         ("{at: 5s, cut: {link: lps-gps, lps: [2], for: 1s}}", "there is no lps-2"),
     ],
 )  # fmt: skip
@@ -150,7 +150,7 @@ def test_what_needs_more_of_the_file_says_so() -> None:
         assert scheduled(*move, overrides=overrides).deadlines.lps.deadline_s == 5
     for entry in ("{at: 5s, set: {latency: 1s}}", "{at: 5s, cut: {link: shared, for: 1s}}"):
         assert scheduled(entry, *move, overrides=("clock=real",)).schedule
-    with pytest.raises(ExperimentError, match="no link is shared; add links"):
+    with pytest.raises(ExperimentError, match="there is no shared link; add links"):
         scheduled("{at: 5s, cut: {link: shared, for: 1s}}", overrides=("links.shared=null",))
 
 

@@ -241,13 +241,13 @@ async def test_what_is_measured_is_the_model_or_the_table_as_asked_for() -> None
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["partition.public=null"], "method scores exchanges scores of public examples, and there are none"),
-        (["partition.public.labelled=false"], "needs the public examples' labels: say partition.public.labelled"),
-        (["partition.public.tests=false", "method.measure=table"], "say partition.public.tests: true"),
-        (["method.measure=table", "method.reading=labels"], "there is no table to measure"),
+        (["partition.public=null"], "method scores needs public examples, and the partition has none"),
+        (["partition.public.labelled=false"], "needs the public examples' labels; set partition.public.labelled"),
+        (["partition.public.tests=false", "method.measure=table"], "set partition.public.tests: true"),
+        (["method.measure=table", "method.reading=labels"], "measure table needs a table"),
         (["method.least_share=0.9"], "method: least_share 0.9 is above most_share 0.8"),
-        (["method.examples_a_label=null"], "least_share and most_share are of examples_a_label, which is missing"),
-        (["method.normalised=false", "training.participation=2"], "leave training.participation out"),
+        (["method.examples_a_label=null"], "least_share and most_share need examples_a_label, which is missing"),
+        (["method.normalised=false", "training.participation=2"], "remove training.participation"),
         (["method.alpha=0"], "method.alpha: must be above 0"),
         (["method.reading=diagonals"], "method.reading: must be 'rows', 'columns', 'alone' or 'labels'"),
     ],
@@ -267,5 +267,5 @@ def test_labels_that_cannot_be_are_refused(owned: list[int]) -> None:
     method = Devices(experiment()).method
     (question,) = method.questions()
     answer: Mapping[str, Any] = {"owned": np.array(owned)}
-    with pytest.raises(PayloadError, match="0 or 1 for each of 10 classes"):
+    with pytest.raises(PayloadError, match="a 0 or a 1 for each of 10 classes"):
         method.check_answer(question, answer, ())

@@ -120,5 +120,5 @@ def test_a_state_that_does_not_fit_is_refused(settings: Any, names: tuple[str, .
     model, (update,) = drawn(1)
     for wrong in ([*optimiser.initial_state(50), model], list(optimiser.initial_state(49))):
         if wrong:
-            with pytest.raises(StateError, match=r"an optimiser's state of shapes .* expected"):
+            with pytest.raises(StateError, match=r"has vectors of shapes .*; expected"):
                 optimiser.step(model, update, tuple(wrong))

@@ -71,7 +71,7 @@ def test_a_share_that_leaves_nothing_is_refused(share: float, train: int, test: 
         check_partition(plan("iid", test_share=share), data())
     assert str(raised.value) == (
         f"partition.test_share {share} of the 10 examples of device 0 leaves {train} to train on and {test} to test "
-        "on; change it or examples_per_device"
+        "on; change test_share or examples_per_device"
     )
 
 
@@ -125,12 +125,12 @@ def test_public_test_data_are_what_no_device_is_tested_on() -> None:
     [
         (
             {"examples": 34},
-            "partition.public asks for 34 examples; devices leave 33 of the train data: lower "
+            "partition.public needs 34 examples, but devices leave 33 of the train data; lower "
             "partition.public.examples or examples_per_device",
         ),
         (
             {"examples": 1, "source": "test"},
-            "partition.public asks for 1 examples; devices leave 0 of the test data: lower "
+            "partition.public needs 1 examples, but devices leave 0 of the test data; lower "
             "partition.public.examples or let devices test on their own data with partition.test_share",
         ),
     ],
@@ -158,10 +158,10 @@ def test_devices_are_tested_on_the_public_examples_of_their_labels(source: str) 
 
 def test_public_tests_go_with_data_as_they_are_and_no_other_tests() -> None:
     public = {"examples": 6, "tests": True}
-    with pytest.raises(ExperimentError, match=r"test_share and public\.tests both say what devices are tested on"):
+    with pytest.raises(ExperimentError, match=r"test_share and public\.tests both choose the examples for tests"):
         plan("iid", public=public, test_share=0.5)
     turned = {"groups": [{"name": "a", "devices": 1, "examples_per_device": 10, "label_permutation": [1, 0, 2]}]}
-    with pytest.raises(ExperimentError, match=r"public\.tests goes with data as they are"):
+    with pytest.raises(ExperimentError, match=r"public\.tests needs unchanged data"):
         check_partition(experiment({"kind": "groups", **turned, "public": public}), data())
 
 
@@ -171,7 +171,7 @@ def test_a_public_label_that_is_not_there_is_refused() -> None:
 
 
 def test_who_asks_for_public_examples_where_there_are_none_is_told_the_key() -> None:
-    with pytest.raises(ExperimentError, match=r"say how many in partition\.public\.examples"):
+    with pytest.raises(ExperimentError, match=r"set their number in partition\.public\.examples"):
         public_data(plan("iid"), data())
 
 

@@ -80,7 +80,7 @@ def test_so_many_calls_are_under_way_at_once_and_one_more_when_one_has_ended(
             calls.enter_context(shares.call(who))
         with (
             shares.call(who),
-            pytest.raises(TooManyCallsError, match=f"has {most} calls under way, and may have {most}"),
+            pytest.raises(TooManyCallsError, match=f"has {most} open calls; {most} are allowed"),
         ):
             calls.enter_context(shares.call(who))
         calls.enter_context(shares.call(who))
@@ -91,7 +91,7 @@ def test_so_many_calls_are_under_way_at_once_and_one_more_when_one_has_ended(
 def test_a_burst_is_ten_seconds_worth_and_comes_back_with_time(shares: Shares, clock: Clock) -> None:
     assert begun(shares, ONE, clock) == 1000
     with (
-        pytest.raises(TooManyCallsError, match="begins more than 100 calls a second; wait, and try again"),
+        pytest.raises(TooManyCallsError, match="begins more than 100 calls per second; wait, and try again"),
         shares.call(ONE),
     ):
         pass
@@ -148,7 +148,7 @@ async def test_a_flood_over_grpc_is_refused_and_counted_and_others_are_answered(
     async with served.channel_of(flooder) as channel, served.channel_of(honest) as other:
         calls = [asyncio.ensure_future(watched(channel)) for _ in range(60)]
         for refused in islice(asyncio.as_completed(calls), 20):
-            assert "device/device-000 has 40 calls under way" in await refused
+            assert "device/device-000 has 40 open calls" in await refused
         assert await called(other, CHECK, said_by(CHECK, "")) == "OK"
         assert sum(call.done() for call in calls) == 20
         for call in calls:
@@ -231,4 +231,4 @@ async def test_a_call_that_says_nothing_is_given_up_and_may_be_made_again(
         calls: Any = [channel.stream_stream("/fedstrata.v1.LpsService/Attend")() for _ in range(READ_AT_ONCE + 1)]
         for call in calls:
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "was silent for 0.2 s; try again" in await call.details()
+            assert "sent no message for 0.2 s; try again" in await call.details()

@@ -133,7 +133,7 @@ async def test_who_begins_an_update_with_data_is_refused() -> None:
     async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
         raise AssertionError("nothing was asked for")
 
-    with pytest.raises(PayloadError, match="an update begins with its header"):
+    with pytest.raises(PayloadError, match="an update must begin with its header"):
         await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
 
 
@@ -151,13 +151,13 @@ async def test_who_sends_another_header_in_the_place_of_data_is_refused() -> Non
         await header_first(parts, "an update")
         async for part in parts:
             taken.append(part.WhichOneof("part"))
-            raise PayloadError("after its header an update has data only")
+            raise PayloadError("an update must have only data after its header")
         raise AssertionError("nothing came")
 
     async def fetch(request: pb.FetchModelRequest, context: Any) -> None:
         raise AssertionError("nothing was asked for")
 
-    with pytest.raises(PayloadError, match="data only"):
+    with pytest.raises(PayloadError, match="only data after its header"):
         await ChildStream(fetch, submit, refuse_answers).answer(requests(), Context())
     assert taken == ["header"]
 
@@ -170,5 +170,5 @@ async def test_a_stream_begins_with_its_header() -> None:
     header = pb.UpdateHeader(run_id="r")
     assert await header_first(parts(pb.UpdatePart(header=header)), "an update") == header
     for wrong in ([], [pb.UpdatePart(data=b"x")]):
-        with pytest.raises(PayloadError, match="an update begins with its header"):
+        with pytest.raises(PayloadError, match="an update must begin with its header"):
             await header_first(parts(*wrong), "an update")

@@ -202,7 +202,7 @@ def test_a_child_stands_for_one_up_to_its_own_examples(weights: tuple[int, ...])
 def test_where_weights_are_the_plans_a_child_says_the_examples_it_enrolled_with(weights: tuple[int, ...]) -> None:
     sums = RoutedSums(SIZES, {"b": B.routes(is_mixed=False)}, {"b": 3})
     sums.check("b", (3,))
-    with pytest.raises(PayloadError, match=r"b stands for .* examples, expected 3"):
+    with pytest.raises(PayloadError, match=r"b states the weights .*; expected one, 3"):
         sums.check("b", weights)
 
 
@@ -219,7 +219,7 @@ def test_a_partial_sum_beyond_what_its_weight_comes_to_is_refused_and_adds_nothi
     limit = int(sums.streams[0].limit * 2**32)
     assert limit == 2**50  # 2¹⁸ · 2³²
     for value in (limit + 1, -limit - 1, 2**63 - 1, -(2**63)):
-        with pytest.raises(PayloadError, match="1 examples come to at most"):
+        with pytest.raises(PayloadError, match="with 1 examples they can be at most"):
             sums.fold("lps-0", 0, np.array([value], np.int64), [1])
     sums.fold("lps-0", 0, np.array([limit], np.int64), [1])
     sums.count("lps-0", [1])

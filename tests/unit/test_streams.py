@@ -72,7 +72,7 @@ def test_a_clusters_model_lies_in_the_vector_of_all_streams_in_stretches() -> No
     "channels", [CHANNELS[:2], (*CHANNELS, CHANNELS[0]), ()], ids=["one is missing", "one stands twice", "none"]
 )
 def test_a_method_says_of_every_tensor_once_how_far_it_travels(channels: tuple[Channel, ...]) -> None:
-    with pytest.raises(PluginError, match=r"once how far it travels; of fc1, fc1.bias, fc2, own this one names"):
+    with pytest.raises(PluginError, match=r"once; the model has fc1, fc1.bias, fc2, own, and the channels name"):
         Streams(model=MODEL, channels=channels, spans=False)
 
 
@@ -104,7 +104,7 @@ def test_tables_begin_at_zero_and_are_put_behind_the_weights() -> None:
     "tables", [{}, {"scores": np.ones((2, 2)), "weights": np.ones(3), "diary": np.ones(1)}], ids=["none", "shape"]
 )
 def test_an_outcome_without_the_methods_tables_is_refused(tables: dict[str, Any]) -> None:
-    with pytest.raises(PluginError, match=r"an outcome has tables of .*'weights': \(2,\)"):
+    with pytest.raises(PluginError, match=r"the outcome of local training has tables .*'weights': \(2,\)"):
         Streams(model=MODEL, channels=TABLES, spans=True).with_tables(np.zeros(10, np.float32), tables)
 
 
@@ -114,7 +114,7 @@ def test_a_table_has_a_name_of_its_own(shapes: dict[str, tuple[int, ...]]) -> No
     again = Channel(name="again", tensors=Layout.of(shapes), reach=Reach.EVERYWHERE)
     other = Channel(name="head", tensors=MODEL.select(["fc1"]), reach=Reach.CLUSTER)
     channels = (*kept, again) if "fc2" not in shapes else (*kept, other, again)
-    with pytest.raises(PluginError, match="names a tensor twice, or one of the model's with another shape"):
+    with pytest.raises(PluginError, match="name a tensor twice, or a tensor of the model with another shape"):
         Streams(model=MODEL, channels=channels, spans=True)
 
 
@@ -188,13 +188,13 @@ def test_a_plan_may_say_weights_for_all_streams_of_a_channel_and_parents_for_all
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan(clusters=((0, 1),), rule=""), "1 clusters after 2"),
+        (Plan(clusters=((0, 1),), rule=""), "changes 2 clusters to 1"),
         (Plan(clusters=BOTH, rule="", parents=(1, 0)), "with parents [1, 0]"),
-        (Plan(clusters=((0,), (1,), ()), rule="", parents=(0, 1, 1)), "3 clusters after 2"),
+        (Plan(clusters=((0,), (1,), ()), rule="", parents=(0, 1, 1)), "changes 2 clusters to 3"),
     ],
 )
 def test_clusters_do_not_change_within_a_global_round_of_several_lps_rounds(plan: Plan, said: str) -> None:
-    with pytest.raises(PluginError, match=re.escape(said) + r".* 2 LPS rounds .* Say training\.lps_rounds_per_global"):
+    with pytest.raises(PluginError, match=re.escape(said) + r".* 2 LPS rounds .* set training\.lps_rounds_per_global"):
         check_plan(STREAMS, plan, own(Method, lps_rounds=2), BEFORE)
     for parents in ((), (0, 1)):
         check_plan(STREAMS, Plan(clusters=((0, 1), ()), rule="", parents=parents), own(Method, lps_rounds=2), BEFORE)
@@ -214,10 +214,14 @@ def test_some_clusters_streams_lie_in_a_vector_as_those_of_all_do() -> None:
         (Plan(clusters=BOTH, rule="", weights={"head": ({0: 1},)}), None, "1 streams of 'head', which has 2"),
         (Plan(clusters=BOTH, rule="", weights={"head": ({0: -1}, {1: 1})}), None, "'head' is negative or not finite"),
         (Plan(clusters=BOTH, rule="", weights={"head": ({0: float("nan")}, {})}), None, "is negative or not finite"),
-        (Plan(clusters=BOTH, rule="", parents=(0, 1)), None, "after one of 0 with parents [0, 1]"),
-        (Plan(clusters=BOTH, rule="", parents=(0, 2)), BEFORE, "after one of 2 with parents [0, 2]"),
-        (Plan(clusters=BOTH, rule="", parents=(0,)), BEFORE, "of 2 clusters after one of 2 with parents [0]"),
-        (Plan(clusters=((0,), (1,), ()), rule=""), BEFORE, "3 clusters after one of 2 with parents []; say for each"),
+        (Plan(clusters=BOTH, rule="", parents=(0, 1)), None, "parents [0, 1], and the previous plan had 0 clusters"),
+        (Plan(clusters=BOTH, rule="", parents=(0, 2)), BEFORE, "parents [0, 2], and the previous plan had 2 clusters"),
+        (
+            Plan(clusters=BOTH, rule="", parents=(0,)),
+            BEFORE,
+            "has 2 clusters and parents [0], and the previous plan had 2",
+        ),
+        (Plan(clusters=((0,), (1,), ()), rule=""), BEFORE, "the plan has 3 clusters and parents [], and the previous"),
     ],
 )
 def test_a_plan_that_says_what_could_only_be_passed_over_is_refused(
@@ -229,7 +233,7 @@ def test_a_plan_that_says_what_could_only_be_passed_over_is_refused(
 
 
 def test_weights_of_a_method_that_says_it_does_not_mix_are_refused() -> None:
-    with pytest.raises(PluginError, match="which count for methods with mixes = True only"):
+    with pytest.raises(PluginError, match="set mixes = True in the method"):
         check_plan(STREAMS, Plan(clusters=BOTH, rule="", weights={"head": ({0: 1}, {1: 1})}), own(Method), None)
 
 
@@ -239,7 +243,7 @@ def test_weights_of_a_method_that_says_it_does_not_mix_are_refused() -> None:
 def test_offers_that_do_not_name_some_clusters_and_the_own_in_order_are_refused(
     offers: tuple[tuple[int, ...], ...],
 ) -> None:
-    with pytest.raises(PluginError, match=r"to 2 clusters; name for each, in ascending order"):
+    with pytest.raises(PluginError, match=r"for 2 clusters; list for each cluster, in ascending order"):
         check_plan(STREAMS, Plan(clusters=BOTH, rule="", offers=offers), own(Fetching), None)
 
 
@@ -249,13 +253,13 @@ def test_tensors_that_are_withdrawn_stay_at_devices() -> None:
     assert streams.own.names == ("fc2", "own")
     assert streams.layout(2).names == ("fc1.bias", "0/fc1", "1/fc1")
     assert STREAMS.without([]) is STREAMS
-    with pytest.raises(PayloadError, match="withdrawn that the model has not: 'stranger'"):
+    with pytest.raises(PayloadError, match="withdraws tensors that the model does not have: 'stranger'"):
         STREAMS.without(["stranger"])
 
 
 @pytest.mark.parametrize(
     ("withdrawn", "before", "reason"),
-    [((FC2,), (), ""), ((FC2,), (FC2,), ""), ((), (FC2,), "none comes back"), (("x",), (), "it can withdraw")],
+    [((FC2,), (), ""), ((FC2,), (FC2,), ""), ((), (FC2,), "must stay withdrawn"), (("x",), (), "it can withdraw")],
 )
 def test_what_a_plan_withdraws_travels_and_does_not_come_back(
     withdrawn: tuple[str, ...], before: tuple[str, ...], reason: str
@@ -269,14 +273,14 @@ def test_what_a_plan_withdraws_travels_and_does_not_come_back(
 
 
 def test_only_methods_that_say_so_withdraw_tensors() -> None:
-    with pytest.raises(PluginError, match="which goes for methods with withdraws = True only"):
+    with pytest.raises(PluginError, match="set withdraws = True in the method"):
         check_plan(STREAMS, Plan(clusters=BOTH, rule="", withdrawn=(FC2,)), own(Method), None)
 
 
 def test_offers_count_for_methods_alone_whose_devices_fetch_models_of_several_clusters() -> None:
     plan = Plan(clusters=BOTH, rule="", offers=((0, 1), (1,)))
     check_plan(STREAMS, plan, own(Fetching), None)
-    with pytest.raises(PluginError, match="which count for methods with fetches_all = True only"):
+    with pytest.raises(PluginError, match="set fetches_all = True in the method"):
         check_plan(STREAMS, plan, own(Method), None)
 
 
@@ -285,7 +289,7 @@ def test_a_plan_has_every_device_in_one_cluster() -> None:
     BEFORE.check_covers(devices)
     Plan(clusters=((), (0, 1)), rule="").check_covers(devices, may_be_empty=True)
     for clusters in (((0,),), ((0, 1), (1,)), ((0, 1, 2),), ((), (0, 1))):
-        with pytest.raises(PluginError, match="puts every device into one cluster"):
+        with pytest.raises(PluginError, match="must put every device into exactly one cluster"):
             Plan(clusters=clusters, rule="").check_covers(devices)
 
 
@@ -337,14 +341,23 @@ def test_a_cluster_has_an_lps_of_its_own_unless_clusters_span() -> None:
     [
         (["topology={lps: 6}"], "topology.lps is 6, more than the 5 devices"),
         (["topology={lps: 0}"], "topology.lps: "),
-        (["topology={lps: 2, devices: [[0, 1], [2, 3]]}"], "topology.devices names 4 of the devices 0 to 4"),
-        (["topology={lps: 2, devices: [[0, 1], [2, 3, 5]]}"], "topology.devices names 5 of the devices 0 to 4"),
+        (
+            ["topology={lps: 2, devices: [[0, 1], [2, 3]]}"],
+            "topology.devices lists 4 devices; list each of the devices 0 to 4 once",
+        ),
+        (
+            ["topology={lps: 2, devices: [[0, 1], [2, 3, 5]]}"],
+            "topology.devices lists 5 devices; list each of the devices 0 to 4 once",
+        ),
         (
             ["topology={lps: 2, devices: [[0, 1], [1, 2, 3, 4]]}"],
-            "a device has one LPS, and one is listed twice; remove it from a list",
+            "a device is in two lists, and each device has one LPS; remove it from one list",
         ),
-        (["topology={lps: 3, devices: [[0, 1], [2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 3"),
-        (["topology={lps: 2, devices: [[], [0, 1, 2, 3, 4]]}"], "devices has 2 lists, each with a device, for lps 2"),
+        (["topology={lps: 3, devices: [[0, 1], [2, 3, 4]]}"], "devices must have 3 lists, as lps is 3"),
+        (
+            ["topology={lps: 2, devices: [[], [0, 1, 2, 3, 4]]}"],
+            "devices must have 2 lists, as lps is 2, and each list at least one device",
+        ),
         (["topology={lps: 2, edges: 2}"], "topology.edges: unknown key"),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_text_that_is_kept_means_the_same_runs_from_anywhere(write: Write, t
         ({"cells": {}}, "cells: "),
         ({"cells": {"one": {"seed": 5}}}, "one sets the seed"),
         ({"cells": {"one": {"trainings.global_rounds": 5}}}, "one: trainings: unknown key"),
-        ({"cells": {"one": {"partition.devices.x": 5}}}, "one: partition.devices.x=5: devices holds a value"),
+        ({"cells": {"one": {"partition.devices.x": 5}}}, "one: partition.devices.x=5: devices has a value"),
         ({"cells": {"one": {}, "two": {"method": "nothing"}}}, "two: method"),
         ({"cells": {"one": {}, "two": {"training.global_rounds": 5}}}, "'one' and 'two' are the same experiment"),
         ({"cells": {"one": {}, "two": {"name": "other"}}}, "'one' and 'two' are the same experiment"),

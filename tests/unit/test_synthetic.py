@@ -107,7 +107,7 @@ def test_a_recorded_experiment_with_another_seed_draws_other_data() -> None:
 
 
 def test_the_law_is_refused_beside_another_data_set() -> None:
-    with pytest.raises(ExperimentError, match=r"synthetic is the law of data\.name synthetic, not of"):
+    with pytest.raises(ExperimentError, match=r"the key synthetic is for data\.name synthetic, not for"):
         parse_experiment(EXPERIMENT.replace("name: synthetic, synthetic", "name: fcube, synthetic"))
 
 

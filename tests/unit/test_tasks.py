@@ -151,7 +151,7 @@ def test_anomalies_are_ranked_by_their_error_if_a_column_marks_them() -> None:
     assert found["auroc"] == pytest.approx(roc_auc_score(marks, errors), abs=0.02)
     unmarked = measured_in_parts(task_of("reconstruction"), outputs.astype(np.float32), examples)
     assert unmarked == {"mse": found["mse"], "auroc": None}
-    with pytest.raises(DataError, match=r"task\.anomalies names the column 'bent', and the data have broken"):
+    with pytest.raises(DataError, match=r"task\.anomalies names the column 'bent', but the data have broken"):
         measured_in_parts(task_of({"name": "reconstruction", "anomalies": "bent"}), outputs, examples)
 
 
@@ -161,7 +161,7 @@ def test_anomalies_are_ranked_by_their_error_if_a_column_marks_them() -> None:
         ("regresion", "task.name: no task is called 'regresion'; did you mean regression"),
         ({"name": "regression", "los": "huber"}, "task regression has no such option; its options are: loss"),
         ({"name": "multi_label", "threshold": 1.5}, "task.threshold"),
-        ([1], "task: a name, or a mapping"),
+        ([1], "task: must be a name, or a mapping"),
     ],
 )
 def test_a_wrong_section_is_refused_in_a_line(section: Any, message: str) -> None:
@@ -172,7 +172,7 @@ def test_a_wrong_section_is_refused_in_a_line(section: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("section", "info", "message"),
     [
-        ("regression", {"num_classes": 3}, "task regression learns numbers, and the data have 3 labels"),
+        ("regression", {"num_classes": 3}, "task regression learns numbers, but the data have 3 labels"),
         ("classification", {}, "task classification needs data.num_classes"),
         ("classification", {"num_classes": 3, "target_shape": (4,)}, "task classification needs one label per example"),
         ("next_token", {"num_classes": 9}, "task next_token needs data.num_classes"),
@@ -196,7 +196,7 @@ def test_a_method_that_reads_labels_refuses_other_tasks_by_name(task: str, metho
     chosen = method_settings(yaml.safe_load(method))
     reading = method_of(chosen, replace(facts_of(experiment), num_classes=9, public_examples=5, public_labelled=True))
     changed = experiment.model_copy(update={"method": chosen})
-    message = f"task {task} does not go with method {chosen.name}: the method reads labels"
+    message = f"task {task} does not go with method {chosen.name}: the method needs labels"
     assert [said for said in refusals(changed, reading) if said.startswith(message)]
     assert not [said for said in refusals(experiment, make_method(experiment)) if said.startswith("task")]
 
@@ -212,7 +212,7 @@ class Flawed(Task):
 def test_a_metric_out_of_its_range_is_none_and_a_task_that_fails_is_named() -> None:
     task = Flawed(TaskSettings(name="own:Flawed"))
     assert [measured(task, [0.0], number)["share"] for number in (0, 1, 2, 3)] == [None, 0.5, None, None]
-    with pytest.raises(PluginError, match="task own:Flawed failed to summarise its sums with KeyError: 4"):
+    with pytest.raises(PluginError, match="task own:Flawed failed in summarise with KeyError: 4"):
         measured(task, [0.0], 4)
 
 
@@ -227,7 +227,7 @@ def test_a_task_declares_its_metrics(metrics: Any, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["Accuracy", "a b", "", "x" * 41])
 def test_a_metric_has_a_name_that_a_column_can_have(name: str) -> None:
-    with pytest.raises(PluginError, match="a name of small letters"):
+    with pytest.raises(PluginError, match="the name must have small letters"):
         Metric(name=name)
 
 

@@ -97,7 +97,7 @@ PAIRS: dict[str, tuple[Side, Side, Name, str | None]] = {
     "both in the clear": (lambda our: None, lambda our: None, GPS, None),
     "parent by another": (
         lambda our: our.by_another(GPS), lambda our: our.of(DEVICE), GPS,
-        r"gps at 127.* does not vouch for: unable to get local issuer|signature",
+        r"gps at 127.* does not accept: unable to get local issuer|signature",
     ),
     "parent run out": (
         lambda our: our.on_days(GPS, -9, -1), lambda our: our.of(DEVICE), GPS, "certificate has expired"
@@ -115,22 +115,22 @@ PAIRS: dict[str, tuple[Side, Side, Name, str | None]] = {
     ),
     "another LPS": (lambda our: our.of(LPS_1), lambda our: our.of(DEVICE), LPS_0, "not valid for 'lps-0'"),
     "a device as the GPS": (
-        lambda our: our.of(Name("device", "gps")), lambda our: our.of(DEVICE), GPS, "does not vouch for"
+        lambda our: our.of(Name("device", "gps")), lambda our: our.of(DEVICE), GPS, "does not accept"
     ),
     "caller by another": (
         lambda our: our.of(GPS), lambda our: our.by_another_who_trusts_ours(DEVICE), GPS,
-        r"hangs up on device/device-000.*of another authority",
+        r"closes the connection of device/device-000.*comes from another authority",
     ),
     "caller run out": (
         lambda our: our.of(GPS), lambda our: our.on_days(DEVICE, -9, -1), GPS,
-        r"hangs up on device/device-000.*not valid by its clock",
+        r"closes the connection of device/device-000.*not valid by the server's clock",
     ),
     "caller not yet": (
         lambda our: our.of(GPS), lambda our: our.on_days(DEVICE, 9, 10), GPS,
-        r"hangs up on device/device-000.*not valid by its clock",
+        r"closes the connection of device/device-000.*not valid by the server's clock",
     ),
     "parent in the clear": (
-        lambda our: None, lambda our: our.of(DEVICE), GPS, "speaks no TLS; start it with --tls as well"
+        lambda our: None, lambda our: our.of(DEVICE), GPS, "does not speak TLS; start it with --tls"
     ),
     "caller in the clear": (
         lambda our: our.of(GPS), lambda our: None, GPS, "speaks TLS, and this process has no certificate"
@@ -199,14 +199,16 @@ async def test_a_server_whose_certificate_lacks_the_domain_is_told_how_to_get_it
     assert heard is not None
     assert "not valid for 'gps.fl.example.org'; fedstrata certs renew --server-domain fl.example.org adds" in heard
     async with serving(other.of(LPS_0)) as address:
-        assert (await why_refused(address, device, GPS) or "").endswith("is it of this run?")
+        assert (await why_refused(address, device, GPS) or "").endswith(
+            "check that both certificates belong to this run"
+        )
 
 
 async def test_who_is_being_given_other_files_learns_nothing_of_its_parent(certificates: Certificates) -> None:
     files = certificates.of(DEVICE)
     async with serving(certificates.by_another(GPS)) as address:
-        assert "does not vouch for" in (await why_refused(address, files, GPS) or "")
-        for content in ("copied in part", None):
+        assert "does not accept" in (await why_refused(address, files, GPS) or "")
+        for content in ("a part may be missing", None):
             path = files.folder / "cert.pem"
             path.unlink() if content is None else path.write_text(content)
             assert await why_refused(address, files, GPS) is None
@@ -295,6 +297,6 @@ async def test_nothing_is_said_to_a_parent_whose_name_is_on_the_own_list(certifi
         assert await echoed(channel) == files.cert
         (files.folder / "revoked.txt").write_text("lps/lps-0\n")
         files.revoked(at_once=True)  # which each call does, once a second
-        with pytest.raises(NotServedError, match="lps/lps-0 is revoked, by the list of device/device-000"):
+        with pytest.raises(NotServedError, match="lps/lps-0 is in the list of revoked names of device/device-000"):
             await echoed(channel)
         assert await echoed(beside) == files.cert

@@ -101,7 +101,7 @@ def test_uris_that_name_nobody_or_what_cannot_be_are_refused(uris: list[str]) ->
 
 @pytest.mark.parametrize("domain", ["", "Run", "a/b", "-a", "a-", "a" * 300])
 def test_a_domain_is_small_letters_digits_and_hyphens(domain: str) -> None:
-    with pytest.raises(CertificateError, match="cannot name a run"):
+    with pytest.raises(CertificateError, match="cannot be the name of a run"):
         check_domain(domain)
 
 
@@ -141,7 +141,7 @@ def test_more_names_than_grpc_takes_of_a_peer_are_refused(authority: Authority, 
 
 
 def test_an_authority_goes_on_from_its_folder(authority: Authority, tmp_path: Path) -> None:
-    with pytest.raises(CertificateError, match="make one with fedstrata certs init"):
+    with pytest.raises(CertificateError, match="create one with fedstrata certs init"):
         Authority.load(tmp_path / "authority")
     authority.save(tmp_path / "authority")
     again = Authority.load(tmp_path / "authority")
@@ -188,7 +188,7 @@ NOT_PEM = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(files: TlsFiles, name: str) -> None:
     (files.folder / name).unlink()
-    with pytest.raises(CertificateError, match=rf"{name}: No such file.*--tls names a folder"):
+    with pytest.raises(CertificateError, match=rf"{name}: No such file.*--tls must name a folder"):
         TlsFiles.load(files.folder)
 
 
@@ -209,7 +209,7 @@ UNUSABLE: dict[str, tuple[Callable[[Authority], Made], str]] = {
         lambda ours: made("x", ours, names=[GPS], uses=[ExtendedKeyUsageOID.SERVER_AUTH]),
         "is not for callers",
     ),
-    "of nobody": (lambda ours: made("x", ours), "names somebody of no run"),
+    "of nobody": (lambda ours: made("x", ours), "names no run"),
 }  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def test_a_certificate_is_not_by_an_authority_that_has_run_out(files: TlsFiles) 
 @pytest.mark.parametrize("password", [b"", b"secret"])
 def test_a_key_of_another_certificate_and_one_with_a_password_are_told(files: TlsFiles, password: bytes) -> None:
     (files.folder / "key.pem").write_bytes(made("other").key_pem(password))
-    with pytest.raises(CertificateError, match="of different certificates, or the key is damaged or has a password"):
+    with pytest.raises(CertificateError, match=r"is not the key of .*, or is damaged, or has a password"):
         TlsFiles.load(files.folder)
 
 
@@ -244,7 +244,11 @@ def test_a_key_of_another_certificate_and_one_with_a_password_are_told(files: Tl
     ("issued_for", "is_for", "lacks"),
     [
         ([Name("lps", "lps-0")], [Name("lps", "lps-0")], None),
-        ([Name("lps", "lps-0")], [Name("lps", "lps-1")], "names lps/lps-0, and this process is lps/lps-1"),
+        (
+            [Name("lps", "lps-0")],
+            [Name("lps", "lps-1")],
+            "is the certificate of lps/lps-0, but this process is lps/lps-1",
+        ),
         ([ROW], [DEVICE, OTHER], None),
         (device_names(["device-000", "device-001"]), [OTHER, Name("device", "pi")], "this process is device/pi"),
     ],
@@ -290,7 +294,7 @@ def test_a_certificate_counts_as_long_as_an_authority_vouches_for_it(
     ca = b"".join(one.pem for one in authorities)
     tls = TlsFiles(folder=tmp_path, ca=ca, cert=b"", key=b"", me=Peer("run-1", (GPS,)))
     why = tls.why_outdated(b"".join(one.pem for one in chain), time.time())
-    assert why == (None if is_vouched_for else "is by an authority that counts no more")
+    assert why == (None if is_vouched_for else "comes from an authority that is no longer trusted")
 
 
 @pytest.mark.parametrize("years", [1, 40])  # a certificate writes days from 2050 on in another form
@@ -298,12 +302,12 @@ def test_a_certificate_counts_until_its_last_second(authority: Authority, files:
     one = made("x", authority, days=(0, years * 365))
     ends = one.certificate.not_valid_after_utc
     assert files.why_outdated(one.pem, ends.timestamp()) is None
-    assert files.why_outdated(one.pem, ends.timestamp() + 1) == f"has run out on {ends:%Y-%m-%d %H:%M:%S} UTC"
+    assert files.why_outdated(one.pem, ends.timestamp() + 1) == f"expired on {ends:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @pytest.mark.parametrize("content", NOT_PEM.values(), ids=NOT_PEM)
 def test_what_is_no_certificate_is_told(files: TlsFiles, content: bytes) -> None:
-    with pytest.raises(CertificateError, match="no certificate that can be read"):
+    with pytest.raises(CertificateError, match="certificate cannot be read"):
         files.why_outdated(content, 0.0)
 
 
@@ -323,7 +327,7 @@ REPLACED: dict[str, tuple[Callable[[Authority, Path], object], bool]] = {
     "of another run": (lambda ours, folder: Authority.new("run-2").issue([ROW], folder), False),
     "all removed": (lambda ours, folder: shutil.rmtree(folder), False),
     "the key alone": (lambda ours, folder: (folder / "key.pem").write_bytes(ours.issued([ROW])["key.pem"]), False),
-    "in part": (lambda ours, folder: (folder / "cert.pem").write_text("copied in part"), False),
+    "in part": (lambda ours, folder: (folder / "cert.pem").write_text("a part may be missing"), False),
 }  # fmt: skip
 
 
@@ -342,7 +346,10 @@ def test_files_are_taken_if_they_are_whole_and_name_all_whom_the_ones_before_nam
 
 @pytest.mark.parametrize(
     ("domain", "name", "reason"),
-    [("run-2", DEVICE, "is now of run 'run-2', not 'run-1'"), ("run-1", OTHER, "this process is device/device-000")],
+    [
+        ("run-2", DEVICE, "now belongs to run 'run-2', not 'run-1'"),
+        ("run-1", OTHER, "this process is device/device-000"),
+    ],
 )
 def test_why_files_are_not_taken_is_logged(
     files: TlsFiles, domain: str, name: Name, reason: str, caplog: pytest.LogCaptureFixture
@@ -507,7 +514,7 @@ def test_a_list_that_says_whom_is_taken_and_of_another_the_one_before_stays(
 
 
 def test_a_list_is_taken_whatever_becomes_of_the_certificate_beside_it(server: TlsFiles) -> None:
-    (server.folder / "cert.pem").write_text("copied in part")
+    (server.folder / "cert.pem").write_text("a part may be missing")
     (server.folder / "revoked.txt").write_text("device/device-003\n")
     assert now(server) is server
     assert server.revoked(at_once=True) == Revoked(frozenset({Name("device", "device-003")}))
@@ -519,5 +526,5 @@ def test_a_list_may_lie_elsewhere_and_a_server_does_not_start_with_one_whose_las
     (tmp_path / "other.txt").write_text("gps\n")
     assert TlsFiles.load(server.folder, tmp_path / "other.txt").revoked() == Revoked(frozenset({GPS}))
     (server.folder / "revoked.txt").write_text("operator\ndevice/device-00")
-    with pytest.raises(CertificateError, match=r"revoked\.txt: its last line has no end"):
+    with pytest.raises(CertificateError, match=r"revoked\.txt: the last line has no line feed"):
         TlsFiles.load(server.folder)

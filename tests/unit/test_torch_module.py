@@ -236,5 +236,5 @@ def test_what_does_not_train_is_no_tensor_of_the_model_and_comes_from_the_runs_s
 
 
 def test_a_module_that_trains_nothing_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="no parameter of the module trains: requires_grad is False"):
+    with pytest.raises(ExperimentError, match="the module has no parameter to train: all have requires_grad False"):
         from_module(lambda: nn.Linear(4, 4).requires_grad_(False), shared=[])

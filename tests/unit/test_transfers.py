@@ -290,7 +290,7 @@ def test_calls_are_given_the_time_that_links_take() -> None:
 
 def test_nobody_unknown_has_a_link() -> None:
     held = transfers(SetTime())
-    with pytest.raises(UnknownChildError, match="is not of this run"):
+    with pytest.raises(UnknownChildError, match="has no child"):
         held.piece_bytes("device-9999", UP)
     for name in ("lps-", "lps--1", "x", "lps-1 "):
         with pytest.raises(UnknownChildError):

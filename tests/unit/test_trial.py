@@ -238,7 +238,7 @@ def rows_experiment(folder: Path, name: str, examples: int, *overrides: str) -> 
     ("name", "examples", "message"),
     [
         ("Flat", 106, r"model rows:Flat gives torch.float32 of shape \(3,\) for 3 inputs; .*; add .unsqueeze\(1\) to"),
-        ("Losing", 106, "'labels'; forward gets the inputs only, and the task has the loss"),
+        ("Losing", 106, "'labels'; forward gets the inputs only, no targets, because"),
         (
             "Fitting",
             160,

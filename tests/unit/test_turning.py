@@ -55,8 +55,8 @@ def test_fashion_mnist_upright_and_turned_has_twenty_classes_of_half_as_many_ima
 @pytest.mark.parametrize(
     ("shape", "orientations", "message"),
     [
-        ((4,), (0, 90), r"data\.orientations: only images can be turned, .* have shape \(4,\); leave it out"),
-        ((1, 2, 3), (0, 90), r"data\.orientations: images of 2 x 3 turned by 90 degrees have another shape"),
+        ((4,), (0, 90), r"data\.orientations: only images of shape .* have shape \(4,\); remove data"),
+        ((1, 2, 3), (0, 90), r"data\.orientations: images of 2 x 3 rotated by 90 degrees have another shape"),
     ],
 )
 def test_what_cannot_be_turned_is_refused(

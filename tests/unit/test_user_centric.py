@@ -197,8 +197,8 @@ def test_options_that_make_no_sense_are_refused(override: str, message: str) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (answer([0.0] * 15, 1.0), "a gradient of 15 numbers, expected 16"),
-        (answer([0.0] * 16, -1.0), "variance of [-1.0], expected one number from 0 to 1e+30"),
+        (answer([0.0] * 15, 1.0), "the answer has a gradient of 15 numbers; expected 16"),
+        (answer([0.0] * 16, -1.0), "variance [-1.0]; expected one number from 0 to 1e+30"),
     ],
 )
 def test_an_answer_that_cannot_be_one_is_refused(given: Arrays, message: str) -> None:

@@ -200,7 +200,7 @@ def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do(
     clock, rounds = Clock(), Rounds(4)
     waits = Waits({"lps-0": rounds}, {"device-003": "renew it", "device-004": ""}.__getitem__, clock)
     waits.now()
-    rounds.awaited = (4, ("device-003", "device-004"), "its key for masks")
+    rounds.awaited = (4, ("device-003", "device-004"), "its mask key")
     clock.now += 5
     assert {wait.name: wait.what for wait in waits.now()} == {
         "device-003": "its key for masks of round 5 of lps-0; renew it",

@@ -36,7 +36,7 @@ def test_tabs_and_keys_that_stand_twice_are_told_with_their_line() -> None:
         ValueError, match=r"that cannot start any token in line 2, column 1: .*; YAML indents with spaces"
     ):
         read_yaml("name: a\n\tpartition: {}\n")
-    with pytest.raises(ValueError, match=r"^is not YAML: 'b' is there twice in line 3, column 3"):
+    with pytest.raises(ValueError, match=r"^is not YAML: the key 'b' is there twice in line 3, column 3"):
         read_yaml("a:\n  b: 1\n  b: 2\n")
 
 

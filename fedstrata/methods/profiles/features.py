@@ -35,9 +35,11 @@ class FeatureOptions(MethodSettings):
     def _described(self) -> Self:
         is_own = ":" in self.features
         if is_own and self.feature_dim is None:
-            raise ValueError(f"features {self.features}: add feature_dim, the number of features per example")
+            raise ValueError(f"features {self.features} needs feature_dim, the number of features per example; add it")
         if not is_own and self.feature_dim is not None:
-            raise ValueError(f"features {self.features} are as many as an example has values; leave feature_dim out")
+            raise ValueError(
+                f"features {self.features} has as many features as an example has values; remove feature_dim"
+            )
         return self
 
 
@@ -80,8 +82,8 @@ def _check(features: NDArray[np.float64], settings: FeatureOptions, *, num_examp
     name, expected = settings.features, (num_examples, settings.feature_dim)
     if features.shape != expected:
         raise PluginError(
-            f"feature map {name} must give an array of shape {expected}, one row an example and "
+            f"feature map {name} must return an array of shape {expected}, with one row per example and "
             f"method.feature_dim columns, not {features.shape}"
         )
     if not np.isfinite(features).all():
-        raise PluginError(f"feature map {name} gave NaN or Inf; features must be finite numbers")
+        raise PluginError(f"feature map {name} returned NaN or Inf; features must be finite numbers")

@@ -15,15 +15,15 @@ from fedstrata.methods.profiles.private_profiles import check_enough
 from fedstrata.methods.profiles.relevance import Matrix
 from fedstrata.noise import BEFORE_TRAINING, Noise, noise_multiplier_of, on_grid
 
-PROJECTION_ADDRESS = 0x1ABE_15  # keeps the draw of A apart from every other use of the seed
-SQUARES = 0.25  # the share of the squares that is sent: the noise on all numbers is less for it
-NO_STRUCTURE = 0.5  # silhouettes up to here may be of no groups (Kaufman & Rousseeuw 1990)
+PROJECTION_ADDRESS = 0x1ABE_15  # an address that only the draw of A uses
+SQUARES = 0.25  # factor of the squares in an answer; with it all numbers need less noise
+NO_STRUCTURE = 0.5  # a silhouette up to this does not show groups (Kaufman & Rousseeuw 1990)
 LEAST_SPREAD = 1e-6
-FLOAT64 = 1e-9  # by which float64 may leave a shortened point longer than one
-GRID = 2.0**24  # sums are rounded to multiples of its inverse before noise
-FAR = 10.0  # deviations that no noise reaches
-ROUNDING = 1e-5  # of sums in float32
-BLOCK = 512  # devices whose means are in memory at once, beside those compared with all
+FLOAT64 = 1e-9  # a point clipped to length one may be longer by this, because float64 rounds
+GRID = 2.0**24  # before noise is added, sums are rounded to multiples of 1 / GRID
+FAR = 10.0  # number of standard deviations that noise does not exceed in practice
+ROUNDING = 1e-5  # relative rounding error of sums in float32
+BLOCK = 512  # number of devices that are placed at once, which limits the memory
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
@@ -61,7 +61,7 @@ def noise_deviation(settings: ProfilePrivacy, shape: tuple[int, ...]) -> float:
 
 def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) -> Matrix:
     """Return the sums with added noise. Raises ExperimentError if there are fewer examples than `min_examples`."""
-    check_enough(examples, settings, "it has")
+    check_enough(examples, settings, "this device has")
     whole = np.rint(sums * GRID).astype(np.int64)
     added = on_grid(
         noise.key(BEFORE_TRAINING, whole.tobytes()), whole.size, noise_deviation(settings, whole.shape), GRID
@@ -75,27 +75,27 @@ def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviat
     deviation.
     """
     if sums.shape != shape:
-        raise PayloadError(f"label sums of shape {sums.shape}, expected {shape}")
+        raise PayloadError(f"the answer has label sums of shape {sums.shape}; expected {shape}")
     most, wide = examples + FAR * deviation, sums.astype(np.float64)
     if np.abs(wide).max() > most * (1 + ROUNDING):
-        raise PayloadError(f"a label sum beyond {most:g}, which {examples} examples cannot have")
+        raise PayloadError(f"the answer has a label sum beyond ±{most:g}, the limit for {examples} examples")
     if deviation:
         return
     counts, squares, lengths = wide[:, -2], wide[:, -1] / SQUARES, (wide[:, :-2] ** 2).sum(axis=1)
     if (counts < 0).any() or (counts != np.rint(counts)).any() or counts.sum() != examples:
-        raise PayloadError(f"labels of {counts.sum():g} examples, and the device has {examples}")
+        raise PayloadError(f"the answer counts labels of {counts.sum():g} examples; the device has {examples}")
     if (lengths > (1 + ROUNDING) * counts * squares + ROUNDING).any() or (squares > (1 + ROUNDING) * counts).any():
-        raise PayloadError("a label sum that no points of at most length one have")
+        raise PayloadError("the answer has a label sum that points of length one or less cannot have")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
     """Hold the label means of N devices, and the numbers with which `likeness` compares them."""
 
-    centres: NDArray[np.float64]  # (N, classes, m)
-    shares: Matrix  # of each label, (N, classes); 0 of labels that are left out
-    errors: Matrix  # of a squared distance, by sampling and noise, (N, classes)
-    spread: float  # v
+    centres: NDArray[np.float64]  # mean of each label, shape (N, classes, m)
+    shares: Matrix  # share of each label, shape (N, classes); 0 for labels that are left out
+    errors: Matrix  # error of a squared distance by sampling and noise, shape (N, classes)
+    spread: float  # v, see `spread_of`
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
@@ -149,8 +149,8 @@ def likeness(one: Means, other: Means) -> dict[str, Matrix]:
 class Grouped:
     """Hold the result of clustering N devices: cluster numbers from 0, and the matrix of similarities behind them."""
 
-    labels: NDArray[np.int64]  # (N,)
-    affinity: Matrix  # of the devices compared with all of each other
+    labels: NDArray[np.int64]  # shape (N,)
+    affinity: Matrix  # similarities of the drawn devices, each compared with all others
     view: str
     rule: str
 
@@ -165,7 +165,9 @@ def grouped(
     marks = means_of([answers[place] for place in drawn], deviation, spread)
     found = likeness(marks, marks)
     clusters, view, rule = clearest(found, views, count)
-    share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(clusters)  # (drawn, T), columns sum to one
+    share_of = np.eye(clusters.max() + 1)[clusters] / np.bincount(
+        clusters
+    )  # shape (drawn, T); each column has the sum 1
     labels = np.empty(len(answers), np.int64)
     labels[list(drawn)] = clusters
     others = sorted(set(range(len(labels))) - set(drawn))
@@ -204,7 +206,7 @@ def clearest(
             is_between = labels.max() + 1 < devices
             score = float(silhouette_score(distances, labels, metric="precomputed")) if is_between else 0.0
             scored.append((score, view, labels, float(tree[-1, 2])))
-    score, view, labels, farthest = max(scored, key=lambda each: each[0])  # the first of equals
+    score, view, labels, farthest = max(scored, key=lambda each: each[0])  # of several, the first
     if count is not None:
         return labels, view, f"{count} as given, by {view}, silhouette {score:.2f}"
     if farthest < ONE_CLUSTER_BELOW or score <= NO_STRUCTURE:

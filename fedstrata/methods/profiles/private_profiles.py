@@ -15,8 +15,8 @@ from fedstrata.experiment.privacy import ProfilePrivacy
 from fedstrata.methods.profiles.relevance import Matrix, Spectrum
 from fedstrata.noise import BEFORE_TRAINING, Noise, noise_multiplier_of, on_grid
 
-GRID = 2.0**40  # entries of the Gram matrix of rows of at most length one are rounded to multiples of its inverse
-ROUNDING = 1e-9  # by which float64 may leave a shortened row longer than one
+GRID = 2.0**40  # entries of the Gram matrix are rounded to multiples of 1 / GRID
+ROUNDING = 1e-9  # a row clipped to length one may be longer by this, because float64 rounds
 
 
 def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -> Spectrum:
@@ -26,7 +26,7 @@ def private_spectrum(features: Matrix, settings: ProfilePrivacy, noise: Noise) -
     Raises:
         ExperimentError: there are fewer rows than `min_examples`.
     """
-    check_enough(len(features), settings, "it has")
+    check_enough(len(features), settings, "this device has")
     counts = np.rint(_gram(features, settings.clip) * GRID).astype(np.int64)
     places = np.triu_indices(len(counts))
     upper = counts[places]
@@ -56,9 +56,9 @@ def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
     """
     if examples < settings.min_examples:
         raise ExperimentError(
-            f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), and {which} "
-            f"{examples}: profiles of few examples nearly are these examples, and noise that hides one hides all; "
-            "give it more, or lower min_examples"
+            f"privacy.profiles: a device needs {settings.min_examples} examples (min_examples), but {which} "
+            f"{examples}: a profile of few examples reveals them, or its noise hides everything; give each device "
+            "more examples, or lower min_examples"
         )
 
 

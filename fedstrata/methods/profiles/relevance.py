@@ -17,11 +17,11 @@ from fedstrata.errors import PayloadError
 Matrix = NDArray[np.float64]
 Measure = Literal["geometric", "angles", "subspace"]
 
-# A direction is negligible, and left out of the product of Eq. 4, when its eigenvalue at the measuring device is
-# at most this share of the device's largest: there is nothing of its data in it, only rounding.
+# The product of Eq. 4 leaves out directions with an eigenvalue of at most this share of the measuring device's largest
+# eigenvalue. Such directions contain no data of the device, only rounding errors.
 NEGLIGIBLE_RATIO = 1e-9
-ORTHONORMAL = 1e-3  # largest product of two rows: float32 comes to some 1e-7
-LANDMARK_DRAW = 0x6C6D  # "lm": tells this draw from the experiment's others
+ORTHONORMAL = 1e-3  # largest allowed product of two rows; rounding in float32 gives about 1e-7
+LANDMARK_DRAW = 0x6C6D  # "lm": an address that only this draw uses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,13 +93,13 @@ def _shared_part(cosines: Matrix) -> float:
     """Return ‖V_i V_jᵀ‖² divided by the number of directions of V_i. The result is 1 if all directions of V_i lie in
     the subspace of V_j. It is 0 if all are orthogonal to this subspace.
     """
-    return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # above 1 by the profile's rounding only
+    return min(float(np.sum(cosines**2)) / len(cosines), 1.0)  # rounding of the profile can give slightly more than 1
 
 
 def check_eigenvectors(vectors: NDArray[np.float32]) -> None:
     """Raise PayloadError unless there is at least one row, and all rows are finite and of length one. Shape (k, d)."""
     if not len(vectors):
-        raise PayloadError("at least one eigenvector is needed, and here is none")
+        raise PayloadError("the answer has no eigenvector; at least one is needed")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     if not np.all(np.abs(lengths - 1) < 1e-3):
         raise PayloadError("eigenvectors must be finite and of length one")
@@ -111,13 +111,11 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
     """
     check_eigenvectors(vectors)
     if len(vectors) != expected:
-        raise PayloadError(f"{len(vectors)} eigenvectors of a device that has {expected}")
+        raise PayloadError(f"the answer has {len(vectors)} eigenvectors; expected {expected}")
     rows = vectors.astype(np.float64)
     farthest = float(np.abs(rows @ rows.T - np.eye(len(rows))).max())
     if farthest > ORTHONORMAL:
-        raise PayloadError(
-            f"eigenvectors must be orthogonal to each other, and two of these have the product {farthest:.3g}"
-        )
+        raise PayloadError(f"eigenvectors must be orthogonal to each other, but two have the product {farthest:.3g}")
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:

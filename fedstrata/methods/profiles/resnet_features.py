@@ -32,7 +32,7 @@ PUBLISHED = (
 PUBLISHED_SHA256 = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 BATCH = 64
 STAGES = (64, 128, 256, 512)
-# of the colours of ImageNet's images, which the weights were trained on
+# mean and deviation of each colour in ImageNet, on which the weights were trained
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -47,7 +47,10 @@ def imagenet(inputs: NDArray[np.float32]) -> NDArray[np.float64]:
 def _published() -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
     data = os.environ.get("FEDSTRATA_DATA")
     if not data:
-        raise DataError(f"features resnet18: put {PUBLISHED} into $FEDSTRATA_DATA/resnet18, and set $FEDSTRATA_DATA")
+        raise DataError(
+            f"features resnet18 needs a file of weights, and $FEDSTRATA_DATA is not set; set it, and put {PUBLISHED} "
+            "into $FEDSTRATA_DATA/resnet18"
+        )
     return resnet18_features(Path(data) / "resnet18" / PUBLISHED, sha256=PUBLISHED_SHA256)
 
 
@@ -77,7 +80,7 @@ def _in_colour(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the images normalised and with three channels. Raises DataError for inputs that are no images."""
     images = inputs[:, None] if inputs.ndim == 3 else inputs
     if images.ndim != 4 or images.shape[1] not in {1, 3}:
-        raise DataError(f"features resnet18 are of images with one or three channels, not of shape {inputs.shape[1:]}")
+        raise DataError(f"features resnet18 needs images with one or three channels, not shape {inputs.shape[1:]}")
     mean, deviation = (np.array(values, np.float32)[:, None, None] for values in (MEAN, DEVIATION))
     return (images - mean) / deviation
 
@@ -86,13 +89,13 @@ def _weights(path: Path, sha256: str) -> "Weights":
     import torch
 
     if not path.is_file():
-        raise DataError(f"features resnet18: there is no {path}; put the weights there")
+        raise DataError(f"features resnet18: there is no file {path}; put the weights there")
     found = file_sha256(path)
     if found != sha256:
         raise DataError(f"cannot use {path}: its SHA-256 is {found}, not {sha256}; replace the file")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever a damaged file leads it to
+    except Exception as error:  # torch can raise any exception for a damaged file
         raise DataError(f"cannot use {path}: {' '.join(str(error).split()):.200}") from None
     return _checked(path, loaded)
 
@@ -105,7 +108,7 @@ def _checked(path: Path, loaded: Any) -> "Weights":
     for name, shape in _shapes().items():
         tensor = found.get(name)
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            raise DataError(f"cannot use {path}: a ResNet-18 has a tensor {name} of float32 and shape {shape}")
+            raise DataError(f"cannot use {path}: it must have a tensor {name} of float32 and shape {shape}")
     return {name: found[name] for name in _shapes()}
 
 

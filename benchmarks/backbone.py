@@ -24,7 +24,7 @@ from benchmarks.suite.observed import peaks_mb
 
 LAYERS, RANK = 16, 6
 SERVER_MB, ONE_BACKBONE_MB = 20.0, 180.0
-TIMES_BYTES = 100  # headers of a run contain times, whose lengths differ
+TIMES_BYTES = 100  # tolerance in bytes: headers contain times of different lengths
 FILE = """
 name: backbone
 partition: {{kind: iid, devices: 10, examples_per_device: 20}}

@@ -51,7 +51,7 @@ from lps.kept.state import ClusterState, Writing
 from lps.servicer import LpsServicer
 
 EXAMPLES, CLUSTER, RUN = 10, "lps-0", "echo"
-ROUNDS_PER_GLOBAL = 5  # LPS rounds; the start of every fifth is flushed to disk
+ROUNDS_PER_GLOBAL = 5  # LPS rounds per global round; the start of a global round is flushed to disk
 
 
 def layout_of(options: argparse.Namespace) -> Layout:
@@ -101,7 +101,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 async def attend(options: argparse.Namespace) -> None:
     """Run one device, which sends each received model back as its update."""
-    keep_for_training()  # as any device process does
+    keep_for_training()  # a device process does the same
     channel, counting = open_channel(options.address, LinkMeter(), OPEN, Name("lps", CLUSTER))
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
@@ -131,12 +131,12 @@ def wait_for(clients: "list[subprocess.Popen[str]]", server: "subprocess.Popen[s
             return
         for process in [*clients, server]:
             process.kill()
-    raise SystemExit("a device failed: what it said stands above")
+    raise SystemExit("a device failed: its error is printed above")
 
 
 def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, float]:
     """Return the median seconds of a round, and the server's peak memory in MB."""
-    warm_up = max(2, rounds // 10)  # rounds not counted
+    warm_up = max(2, rounds // 10)  # rounds that are not measured
     common = ["--devices", str(devices), "--bytes", str(size), "--rounds", str(rounds + warm_up)]
 
     def start(*words: str) -> "subprocess.Popen[str]":
@@ -145,7 +145,7 @@ def measure(program: str, devices: int, size: int, rounds: int) -> tuple[float, 
 
     with start("server") as server:
         if server.stdout is None:
-            raise RuntimeError("no pipe to the server")
+            raise RuntimeError("the server process was started without a pipe")
         address = server.stdout.readline().strip()
         clients = [start("device", "--address", address, "--index", str(index)) for index in range(devices)]
         wait_for(clients, server)
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, nargs="+", default=[0.1, 1, 10])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="one JSON line a size, with every repeat")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per size, with every repeat")
     options = parser.parse_args()
     if not options.json:
         print(

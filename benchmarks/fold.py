@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", action="store_true", help="one JSON line, with the seconds of every upload")
+    parser.add_argument("--json", action="store_true", help="print one JSON line with the seconds of every upload")
     parser.add_argument("--serve", choices=("fedstrata", "raw"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     size, rounds = int(options.mb * 1e6) // 4, options.rounds
@@ -154,7 +154,7 @@ def main() -> None:
 
     with start("fedstrata") as server, start("raw") as plain:
         if server.stdout is None or plain.stdout is None:
-            raise RuntimeError("no pipe to a server")
+            raise RuntimeError("a server process was started without a pipe")
         try:
             ours, raw = asyncio.run(
                 measure([out.readline().strip() for out in (server.stdout, plain.stdout)], size, rounds)

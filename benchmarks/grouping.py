@@ -71,7 +71,7 @@ class BeforeTraining:
             global_round=0,
             epochs=epochs,
         )
-        return Stacked().train([job])[0]  # as the device program does
+        return Stacked().train([job])[0]  # the device program does the same
 
 
 async def answers_to(method: Method, question: Question, works: list[Work], given: dict[int, Arrays] | None) -> Any:
@@ -143,7 +143,7 @@ def tabulate(sweep: Sweep, dataset: Dataset) -> None:
         found: dict[str, list[float]] = {cell: [] for cell in cells}
         for seed in sweep.seeds:
             runs = [run for run in sweep.runs if run.place.setting == setting and run.seed == seed]
-            data = data_of(runs[0].experiment, dataset)  # which all cells have in common
+            data = data_of(runs[0].experiment, dataset)  # all cells have the same data
             for run in runs:
                 plan = asyncio.run(plan_of(run.experiment, data, dataset))
                 found[run.place.cell].append(index_of(run.experiment, plan))
@@ -155,7 +155,9 @@ def main() -> None:
     """Print the table, or the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sweep", type=Path)
-    parser.add_argument("--runs", type=Path, help="the folder of `fedstrata sweep` of the same file")
+    parser.add_argument(
+        "--runs", type=Path, help="compare with this folder, made by `fedstrata sweep` of the same file"
+    )
     asked = parser.parse_args()
     sweep = load_sweep(asked.sweep)
     dataset = load_dataset(sweep.runs[0].experiment.data, sweep.runs[0].experiment.seed)
@@ -167,5 +169,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     limit_threads()
-    with threadpool_limits(1):  # as at a device
+    with threadpool_limits(1):  # as in a device process
         main()

@@ -36,7 +36,7 @@ from pathlib import Path
 from emulator.commands.main import execute
 from fedstrata.errors import EXIT_INTERRUPTED
 
-# two chunks of model and update on the wire, so that there is a middle to be killed in
+# Model and update have two chunks, so that a process can be killed between them.
 EXPERIMENT = """
 name: kill-matrix
 partition:
@@ -106,7 +106,7 @@ class Outcome:
 
     number: int
     faults: str
-    killed: int  # of the kills drawn, how many came about
+    killed: int  # the number of drawn kills that happened
     came: Came
     is_same: bool
     seconds: float
@@ -118,7 +118,7 @@ class Matrix:
 
     experiment: str
     changes: Sequence[str]
-    device_processes: Sequence[int | None]  # None: one a core
+    device_processes: Sequence[int | None]  # None: one per core
     out: Path
 
     def run(self, name: str, faults: list[Fault], processes: int | None) -> Came:
@@ -128,7 +128,7 @@ class Matrix:
         file.write_text(self.experiment, encoding="utf-8")
         settings = [word for change in (f"faults={json.dumps(faults)}", *self.changes) for word in ("--set", change)]
         hosts = ["--device-processes", str(processes)] if processes is not None else []
-        with redirect_stdout(io.StringIO()):  # the result's tables; errors are told all the same
+        with redirect_stdout(io.StringIO()):  # hide the result's tables, but not errors
             code = execute(["run", str(file), "--out", str(folder), "--quiet", *hosts, *settings])
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
@@ -183,7 +183,7 @@ def restarts(folder: Path) -> int:
     by_themselves = len(list(markers.iterdir())) if markers.exists() else 0
     log = folder / "logs" / "faults.log"
     told = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-    return by_themselves + sum("never came about" not in line for line in told)
+    return by_themselves + sum("did not happen" not in line for line in told)
 
 
 def parsed() -> argparse.Namespace:
@@ -193,9 +193,11 @@ def parsed() -> argparse.Namespace:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--hidden", type=int, default=4200, help="units of the hidden layer")
     arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--experiment", type=Path, help="in place of the one in this file")
+    arguments.add_argument("--experiment", type=Path, help="use this experiment file, not the one in this program")
     arguments.add_argument("--device-processes", type=int, nargs="+", default=[None], metavar="N")
-    arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the experiment")
+    arguments.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one key of the experiment; repeatable"
+    )
     return arguments.parse_args()
 
 

@@ -27,13 +27,13 @@ from fedstrata.noise import ResearchNoise
 
 Labels = NDArray[np.int64]
 EXAMPLES, CLASSES = 20000, 10
-SETTINGS: Mapping[str, tuple[int, float | None]] = {  # m and ε
+SETTINGS: Mapping[str, tuple[int, float | None]] = {  # (m, ε)
     "label means, m 64": (64, None),
     "label means, m 16": (16, None),
     "m 64, ε 8": (64, 8.0),
     "m 16, ε 8": (16, 8.0),
 }
-FLOOR = 1e-6  # of a covariance, so that it has an inverse
+FLOOR = 1e-6  # added to a covariance, so that it has an inverse
 
 
 def answer(points: Matrix, labels: Labels, epsilon: float | None, seed: int) -> tuple[Matrix, float]:
@@ -98,7 +98,9 @@ def main() -> None:
     """Attack, print the table and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figure", type=Path, required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="examples of the attacked device")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, help="numbers of examples of the attacked device"
+    )
     asked = parser.parse_args()
     train = load_dataset(DataSettings(name="fashion-mnist"), 0).train
     there = np.flatnonzero(np.isin(train.labels, CLOTHES))[:EXAMPLES]
@@ -118,5 +120,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with threadpool_limits(1):  # as at a device
+    with threadpool_limits(1):  # as in a device process
         main()

@@ -27,10 +27,10 @@ from torch.nn.functional import cross_entropy
 
 WIDTHS = (784, 32, 10)
 BATCH, LEARNING_RATE = 32, 0.05
-CACHED = 16  # clients whose weights, gradients and inputs a core's cache holds
+CACHED = 16  # devices at once, so that weights, gradients and inputs fit into a core's cache
 Work = tuple[NDArray[np.float32], NDArray[np.int64]]
 Loop = Callable[[list[torch.Tensor], Work, int], list[torch.Tensor]]
-_work: list[NDArray[Any]] = []  # inputs and labels of this program, inherited by its processes
+_work: list[NDArray[Any]] = []  # inputs and labels, inherited by child processes
 
 
 def read_work(folder: Path) -> Work:

@@ -69,7 +69,7 @@ def main() -> None:
     """Print a row for each number of devices."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, nargs="+", default=[1000, 10000])
-    parser.add_argument("--examples", type=int, default=200, help="of a device")
+    parser.add_argument("--examples", type=int, default=200, help="examples per device")
     asked = parser.parse_args()
     print("| devices | CPU s | answers, MiB | plan, MiB | ARI |\n|---:|---:|---:|---:|---:|")
     for devices in asked.devices:

@@ -47,8 +47,8 @@ from gps.run import Run
 from gps.servicer import GpsServicer
 
 EXAMPLES = 10
-LIMIT_MODELS = 2.5  # of a server that keeps one model
-CONSTANT_MB, CHILD_MB = 30.0, 0.3  # come on top, whatever the model
+LIMIT_MODELS = 2.5  # limit of a server's memory, in models, if it keeps one model
+CONSTANT_MB, CHILD_MB = 30.0, 0.3  # in addition, for any model: once, and per child
 
 
 def experiment_of(children: int, model_mb: float, streams: int | None) -> Experiment:
@@ -206,10 +206,10 @@ def main() -> int:
     arguments.add_argument("--model-mb", type=float, default=100.0)
     arguments.add_argument("--children", type=int, nargs="+", default=[2, 8, 32, 128])
     arguments.add_argument(
-        "--streams", type=int, nargs="+", default=[None], help="clusters that the LPS has, all of it"
+        "--streams", type=int, nargs="+", default=[None], help="numbers of clusters, all at this LPS"
     )
-    arguments.add_argument("--at-once", type=int, default=1000, help="children whose bytes are under way at a time")
-    arguments.add_argument("--folder", type=Path, help="where state is written; default: a temporary folder")
+    arguments.add_argument("--at-once", type=int, default=1000, help="children that send at the same time")
+    arguments.add_argument("--folder", type=Path, help="write state to this folder; default: a temporary folder")
     options = arguments.parse_args()
     print("children  streams  model MB  before MB  peak MB  growth in models  by `check`")
     exceeded = False

@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--shape", type=int, nargs="+", default=[1, 28, 28])
-    parser.add_argument("--examples", type=int, default=600, help="of each device")
+    parser.add_argument("--examples", type=int, default=600, help="examples of each device")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 10, 25])
     options = parser.parse_args()

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 BATCH, LEARNING_RATE = 32, 0.001
 SIDE = 28  # pixels
 TOKENS, CONTEXT = 256, 64
-_work: list[NDArray[Any]] = []  # inputs and labels of this program, inherited by its processes
+_work: list[NDArray[Any]] = []  # inputs and labels, inherited by child processes
 
 
 class Cnn(nn.Sequential):

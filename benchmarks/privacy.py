@@ -26,7 +26,7 @@ from fedstrata.noise import ResearchNoise
 
 CLOTHES = (0, 1, 2, 3, 4, 6)
 SEEDS = range(3, 8)
-SIZES = (5, 20, 50, 100, 200, 1000)  # examples of the device
+SIZES = (5, 20, 50, 100, 200, 1000)  # numbers of examples of the device
 EPSILONS = (None, 64.0, 16.0)
 EIGENVECTORS, OTHERS, CLIP = 5, 400, 5.0
 
@@ -145,7 +145,9 @@ def main() -> None:
     parser.add_argument("what", choices=["attack", "draw", "updates"])
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--figure", type=Path, required=True)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="examples of the attacked device")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, help="numbers of examples of the attacked device"
+    )
     asked = parser.parse_args()
     if asked.what == "attack":
         told = attack(asked.sizes)
@@ -165,5 +167,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with threadpool_limits(1):  # as at a device
+    with threadpool_limits(1):  # as in a device process
         main()

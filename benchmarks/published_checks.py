@@ -44,7 +44,7 @@ def fcube(draw: int | None, seed: int, rounds: int) -> float:
     """Return the accuracy in percent after the last round on a draw of the points; None is Fedstrata's."""
     data = load_dataset(DataSettings(name="fcube"), 0)
     x, tests, owners = data.train.inputs, data.test.inputs, data.train.column("owner")
-    if draw is not None:  # sizes are drawn again, and signs, which give the owner, stay
+    if draw is not None:  # draw sizes again, but keep signs, because they decide the owner
         rng = np.random.default_rng(draw)
         x = np.copysign(rng.random((4000, 3)).astype(np.float32), x)
         tests = rng.uniform(-1, 1, (1000, 3)).astype(np.float32)
@@ -76,7 +76,7 @@ def _network() -> nn.Sequential:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("table", choices=("synthetic", "fcube"))
-    parser.add_argument("--rounds", type=int, help="as in the docstring without it")
+    parser.add_argument("--rounds", type=int, help="the number of rounds; default: as in the docstring")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.table == "synthetic":

@@ -32,10 +32,10 @@ Curve = list[tuple[float, float]]
 class Timed:
     """Hold the times of a run on one link."""
 
-    curve: Curve  # virtual seconds, accuracy over the examples of all devices
+    curve: Curve  # (virtual seconds, accuracy over the examples of all devices)
     seconds: float
     grouping_s: float
-    parts: Mapping[str, float]  # of LPS rounds
+    parts: Mapping[str, float]  # parts of LPS rounds, by name
 
     def reaches(self, level: float) -> float | None:
         """Return when the accuracy first reaches this level; None if it never does."""

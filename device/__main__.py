@@ -2,8 +2,8 @@
 
 import os
 
-# Arithmetic runs on one thread, so that no result depends on the number of cores; libraries read this as they load,
-# and what else the environment said of it the package has taken away.
+# Arithmetic runs on one thread, so that no result depends on the number of cores. Libraries read these variables when
+# they are loaded. `scrub_environment` has deleted other variables that concern threads.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
@@ -71,14 +71,14 @@ def load(experiment: Experiment, channels: Channels, metrics: ProcessMetrics, st
     limit_threads()
     keep_for_training()
     dataset = load_dataset(experiment.data, experiment.seed)
-    check_partition(experiment, dataset)  # who cannot have its data is not ready, not even for a moment
+    check_partition(experiment, dataset)  # before readiness: a device without its data is never ready
     method = make_method(experiment)
     architectures = Architectures(experiment, method)
     task = make_task(experiment)
-    try_all(experiment, architectures, dataset, task)  # own code that fails does so now
+    try_all(experiment, architectures, dataset, task)  # own code should fail at the start
     metrics.links.questions = frozenset(question.name for question in method.questions())
     if experiment.privacy is not None:
-        noise_of(experiment, "", state)  # who cannot seal its noise is not ready
+        noise_of(experiment, "", state)  # a device that cannot seal its noise is never ready
     return DeviceProcess(
         experiment=experiment,
         dataset=dataset,
@@ -108,7 +108,7 @@ async def run_devices(host: DeviceProcess, indexes: list[int]) -> int:
         agent = DeviceAgent(host, index)
         try:
             await agent.run()
-        except (PayloadError, ExcludedError, RunStoppedError) as error:  # its parents know
+        except (PayloadError, ExcludedError, RunStoppedError) as error:  # GPS or LPS has stopped the device
             log.warning("device_stopped", device=agent.device_id, reason=str(error))
             return error if isinstance(error, RunStoppedError) else None
         return None

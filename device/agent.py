@@ -20,7 +20,7 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.sleeping import Backoff
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 
-REFUSALS = 3  # of greetings in a row, before a process believes that an LPS will never take it
+REFUSALS = 3  # refused TLS connections in a row after which the process gives up
 
 
 class DeviceAgent:
@@ -32,7 +32,7 @@ class DeviceAgent:
         self.device_id = host.experiment.device_ids()[device_index]
         self._log = EventLog("device", device=self.device_id)
         self._store = host.store_of(self.device_id)
-        self._made: dict[str, Any] = {}  # what a method computes once
+        self._made: dict[str, Any] = {}  # values that a method computes once per run
         self._rounds = rounds(host, device_index, self._store, self._made, self._log)
         self._silence_s = host.experiment.deadlines.gps.deadline_s
 
@@ -54,7 +54,7 @@ class DeviceAgent:
         await self._enroll(link, data)
         backoff = Backoff()
         silent: gps_pb.FetchAssignmentResponse | None = None
-        refusals = 0  # of the LPS that the GPS names, one after the other
+        refusals = 0  # refused TLS connections in a row by the LPS that the GPS names
         while True:
             assignment = await self._assignment(link, data)
             if silent is not None:
@@ -62,15 +62,15 @@ class DeviceAgent:
                 silent = None
                 if refusals:
                     await backoff.pause()
-                    continue  # what the GPS says may have changed meanwhile
+                    continue  # ask the GPS again: the assignment may have changed
             self._log.info("assigned", cluster=assignment.home_id, lps=assignment.lps_address)
             served = Served(assignment, lambda: self._assignment(link, data), self._silence_s, backoff)
             try:
                 return await self._rounds.take_part(served, data)
-            except ParentAwayError as error:  # it may have come up again somewhere else, or another serves the cluster
+            except ParentAwayError as error:  # the LPS may have moved, or another has adopted the cluster
                 self._log.info("lps_away", lps=assignment.lps_address, reason=str(error))
                 silent = assignment
-            except NotServedError as error:  # the GPS knows already, or this LPS has not heard of it yet
+            except NotServedError as error:  # GPS and LPS do not know the same assignment yet
                 self._log.info("not_served", lps=assignment.lps_address, reason=str(error))
                 await backoff.pause()
             except RosterError as error:
@@ -105,7 +105,7 @@ class DeviceAgent:
         who = (len(data.train), len(data.test), self._host.pod_name)
         enrolled = await link.enroll(*who)
         if enrolled.is_known and self._host.keeps_state and not was_born and not self._rounds.have_begun:
-            self._log.warning("state_lost", reason="what this device had kept for itself is gone; it begins again")
+            self._log.warning("state_lost", reason="this device's personal state is gone; it begins with a new one")
             await link.enroll(*who, has_lost_state=True)
         self._log.info("enrolled", is_late=enrolled.is_late)
         await self._answer_all(link, data, is_late=enrolled.is_late)

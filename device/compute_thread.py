@@ -18,7 +18,7 @@ from fedstrata.process.sleeping import wait_until
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-LULL_S = 0.005  # once nobody has come for so long, those who are there begin
+LULL_S = 0.005  # if no job has come for so long, the waiting jobs begin
 
 
 class Bench:
@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, trainer: Trainer) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
-        self._listening: Counter[str] = Counter()  # by group, devices that wait for what their next job is about
+        self._listening: Counter[str] = Counter()  # by group: devices waiting for their next message
         self._training = _Queue[TrainingJob, LocalResult](trainer.train, self._thread, self._listening)
         self._evaluating = _Queue[EvaluationJob, Evaluation](trainer.evaluate, self._thread, self._listening)
 
@@ -71,7 +71,7 @@ class _Queue(Generic[Job, Result]):
         self._thread = thread
         self._listening = listening
         self._waiting: list[tuple[Job, asyncio.Future[Result]]] = []
-        self._groups: set[str] = set()  # of those who wait
+        self._groups: set[str] = set()  # the groups of the waiting jobs
         self._came = asyncio.Event()
         self._emptying: asyncio.Task[None] | None = None
 
@@ -106,7 +106,7 @@ class _Queue(Generic[Job, Result]):
         jobs = [job for job, _ in batch]
         try:
             results = await asyncio.get_running_loop().run_in_executor(self._thread, self._work, jobs)
-        except Exception as error:  # it belongs to those who wait, not to the queue
+        except Exception as error:  # passed on to the waiting callers; the queue goes on
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)

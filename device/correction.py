@@ -12,8 +12,8 @@ import torch
 
 from fedstrata.errors import PluginError
 
-Correct = Callable[..., torch.Tensor]  # of (gradient, weights, *beside), tensors of one shape; gives one more
-ELEMENTS = 32  # what is corrected at once is a multiple of so many: a rest beside vector units may round otherwise
+Correct = Callable[..., torch.Tensor]  # (gradient, weights, *beside) → tensor, all of one shape
+ELEMENTS = 32  # tensors to correct have a multiple of this size: leftover elements may be rounded otherwise
 RULE = "a correction is an elementwise function of (gradient, weights, *beside)"
 
 
@@ -32,7 +32,7 @@ def keeps_zeros(correct: Correct, beside: int) -> bool:
     found = _tried(correct, numbers)
     part = _tried(correct, [tensor[1:, 1:].clone() for tensor in numbers])
     if not torch.equal(found[1:, 1:], part):
-        raise PluginError(f"{RULE}; {_name(correct)} gives an element another value when fewer stand beside it")
+        raise PluginError(f"{RULE}; with {_name(correct)} an element's value depends on how many others there are")
     return not _tried(correct, [torch.zeros(2, 2, ELEMENTS)] * (2 + beside)).any()
 
 
@@ -50,10 +50,10 @@ def _tried(correct: Correct, numbers: list[torch.Tensor]) -> torch.Tensor:
         raise PluginError(f"{RULE}; {_name(correct)} gives {told} for a gradient of float32 {tuple(gradient.shape)}")
     if not all(map(torch.equal, others, numbers[1:])):
         raise PluginError(
-            f"{RULE}; {_name(correct)} changes what it must leave alone: only the gradient may be changed"
+            f"{RULE}; {_name(correct)} changes an argument other than the gradient: change only the gradient"
         )
     if any(found.data_ptr() == other.data_ptr() for other in others):
-        raise PluginError(f"{RULE}; {_name(correct)} gives one of its arguments back: give a copy of it")
+        raise PluginError(f"{RULE}; {_name(correct)} returns one of its arguments: return a copy")
     return found
 
 

@@ -118,7 +118,7 @@ async def _fold_answers(
                 data += part.data
                 reach("profile_relay")
                 if len(data) > expected:
-                    raise PayloadError(f"more bytes of an answer to {question.name} from the GPS than announced")
+                    raise PayloadError(f"the GPS sends more bytes of an answer to {question.name} than announced")
             case _:
                 return False
         if len(data) == expected:

@@ -13,14 +13,14 @@ from fedstrata.tasks import Task
 from fedstrata.tensors import Flat, Layout
 
 Tensors = dict[str, torch.Tensor]
-BATCH_EXAMPLES = 512  # at once: bounds the memory, and is part of what fixes the bits
+BATCH_EXAMPLES = 512  # examples per batch: limits memory. Another number would change the last bits.
 
 
 class Evaluation(NamedTuple):
     """Hold a measurement of a model as sums over examples. The sums of several devices can be added."""
 
     loss_sum: float
-    sums: tuple[float, ...]  # of the task, in its order
+    sums: tuple[float, ...]  # the task's sums, in the task's order
     num_examples: int
 
 

@@ -22,7 +22,9 @@ def device_indexes(experiment: Experiment, devices: str | None, name: str | None
         indexes = _of_pod(os.environ.get("FEDSTRATA_POD_NAME", ""), os.environ.get("FEDSTRATA_DEVICES_PER_POD", "1"))
         indexes = [index for index in indexes if index < experiment.device_count]
     if not indexes or max(indexes) >= experiment.device_count:
-        raise ExperimentError(f"devices {devices or indexes}: the experiment has 0 to {experiment.device_count - 1}")
+        raise ExperimentError(
+            f"--devices {devices or indexes}: the experiment has devices 0 to {experiment.device_count - 1}"
+        )
     return indexes
 
 
@@ -43,13 +45,15 @@ def parse_indexes(text: str) -> list[int]:
 def _index_of(experiment: Experiment, name: str) -> int:
     ids = experiment.device_ids()
     if name not in ids:
-        raise ExperimentError(f"no device is called {name!r}; the experiment has {', '.join(ids[:5])} …")
+        raise ExperimentError(f"--device-name: no device is called {name!r}; the experiment has {', '.join(ids[:5])} …")
     return ids.index(name)
 
 
 def _of_pod(pod_name: str, per_pod: str) -> list[int]:
     ordinal = re.search(r"-(\d+)$", pod_name)
     if not ordinal or not per_pod.isdecimal() or int(per_pod) < 1:
-        raise ExperimentError("give --devices, --device-name, or FEDSTRATA_POD_NAME with FEDSTRATA_DEVICES_PER_POD")
+        raise ExperimentError(
+            "give --devices or --device-name, or set FEDSTRATA_POD_NAME and FEDSTRATA_DEVICES_PER_POD"
+        )
     first = int(ordinal[1]) * int(per_pod)
     return list(range(first, first + int(per_pod)))

@@ -27,7 +27,7 @@ from fedstrata.experiment.sections import (
     LocalRmspropSettings,
 )
 
-State = Mapping[str, NDArray[Any]]  # float32 vectors beside all leaves, and `steps`, int64 of shape (1,)
+State = Mapping[str, NDArray[Any]]  # float32 vectors as long as all leaves together, and `steps`, int64 of shape (1,)
 STEPS = "steps"
 
 
@@ -130,7 +130,7 @@ class _ByTorch:
     def __init__(
         self, settings: LocalOptimiserSettings, rate: float, leaves: Sequence[torch.Tensor], state: State
     ) -> None:
-        self._leaves = [leaf.detach() for leaf in leaves]  # the same memory
+        self._leaves = [leaf.detach() for leaf in leaves]  # views of the same memory
         self._function, names, own = _torchs(settings)
         zeros = {name: np.zeros(sum(leaf.numel() for leaf in leaves), np.float32) for name in names}
         self._vectors = {name: split({**zeros, **state}[name], leaves) for name in names}
@@ -171,7 +171,7 @@ def _torchs(settings: LocalOptimiserSettings) -> tuple[Callable[..., None], tupl
             return rmsprop, vectors, {**options, "eps": settings.epsilon}
         case LocalAdagradSettings():
             return adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": settings.epsilon}
-    raise ExperimentError(f"training.optimiser.name: {settings.name} is not one of torch's with moments")
+    raise ExperimentError(f"training.optimiser.name: torch has no optimiser with moments called {settings.name}")
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ class Pace:
     """Hold a measurement of training: the seconds per example in each measured round."""
 
     seconds: tuple[float, ...]
-    examples: int  # that a round goes through
+    examples: int  # examples used in a round
 
     @property
     def per_example_ns(self) -> int:
@@ -41,7 +41,7 @@ def training_job(experiment: Experiment, device_index: int) -> TrainingJob:
     """
     are_elsewhere = isinstance(experiment.partition, LocalPartition)
     if are_elsewhere:
-        raise ExperimentError("partition.kind local: the data lie on the boards; take an experiment with a data set")
+        raise ExperimentError("partition.kind local: the data are on the boards; give an experiment with a data set")
     limit_threads()
     model = build_model(experiment.model, dataset_info(experiment.data)).of_run(experiment.seed)
     return TrainingJob(

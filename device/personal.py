@@ -21,7 +21,7 @@ from fedstrata.store import clear_asides, read_sealed, write_sealed
 
 Arrays = dict[str, NDArray[Any]]
 DTYPES = ("<f4", "<f8", "<i8")
-LENGTH_BYTES = 8  # of the number that says how long the header is
+LENGTH_BYTES = 8  # bytes of the number that gives the header's length
 
 
 class PersonalStore:
@@ -32,7 +32,7 @@ class PersonalStore:
         self._folder = folder
         self._owner = {"run_id": run_id, "device_id": device_id}
         self._log = EventLog("personal", device=device_id)
-        self._whole: set[int] = set()  # rounds whose files were written or read whole by this process
+        self._whole: set[int] = set()  # rounds whose complete file this process has written or read
         clear_asides(folder)
 
     def at(self, lps_round: int) -> tuple[int, Arrays] | None:
@@ -70,7 +70,7 @@ class PersonalStore:
         """
         older = [known for known in self._rounds() if known < before_round]
         while older and not self._is_whole(older[0]):
-            del older[0]  # it stays: what is damaged is left to be looked at
+            del older[0]  # a damaged file stays, so that somebody can look at it
         for known in older[1:]:
             self._path(known).unlink(missing_ok=True)
 
@@ -113,7 +113,7 @@ class PersonalStore:
         described = [[name, array.dtype.newbyteorder("<").str, list(array.shape)] for name, array in arrays.items()]
         for name, dtype, _ in described:
             if dtype not in DTYPES:
-                raise PluginError(f"personal state {name!r} is {dtype}; float32, float64 and int64 are kept")
+                raise PluginError(f"personal state {name!r} has type {dtype}; give float32, float64 or int64")
         header = json.dumps({**self._owner, "lps_round": lps_round, "arrays": described}).encode()
         content = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes() for array in arrays.values()]
         return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *content])
@@ -137,10 +137,12 @@ class PersonalStore:
         header, described = _header(path, bytes(data[LENGTH_BYTES:start]))
         expected = {**self._owner, "lps_round": lps_round}
         if header != expected:
-            raise StateError(f"{path}: a state of {header}; {expected} expected")
+            raise StateError(f"{path} is the state of {header}, expected {expected}; put the right file back")
         sizes = [math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in described]
         if sum(sizes) != len(data) - start:
-            raise StateError(f"{path}: {len(data) - start} bytes of arrays; its header says {sum(sizes)}")
+            raise StateError(
+                f"{path} has {len(data) - start} bytes of arrays, but its header says {sum(sizes)}; put the file back"
+            )
         arrays = {}
         for (name, dtype, shape), size in zip(described, sizes, strict=True):
             arrays[name] = np.frombuffer(bytearray(data[start : start + size]), dtype).reshape(shape)
@@ -157,7 +159,7 @@ def _header(path: Path, text: bytes) -> tuple[dict[str, Any], list[tuple[str, st
         described = [(str(name), DTYPES[DTYPES.index(dtype)], [int(n) for n in shape])
                      for name, dtype, shape in header.pop("arrays")]  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise StateError(f"{path}: its header is not one of a personal state; put the file back") from None
+        raise StateError(f"{path} does not have the header of a personal state; put the file back") from None
     return header, described
 
 

@@ -28,7 +28,7 @@ def try_experiment(experiment: Experiment) -> None:
     Raises:
         FedstrataError: a model or the task is not usable, or the second training gives another result.
     """
-    training_job(experiment, 0)  # refuses data that lie elsewhere, and sets the threads
+    training_job(experiment, 0)  # refuses data on boards, and limits threads
     dataset, size = load_dataset(experiment.data, experiment.seed), experiment.training.batch_size
     try_all(experiment, Architectures(experiment, make_method(experiment)), dataset, make_task(experiment))
     lone = next((index for index, n in enumerate(example_counts(experiment, dataset)) if n % size == 1), None)
@@ -58,7 +58,7 @@ def train_twice(experiment: Experiment) -> None:
         names, largest = ", ".join(different), max(different.values())
         raise PluginError(
             f"model {experiment.model.name} does not train the same twice: after {STEPS} steps {names} differ by up to "
-            f"{largest:.2g}; draw from torch's global generator alone, and keep nothing between calls but buffers"
+            f"{largest:.2g}; draw only from torch's global generator, and keep nothing but buffers between calls"
         )
 
 

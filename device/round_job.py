@@ -21,8 +21,8 @@ from fedstrata.tensors import Flat, Layout, taken, values_digest
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 
-OWN_LAYERS = "own layers"  # of the kept arrays, those of channels that never leave
-OPTIMISER = "optimiser "  # before the stream and the name of each array of an optimiser; others are the method's
+OWN_LAYERS = "own layers"  # name of the kept array with the channels that never leave the device
+OPTIMISER = "optimiser "  # begins the names of an optimiser's arrays; other arrays are the method's
 
 
 class Kept:
@@ -78,7 +78,7 @@ class Kept:
         if kept is not None and self._kept_of is self._architecture:
             return taken(kept, was.slices_of(streams.own))
         own = taken(self._initial(), streams.whole.slices_of(streams.own)).copy()
-        if kept is not None:  # another model than before begins again; the device's own tables go on
+        if kept is not None:  # the device's model has changed: only its tables are kept
             tables = streams.own.select(streams.tables.names)
             put_into(own, streams.own.slices_of(tables), taken(kept, was.slices_of(tables)))
         return own
@@ -98,7 +98,7 @@ class Kept:
         host = self._host
         if outcome.personal and not host.method.has_personal_state:
             raise PluginError(
-                f"method {host.experiment.method.name} keeps personal state: add has_personal_state = True"
+                f"method {host.experiment.method.name} keeps personal state: add has_personal_state = True to it"
             )
         if not host.keeps_state:
             return
@@ -114,7 +114,7 @@ class Kept:
     def _save(self, kept: Mapping[str, np.ndarray]) -> None:
         number, rounds = self._round, self._host.experiment.training.lps_rounds_per_global_round
         self._store.save(number + 1, kept, durable=False)
-        if number % rounds == 0:  # both tiers above may go back one global round
+        if number % rounds == 0:  # GPS and LPS may go back one global round
             self._store.prune(number - rounds)
 
 
@@ -155,8 +155,8 @@ class RoundJob:
         )
         self.work = DeviceWork(host, data, device_index, group=client.identity.home_id, made=made, begins=begins)
         self._outcome: Outcome | None = None
-        self._said: answers_pb2.Answer | None = None  # where devices are asked in the round
-        self._answering_ns = 0  # on the real clock, how long it took
+        self._said: answers_pb2.Answer | None = None  # if the method asks in the round
+        self._answering_ns = 0  # on the real clock: the time that the answer took
 
     def _by_cluster(self) -> list[Flat]:
         """Return the received weights of each cluster. If the device has received only one model, return only this
@@ -192,7 +192,7 @@ class RoundJob:
         known = range(self._host.experiment.device_count) if is_one else self.work.offered
         self._began_ns = self._host.clock.now_ns() - self._answering_ns
         if cluster not in known:
-            raise PayloadError(f"told to go on in cluster {cluster}, which there is not")
+            raise PayloadError(f"told to go on in cluster {cluster}, which does not exist")
         if not is_one:
             self.work.go_on(cluster)
         if self._outcome is None:
@@ -210,8 +210,8 @@ class RoundJob:
             weights, size = outcome.weights, self.work.model.layout.size
             if weights.shape != (size,) or weights.dtype != np.float32:
                 raise PluginError(
-                    f"method {self._host.method.options.name} gave weights of {weights.dtype} and shape "
-                    f"{tuple(weights.shape)}; Outcome.weights are float32 of shape ({size},), as work.start"
+                    f"method {self._host.method.options.name} returned weights of {weights.dtype} and shape "
+                    f"{tuple(weights.shape)}; give Outcome.weights as float32 of shape ({size},), like work.start"
                 )
         return outcome
 
@@ -227,7 +227,9 @@ class RoundJob:
         question = next(question for question in method.questions() if question.moment is not Moment.BEFORE)
         answer = await answered(method, question, self.work, {})
         if len(answer.data) > LARGEST_IN_A_ROUND:
-            raise PluginError(f"an answer to {question.name} of {len(answer.data)} bytes: {LARGEST_IN_A_ROUND} at most")
+            raise PluginError(
+                f"the answer to {question.name} has {len(answer.data)} bytes; at most {LARGEST_IN_A_ROUND}"
+            )
         self._said = answer
         self._answering_ns = await self._host.clock.answered(answer, self._done)
         return answer
@@ -281,7 +283,7 @@ class RoundJob:
         used, received = await self._host.method.measure(self.work)
         evaluation = _evaluation(self._device_id, self.received.round, used, received)
         if evaluation is None:
-            raise PluginError("a method measures something at the end of a run")
+            raise PluginError("the method measured nothing at the end of the run; return a measurement from measure()")
         if self._host.keeps_state:
             evaluation.personal_sha256 = _digest_of(self._kept.arrays)
         return evaluation

@@ -31,7 +31,7 @@ from fedstrata.v1 import answers_pb2, rounds_pb2
 from fedstrata.v1 import gps_service_pb2 as gps_pb
 from fedstrata.v1 import lps_service_pb2 as pb
 
-LPS_PATIENCE = 7  # tries, about five seconds, before the GPS is asked where the LPS is now
+LPS_PATIENCE = 7  # attempts (about five seconds) before the device asks the GPS for the LPS's address
 Answer = TypeVar("Answer")
 
 
@@ -41,7 +41,7 @@ class Served:
 
     by: gps_pb.FetchAssignmentResponse
     ask: Callable[[], Awaitable[gps_pb.FetchAssignmentResponse]]
-    silence_s: float | None  # how long an LPS may be silent before the GPS is asked; None: as long as it takes
+    silence_s: float | None  # after this silence of the LPS, ask the GPS; None: never
     backoff: Backoff
 
     async def hear(self, exchange: Coroutine[Any, Any, Answer]) -> Answer:
@@ -53,7 +53,9 @@ class Served:
             while not (await asyncio.wait({hearing}, timeout=self.silence_s))[0]:
                 now = await self._asked_beside(hearing)
                 if now is not None and (now.lps_id, now.lps_address) != (self.by.lps_id, self.by.lps_address):
-                    raise ParentAwayError(f"{self.by.lps_id} is silent, and {now.lps_id} serves {now.home_id} now")
+                    raise ParentAwayError(
+                        f"{self.by.lps_id} does not answer, and {now.lps_id} serves {now.home_id} now"
+                    )
             answer = hearing.result()
             self.backoff.reset()
             return answer
@@ -92,9 +94,9 @@ class DeviceRounds:
         self._log = log
         self._shield = host.shield_of(self._device_id)
         self._sent: Update | None = None
-        self._answered: tuple[int, answers_pb2.Answer] | None = None  # the last answer in a round
-        self._job: RoundJob | None = None  # what the round now open is about
-        self._received_of: set[str] = set()  # clusters whose model it has been sent
+        self._answered: tuple[int, answers_pb2.Answer] | None = None  # (round, the last answer in a round)
+        self._job: RoundJob | None = None  # the job of the open round
+        self._received_of: set[str] = set()  # clusters whose models this device has received
 
     @property
     def have_begun(self) -> bool:
@@ -114,8 +116,8 @@ class DeviceRounds:
 
     async def _rounds(self, served: Served, lps: Any, session: ParentStream, data: DeviceData) -> None:
         client = self._client(lps, session, served.by.home_id)
-        goes_up: Update | answers_pb2.Answer | None = None  # before the next is asked for
-        is_announced = False  # whether an update that goes up is to be said what it is first
+        goes_up: Update | answers_pb2.Answer | None = None  # to send before the next call
+        is_announced = False  # whether to announce the update before it is sent
         while True:
             held = self._held(served.by.home_id)
             client.holds(held.round if held else None)
@@ -144,7 +146,7 @@ class DeviceRounds:
                 case rounds_pb2.GoOn() if self._job is not None and self._job.received.round == offer.round:
                     goes_up = await self._job.go_on(offer.cluster)
                 case _:
-                    raise PayloadError("asked to send or go on with what was never sent or received")
+                    raise PayloadError("the LPS refers to a round in which this device has sent or received nothing")
             self._note(goes_up)
 
     def _held(self, home_id: str) -> ReceivedModel | None:
@@ -184,7 +186,7 @@ class DeviceRounds:
             return self._sent
         if self._answered is not None and self._answered[0] == lps_round:
             return self._answered[1]
-        raise PayloadError("asked to send what was never sent")
+        raise PayloadError("the LPS asks again for an update or answer that this device has never sent")
 
     def _round_job(self, client: RoundClient, received: ReceivedModel, data: DeviceData) -> RoundJob:
         return RoundJob(
@@ -238,7 +240,7 @@ class DeviceRounds:
         layout = host.streams.travelling
         largest = self._shield.growth * layout.float32_bytes
         asked = [question for question in host.method.questions() if question.moment is not Moment.BEFORE]
-        if host.method.fetches_all or asked:  # several models in one message, which is small, or an answer
+        if host.method.fetches_all or asked:  # a small message may have several models, or an answer
             largest = max(largest, SMALL_BYTES, *map(largest_bytes, asked))
         calls = ParentCalls(
             fetch=session.fetch,
@@ -262,7 +264,7 @@ class DeviceRounds:
     async def _measure(self, lps: Any, client: RoundClient) -> None:
         """Measure the final model, and send the measurement."""
         if self._job is None:
-            raise PayloadError("asked to measure a model that was never received")
+            raise PayloadError("the LPS asks to measure a model that this device has never received")
         who, evaluation = client.identity, await self._job.measured()
         request = pb.SubmitEvaluationRequest(run_id=who.run_id, home_id=who.home_id, evaluation=evaluation)
         await call_until_answered(
@@ -286,7 +288,7 @@ def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.Mode
     offered = tuple(header.offered)
     if offered and not is_offered(header.cluster, offered, clusters):
         raise PayloadError(
-            f"offered the models of clusters {shown(offered)} of {clusters}, in cluster {header.cluster}"
+            f"the LPS offers models of clusters {shown(offered)} of {clusters}, not fit for cluster {header.cluster}"
         )
     return Acceptance(streams.layout(offered or clusters), encoding, streams.parts(offered or clusters))
 

@@ -26,7 +26,7 @@ class LocalSteps:
         self._outputs = outputs_in_training(job)
         self._loss_sum = 0.0
         self.stream = job.stream
-        self.examples = 0  # of all gradients
+        self.examples = 0  # examples in all gradients
         self.moves = 0
 
     @property
@@ -64,7 +64,7 @@ class LocalSteps:
         """Return the result of the steps so far. Raises PluginError if there was no step."""
         job = self._job
         if not self.moves:
-            raise PluginError("a training of no step has no result: call `move` before `trained`")
+            raise PluginError("a training without steps has no result: call `move` before `trained`")
         result = LocalResult(
             weights=torch.cat([tensor.reshape(-1) for tensor in self._tensors.values()]).numpy(),
             train_loss=self._loss_sum / self.examples,
@@ -81,7 +81,7 @@ class LocalSteps:
         """Return a vector as tensors with the shapes of the leaves, each copied into torch's own memory."""
         if vector.shape != (self._trainable.size,) or vector.dtype != torch.float32:
             told = f"{vector.dtype} {tuple(vector.shape)}"
-            raise PluginError(f"a vector of {told} for steps: torch.float32 ({self._trainable.size},) expected")
+            raise PluginError(f"steps got a vector of {told}; give torch.float32 ({self._trainable.size},)")
         parts = torch.split(vector.detach(), [leaf.numel() for leaf in self._leaves])
         return [part.clone().reshape(leaf.shape) for part, leaf in zip(parts, self._leaves, strict=True)]
 

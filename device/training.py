@@ -27,9 +27,9 @@ from fedstrata.tensors import Flat
 
 Indices = NDArray[np.int64]
 Batch = tuple[torch.Tensor, Tensors, torch.Tensor]  # inputs, further inputs by name, targets
-Outputs = Callable[..., torch.Tensor]  # of weights by name, inputs, and further inputs by keyword
-DROPOUT = 0x64726F70  # tells these draws from those of the batches
-SLAB_BATCHES = 32  # batches whose examples are gathered at once: memory does not grow with a device's data
+Outputs = Callable[..., torch.Tensor]  # (weights by name, inputs, further inputs by keyword) → outputs
+DROPOUT = 0x64726F70  # in the seed of dropout, so that its draws differ from those of batches
+SLAB_BATCHES = 32  # batches gathered at once, so that memory does not grow with a device's data
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,29 +45,33 @@ class TrainingJob:
     lps_round: int
     global_round: int
     task: Task
-    held_out: Examples | None = None  # what the weights to begin from are measured on first, if they are
-    correct: Correct | None = None  # what the optimiser uses in place of a gradient
-    beside: tuple[Flat, ...] = ()  # what `correct` is given beside the weights, each of the shape of `start`
-    stream: int = 0  # tells the batch orders of a device's several trainings in one LPS round apart
-    epochs: int | None = None  # in place of the steps or epochs that `training` says
-    targets: NDArray[np.float32] | None = None  # in place of labels: a distribution over classes for each example
+    held_out: Examples | None = None  # if given, `start` is measured on these first
+    correct: Correct | None = None  # gives the optimiser a corrected gradient
+    beside: tuple[Flat, ...] = ()  # further arguments of `correct`, each with the shape of `start`
+    stream: int = 0  # the number of this training in the LPS round; each has its own batch order
+    epochs: int | None = None  # replaces the steps or epochs of `training`
+    targets: NDArray[np.float32] | None = None  # replace labels: one distribution over classes per example
     only: tuple[str, ...] | None = None  # names of the tensors that may change; None: all
-    optimiser_state: State = field(default_factory=dict)  # of an earlier training; empty: the optimiser begins again
+    optimiser_state: State = field(default_factory=dict)  # from an earlier training; empty: a new optimiser
 
     def __post_init__(self) -> None:
         size = self.model.layout.size
         for weights in (self.start, *self.beside):
             if weights.shape != (size,) or weights.dtype != np.float32:
-                raise PayloadError(f"weights of {weights.dtype} and shape {weights.shape}: float32 ({size},) expected")
+                raise PayloadError(
+                    f"weights have {weights.dtype} and shape {weights.shape}; expected float32 ({size},)"
+                )
         if self.beside and self.correct is None:
-            raise PluginError(f"{len(self.beside)} vectors in `beside`, and no correction to use them: give both")
+            raise PluginError(f"`beside` has {len(self.beside)} vectors, but `correct` is not given: give both or none")
         if not isinstance(self.correct, Hashable):
-            raise PluginError(f"the correction {self.correct!r} has no hash: make it a function or a frozen dataclass")
+            raise PluginError(f"the correction {self.correct!r} has no hash; give a function or a frozen dataclass")
         if self.targets is not None and (len(self.targets), self.targets.ndim) != (len(self.examples), 2):
-            raise PluginError(f"targets of shape {self.targets.shape} for {len(self.examples)} examples: one row each")
+            raise PluginError(
+                f"targets have shape {self.targets.shape}; give one row for each of {len(self.examples)} examples"
+            )
         if self.only is not None and not (self.leaves and {*self.only} <= {*self.model.layout.names}):
             known = ", ".join(self.model.trainable.names)
-            raise PluginError(f"`only` names the tensors {list(self.only)}: name some that train, of {known}")
+            raise PluginError(f"`only` is {list(self.only)}; name some of the tensors that train: {known}")
         if not len(self.examples):
             raise DataError(f"device {self.device_index} has no examples to train on; it needs at least one")
 
@@ -101,9 +105,9 @@ class LocalResult:
     """Hold the result of training: the new weights, shape (size,), and the mean loss over the examples used."""
 
     weights: Flat
-    train_loss: float  # the task's, before each step, without what a method adds to it
+    train_loss: float  # mean task loss before each step, without terms of the method
     steps: int
-    evaluation: Evaluation | None = None  # of the weights it began from, on the held-out examples
+    evaluation: Evaluation | None = None  # of `start`, on the held-out examples
     optimiser_state: State = field(default_factory=dict)  # after training, if the experiment keeps it
 
 
@@ -180,10 +184,10 @@ def _of_lone_example(job: TrainingJob) -> str:
     """
     number, size = len(job.examples), job.training.batch_size
     if number == 1:
-        return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give it more: "
+        return f"device {job.device_index} has 1 example, and the model fails on a batch of 1; give the device more: "
     return (
-        f"training.batch_size {size} leaves a batch of 1 example of the {number} of device {job.device_index}; choose "
-        "another: "
+        f"training.batch_size {size} leaves a batch of 1 of the {number} examples of device {job.device_index}; "
+        "choose another: "
     )
 
 
@@ -197,7 +201,7 @@ class Descent:
         self._clip_norm = job.training.optimiser.clip_norm
         self._correct = job.correct
         if self._correct is not None:
-            keeps_zeros(self._correct, len(job.beside))  # a correction that is none is refused as in a stack
+            keeps_zeros(self._correct, len(job.beside))  # refuses a function that is not elementwise, as in a stack
         trainable = job.model.trainable
         named = [named_tensors(trainable, vector[: trainable.size]) for vector in job.beside]
         beside = [tuple(each[name] for each in named) for name in job.leaves]
@@ -206,7 +210,7 @@ class Descent:
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Change the trained tensors, in place, by these gradients."""
-        used = [gradient.clone() for gradient in gradients]  # leaves may have one gradient in common
+        used = [gradient.clone() for gradient in gradients]  # copies, because leaves may share a gradient
         if self._correct is not None:
             corrected = zip(used, self._parts, strict=True)
             used = [self._correct(gradient, leaf.detach(), *beside) for gradient, (leaf, beside) in corrected]
@@ -224,9 +228,9 @@ def limit_threads() -> None:
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-    # as torch.use_deterministic_algorithms(True) does, which loads torch's compiler, too: 4 s of CPU time a process
+    # Like torch.use_deterministic_algorithms(True), but without loading torch's compiler, which takes 4 s of CPU time.
     torch.set_deterministic_debug_mode("error")
-    # else every new tensor is filled first, for programs that read what they have not written
+    # Deterministic mode would fill every new tensor, for programs that read uninitialised memory. Ours do not.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set by property
 
 

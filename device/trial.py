@@ -54,18 +54,18 @@ def try_out(settings: ModelSettings, model: Model, dataset: Dataset, seed: int, 
             raise PluginError(f"model {settings.name}: {error}") from error
         except Exception as error:
             raise PluginError(
-                f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)} with {describe(error)}"
+                f"model {settings.name} failed on inputs of shape {tuple(inputs.shape)}: {describe(error)}"
             ) from error
         if not isinstance(found, torch.Tensor) or found.shape != wanted or not found.is_floating_point():
             raise PluginError(
-                f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; outputs are a float tensor "
-                f"of shape {wanted}: one row an input, and in it what task {task.options.name} needs"
+                f"model {settings.name} gives {_described(found)} for {len(inputs)} inputs; give a float tensor "
+                f"of shape {wanted}: one row per input, with the values that task {task.options.name} needs"
                 f"{_advice(found, wanted)}"
             )
         if _global_generators() != before or not torch.equal(found.nan_to_num(), again.nan_to_num()):
             raise PluginError(
-                f"model {settings.name} gives other outputs for the same weights and inputs, or draws from a generator "
-                "of its own, of NumPy or of Python's random: draw from torch's global generator, and keep no state"
+                f"model {settings.name} gives other outputs for the same weights and inputs, or draws from its own "
+                "generator, NumPy's or Python's random: draw from torch's global generator, and keep no state"
             )
 
 
@@ -95,10 +95,10 @@ def try_task(task: Task, model: Model, dataset: Dataset, seed: int) -> None:
     if losses.shape != (n,) or mean.shape != ():
         raise PluginError(
             f"task {name} gives losses of shape {tuple(losses.shape)} and a mean loss of shape {tuple(mean.shape)} for "
-            f"{n} examples; loss gives one number an example, and mean_loss one number"
+            f"{n} examples; let loss return one number per example, and mean_loss one number"
         )
     if sums.shape != (len(task.sums),):
-        said = f"task {name} measures {sums.size} numbers, and declares {len(task.sums)} sums"
+        said = f"task {name} measures {sums.size} numbers, but declares {len(task.sums)} sums"
         raise PluginError(f"{said}; give one number for each sum")
 
 
@@ -110,7 +110,7 @@ def _check_inputs(settings: ModelSettings, examples: Examples) -> None:
     found += ["inputs of whole numbers"] if examples.stored.dtype == np.int64 else []
     if found:
         raise ExperimentError(
-            f"model {settings.name} takes one input of float32, and the data have {' and '.join(found)}; name a model "
+            f"model {settings.name} takes one input of float32, but the data have {' and '.join(found)}; name a model "
             "of your own in model.name"
         )
 

@@ -53,10 +53,10 @@ class DeviceProcess:
     metrics: ProcessMetrics
     process_id: str
     pod_name: str
-    shield_of: Callable[[str], Shield]  # by device: prepares its updates
-    state: Path | None = None  # where devices keep what never leaves them; None: in memory
+    shield_of: Callable[[str], Shield]  # the object that prepares a device's updates, by device
+    state: Path | None = None  # folder of the devices' personal state; None: kept in memory
     clock: DeviceClock = field(default_factory=DeviceClock)
-    # what devices received last, one model an LPS and cluster: for an LPS that has lost it or never had it
+    # The last received model by LPS and cluster. An LPS that has lost the cluster's model asks for it.
     held: dict[str, ReceivedModel] = field(default_factory=dict)
 
     @property
@@ -103,13 +103,13 @@ def noise_of(experiment: Experiment, device_id: str, state: Path | None) -> Nois
             does not have.
     """
     if experiment.privacy is None:
-        raise ExperimentError("a method asks for noise, and the experiment has no section privacy")
+        raise ExperimentError("the method asks for noise, but the experiment has no section privacy; add it")
     if experiment.privacy.noise == "research":
         return ResearchNoise(experiment.seed, device_id)
     if state is None:
         raise ExperimentError(
-            "privacy.noise is protection, and this device has no folder to seal its noise in: a second process would "
-            "draw again, and draws average out; give --state"
+            "privacy.noise is protection, but this device has no folder for the secret of its noise. After a restart "
+            "it would draw other noise, and noise averages out; give --state"
         )
     return SealedNoise(state / experiment.run_id / device_id / "noise", experiment.run_id, device_id)
 
@@ -136,11 +136,11 @@ class Beginning:
     lps_round: int = -1
     global_round: int = 0
     cluster: int = 0
-    received: Sequence[Flat] = ()  # whole models: its own cluster's, or those of the clusters in `offered`
+    received: Sequence[Flat] = ()  # complete models: of its own cluster, or of those in `offered`
     offered: Sequence[int] = ()  # empty: all clusters
-    tables: Sequence[Arrays] = ()  # for each received model
+    tables: Sequence[Arrays] = ()  # the tables of each received model
     personal: Arrays = field(default_factory=dict)  # what the method has kept on this device
-    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # the kept state of each stream of trainings
+    optimisers: Mapping[int, Arrays] = field(default_factory=dict)  # by stream of trainings: the kept state
     told: Arrays = field(default_factory=dict)  # what the GPS tells all devices
 
 
@@ -182,10 +182,10 @@ class DeviceWork:
         self.update: Flat = np.empty(0, np.float32)
         self.personal = begins.personal
         self._optimisers = begins.optimisers
-        self._after: dict[int, Arrays] = {}  # the optimiser's state after each stream of trainings
+        self._after: dict[int, Arrays] = {}  # by stream of trainings: the optimiser's state
         self._tables = begins.tables
-        self._counted = 0  # examples of trainings, and of own arithmetic
-        self._steps: list[LocalSteps] = []  # trainings with steps that the method takes
+        self._counted = 0  # examples used in trainings and in own arithmetic
+        self._steps: list[LocalSteps] = []  # trainings whose steps the method takes itself
 
     def go_on(self, cluster: int) -> None:
         """Continue the round in this cluster. The plan of the round has chosen the cluster for this device."""
@@ -319,7 +319,7 @@ class DeviceWork:
         `fedstrata.methods.Work` says.
         """
         if trained_examples < 0:
-            raise PluginError(f"trained_examples is {trained_examples}: the examples gone through, 0 or more")
+            raise PluginError(f"trained_examples is {trained_examples}; give the number of examples used, 0 or more")
         self._counted += trained_examples
         return await self._host.bench.compute(arithmetic)
 

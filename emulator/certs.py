@@ -57,8 +57,10 @@ class Folder:
 def init(folder: Path, run: str) -> Path:
     """Make an authority, and return its folder. Raises CertificateError if the folder already has an authority."""
     place = folder / AUTHORITY
-    if (place / CA).exists():  # written last
-        raise CertificateError(f"{place} has an authority already; go on with certs issue, or give another --folder")
+    if (place / CA).exists():  # the file that is written last
+        raise CertificateError(
+            f"{place} has an authority already; use it (fedstrata certs issue), or give another --folder"
+        )
     Authority.new(run).save(place)
     return place
 
@@ -139,9 +141,9 @@ def names_of(role: str, ids: Sequence[str]) -> list[Name]:
     CertificateError if the role is unknown, or if the number of ids does not fit the role.
     """
     if role not in ROLES:
-        raise CertificateError(f"{quoted(role)} is no role; they are {', '.join(ROLES)}")
+        raise CertificateError(f"{quoted(role)} is not a role; give one of {', '.join(ROLES)}")
     if role in NAMED and not ids:
-        raise CertificateError(f"the {role} has no name; fedstrata certs issue {role} NAME")
+        raise CertificateError(f"the {role} has no name; give one: fedstrata certs issue {role} NAME")
     if role == "device":
         return device_names(ids)
     if len(ids) > 1:
@@ -198,12 +200,14 @@ def drop_authority(folder: Path, release: Release | None = None) -> Iterator[Iss
     places = _places_of(folder, release)
     keeper, authority = places[0], places[0].existing_authority()
     if not authority.before:
-        raise CertificateError(f"{keeper} has one authority; {keeper.command} --authority new makes a second one")
+        raise CertificateError(
+            f"{keeper} has only one authority; make a second one with {keeper.command} --authority new"
+        )
     holders = _holders(places, authority)
     for place, one in holders:
         if not authority.has_issued(one.certificate):
             raise CertificateError(
-                f"{one.place} still has a certificate by the old authority; run {place.renewal} first"
+                f"{one.place} still has a certificate from the former authority; run {place.renewal} first"
             )
     yield from _trusted(keeper, authority.alone(), holders)
 
@@ -224,7 +228,8 @@ def _holders(places: "Sequence[Place]", authority: Authority) -> "list[tuple[Pla
     for _, one in found:
         if one.peer.domain != authority.domain:
             raise CertificateError(
-                f"{one.place} is of run {one.peer.domain!r}, and the authority of {authority.domain!r}"
+                f"the certificate in {one.place} is of run {one.peer.domain!r}, but the authority is of "
+                f"{authority.domain!r}; give the folder of one run"
             )
     return found
 

@@ -12,11 +12,11 @@ from emulator.results.output import check_unused
 from emulator.shipped.extras import needed
 from fedstrata.errors import OutputError
 
-# beside the metrics of the task
+# In addition to the metrics of the task:
 MEASURED = ("loss", "seconds", "bytes_up", "bytes_down")  # columns of rounds.csv that become curves
 RESULT = ("adjusted_rand_index", "seconds", "bytes")  # columns of the summary that become one number
-LONGEST_PARAMETER = 500  # characters that every version of MLflow takes
-PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # what MLflow takes at once
+LONGEST_PARAMETER = 500  # characters that every version of MLflow accepts
+PARAMETERS_A_CALL, METRICS_A_CALL = 100, 1000  # limits of MLflow per call
 T = TypeVar("T")
 Point = tuple[str, str, int, float]  # cluster, column, LPS round, value
 

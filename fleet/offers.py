@@ -17,11 +17,11 @@ from fedstrata.store import clear_asides, read_sealed, write_sealed
 from fedstrata.trust.table import MOST_OFFERED_BYTES
 from fedstrata.v1 import fleet_service_pb2 as pb
 
-OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")  # it names a file here, and a folder on a board
+OFFER_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")  # a file here and a folder on a board get this name
 STATES = ("waiting", "running", "ended", "failed")
-BETWEEN_CALLS_S = 5.0  # how long a board may be between two calls and count as here
+BETWEEN_CALLS_S = 5.0  # a board counts as here if it calls again within this time
 MOST_RUNS, KEY_BYTES = 1_000, 1_000
-FRAME_BYTES = 8  # around an offer in a reply
+FRAME_BYTES = 8  # bytes that a reply adds to each offer
 Message = TypeVar("Message", bound=Any)
 
 
@@ -44,10 +44,12 @@ class Fleet:
         read = [(path, _read(path, pb.OfferRunRequest)) for path in sorted(self._offers.iterdir())]
         self.offers = {offer.offer_id: offer for _, offer in read}
         self._files = {offer.offer_id: path for path, offer in read}
-        self._runs: dict[str, dict[str, pb.BoardRun]] = {}  # as each board has said
-        self._calls: Counter[str] = Counter()  # that a board has open
+        self._runs: dict[str, dict[str, pb.BoardRun]] = {}  # by board, then by offer: as the board reports
+        self._calls: Counter[str] = Counter()  # open calls by board
         self._called_at: dict[str, float] = {}
-        self._replies: dict[str, pb.FetchOffersResponse] = {}  # by board, until an offer changes
+        self._replies: dict[
+            str, pb.FetchOffersResponse
+        ] = {}  # a cache of replies by board; emptied when an offer changes
 
     def report(self, request: pb.FetchOffersRequest) -> bool:
         """Note what a board reports about itself and its runs. Return whether something has changed.
@@ -143,9 +145,11 @@ class Fleet:
         names = [loan.board for loan in request.loans]
         unknown = sorted(set(names) - set(self.boards))
         if not OFFER_ID.fullmatch(request.offer_id):
-            raise ExperimentError(f"{quoted(request.offer_id)} cannot be the id of an offer")
+            raise ExperimentError(
+                f"{quoted(request.offer_id)} is not a valid id of an offer; give small letters, digits, dots, _ and -"
+            )
         if not names or len(names) != len(set(names)):
-            raise ExperimentError("an offer names each of its boards once; it needs at least one")
+            raise ExperimentError("an offer must name at least one board, and each board once")
         if unknown:
             raise ExperimentError(f"no board called {quoted(*unknown)} has ever called this fleet; start its agent")
         path = self._files.get(request.offer_id)

@@ -42,10 +42,10 @@ def options_of_process() -> Arguments:
     arguments = with_tls_options(service_arguments("gps", description))
     arguments.option("listen", "Serve devices and LPSs at this host:port.", default="127.0.0.1:0")
     arguments.option("state", "Keep the GPS's state and the run's record in this folder.", required=True)
-    arguments.option("again", "Begin a failed run again, once for each new word given here.", default="")
+    arguments.option("again", "Begin a failed run again. Each new word does so once.", default="")
     arguments.option(
         "lps-backend",
-        "Leave the start of LPSs to others (local), or scale their StatefulSet (kubernetes).",
+        "kubernetes: scale the StatefulSet of LPSs. local: other programs start LPSs.",
         default="local",
     )
     return arguments
@@ -60,7 +60,7 @@ def make_backend(name: str, log: EventLog) -> Backend:
 
         after_s = os.environ.get("FEDSTRATA_RELEASE_AFTER_S")
         return Reconciler(KubernetesApi.from_environment(log), log, release_after_s=float(after_s) if after_s else None)
-    raise ExperimentError(f"--lps-backend is local or kubernetes, not {name!r}")
+    raise ExperimentError(f"--lps-backend must be local or kubernetes, not {name!r}")
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:

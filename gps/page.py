@@ -15,8 +15,8 @@ from gps.run import Run
 from gps.standing import standing
 from gps.status import seconds_of
 
-PAUSE_S = 0.5  # between two states; a run that changes faster is shown at this pace
-LOOK_S = 5.0  # how long a state may be shown while nothing has changed
+PAUSE_S = 0.5  # between two states that are sent, even if the run changes more often
+LOOK_S = 5.0  # the longest time between two states, even if nothing changes
 LETTERS = {"absent": "a", "enrolled": "e", "answered": "w", "assigned": "g", "refused": "r"}
 
 
@@ -30,7 +30,7 @@ class LivePage:
         self._publishing: asyncio.Future[None] | None = None
         self._seen_row = 0
         self._relevance: Any = None
-        self._relevance_of: Any = None  # the clusters that it was made for
+        self._relevance_of: Any = None  # the clusters in `self._relevance`
         self.feed = Feed(lambda: self._loop.call_soon_threadsafe(self._begin))
 
     async def close(self) -> None:
@@ -38,7 +38,7 @@ class LivePage:
         if (following := self._following) is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            if self._publishing is not None:  # its thread goes on, and must not come after the last state
+            if self._publishing is not None:  # its thread continues, and must not send after the last state
                 await asyncio.gather(self._publishing, return_exceptions=True)
             await self._tell()
         await asyncio.to_thread(self.feed.close)

@@ -16,7 +16,7 @@ from gps.record import write_models, write_record
 from gps.run import Run
 from gps.standing import result_of
 
-EVENT_EVERY = 10  # global rounds between two notes to the operator
+EVENT_EVERY = 10  # global rounds between two Events RoundsDone
 
 
 class Phases:
@@ -28,7 +28,7 @@ class Phases:
     async def conduct(self) -> None:
         """Go through all phases until the record is written. If the run fails, write the record of the failed run."""
         run = self._run
-        if run.has_record:  # an earlier life has ended the run; this one serves its record
+        if run.has_record:  # the run ended before this GPS was restarted; it only serves the record now
             run.rounds.server.finish(run.reason)
             run.tell()
             return
@@ -50,7 +50,7 @@ class Phases:
             watching.cancel()
             run.waiting.end()
             stopped.cancel()
-            work.cancel()  # where this was cancelled itself: no round is closed under a journal about to be closed
+            work.cancel()  # if `conduct` was cancelled: no round may use the journal, which is closed next
         if not run.has_record:
             await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
             run.note_record()
@@ -92,7 +92,7 @@ class Phases:
         await run.reports.all_answered()
         await asyncio.to_thread(write_record, run.record_folder, *result_of(run))
         run.enter("completed")
-        run.note_record()  # not before: whoever watches takes the status with the record for the last
+        run.note_record()  # only now: observers stop at the first status that has a record
         run.backend.tell("RunCompleted", f"{run.experiment.run_id}: {run.rounds.global_round} global rounds")
 
     async def _gather_reports(self) -> None:
@@ -104,7 +104,7 @@ class Phases:
         while handovers < len(run.serving.handovers):
             handovers = len(run.serving.handovers)
             deadline_s = run.experiment.deadlines.gps.deadline_s
-            if deadline_s is not None:  # an LPS silent since training ended is away by then, and its clusters adopted
+            if deadline_s is not None:  # long enough to find absent LPSs, whose clusters are then adopted
                 deadline_s += run.serving.presence.hold_s
             await run.changes.wait_until(lambda: not self._unreported(), deadline_s)
             if not self._unreported():
@@ -171,7 +171,7 @@ class Phases:
         for home_id in gathered.missing:
             if home_id not in refused:
                 run.backend.exclude(home_id, stage, "missed the deadline")
-        if closed.done < run.experiment.training.global_rounds:  # else its LPS has the model measured, too
+        if closed.done < run.experiment.training.global_rounds:  # the last model is measured by the adopting LPS
             run.adoption.hand_back()
         if closed.moved:
             run.log.info("devices_moved", global_round=closed.done, devices=closed.moved)

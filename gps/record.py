@@ -35,16 +35,16 @@ class RunResult:
     reason: str | None
     clusters: Mapping[str, list[str]]
     clusters_rule: str
-    plans: Sequence[tuple[int, int, int]] = ()  # made in training: global round, clusters, devices that changed theirs
-    homes: Mapping[str, list[str]] | None = None  # device ids by LPS, where clusters span LPSs
-    moves: Sequence[tuple[int, str, str, str]] = ()  # from which global round on, device, LPS, LPS
-    evaluations: Sequence[rounds_pb2.Evaluation]  # of the final models, by the devices
+    plans: Sequence[tuple[int, int, int]] = ()  # in training: global round, clusters, moved devices
+    homes: Mapping[str, list[str]] | None = None  # device ids by LPS, if clusters span LPSs
+    moves: Sequence[tuple[int, str, str, str]] = ()  # global round, device, LPS before, LPS from then on
+    evaluations: Sequence[rounds_pb2.Evaluation]  # the devices' measurements of the final models
     model_sha256: Mapping[str, str]  # by cluster
-    lost_state: Sequence[str] = ()  # the devices that have lost what they had kept for themselves
-    link_bytes: Mapping[LinkKey, int]  # counted at the parents' ends
+    lost_state: Sequence[str] = ()  # the devices that have lost their personal state
+    link_bytes: Mapping[LinkKey, int]  # as counted by the parents
     exclusions: list[tuple[str, str, str]]
     adoptions: list[tuple[str, str, str]] = field(default_factory=list)  # cluster, LPS, stage
-    kernels: Mapping[str, int] = field(default_factory=dict)  # of OpenBLAS: how many devices have each
+    kernels: Mapping[str, int] = field(default_factory=dict)  # the number of devices by OpenBLAS kernel
     wall_seconds: Mapping[str, float]
     global_rounds: int
     relevance: Matrix | None
@@ -180,12 +180,12 @@ def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str,
     if task_of is None or not clusters:
         return None
     places = {device: cluster for cluster, devices in clusters.items() for device in devices}
-    pairs = len(places) * (len(places) - 1)  # ordered, as all below
+    pairs = len(places) * (len(places) - 1)  # ordered pairs, as in all counts below
     by_cluster = _pairs_alike(places.values())
     by_task = _pairs_alike(task_of[device] for device in places)
     by_both = _pairs_alike((task_of[device], cluster) for device, cluster in places.items())
     spread = (by_cluster + by_task) * pairs - 2 * by_cluster * by_task
-    # (index − expected) / (maximum − expected) of Hubert & Arabie 1985, in whole numbers
+    # (index − expected) / (maximum − expected) of Hubert & Arabie 1985, multiplied out to whole numbers
     return 2 * (by_both * pairs - by_cluster * by_task) / spread if spread else 1.0
 
 

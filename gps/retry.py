@@ -6,7 +6,7 @@ from pathlib import Path
 from fedstrata.process.process import folder
 from fedstrata.store import write_aside
 
-WORD_FILE = "again"  # file in the state of a run: the word that it was begun with
+WORD_FILE = "again"  # a file in a run's state that holds the last word given as --again
 
 
 def state_for(path: Path, again: str) -> Path:

@@ -37,7 +37,7 @@ from gps.plans.places import Places, described
 from gps.plans.rounds import GlobalRounds
 from gps.record import recorded_end
 
-NEWS_S = 0.1  # how long what devices say may wait to be shown
+NEWS_S = 0.1  # observers see news from devices at most this much later
 
 
 class Run:
@@ -54,13 +54,13 @@ class Run:
         self.record_folder = state / "record"
         self.phase, self.reason = recorded_end(self.record_folder) or ("enrolment", "")
         self.has_record = self.phase in {"completed", "failed"}
-        self.is_over = self.has_record  # nothing more is wanted of devices and LPSs
-        self.changes = Changes()  # what held calls wait for: clusters, LPSs, phases
-        self.news = Changes()  # what is shown, too: how many devices are there, and how they do
-        self.own_models: dict[str, str] = {}  # SHA-256 by cluster, of the final models that the GPS has itself
+        self.is_over = self.has_record  # devices and LPSs have nothing left to do
+        self.changes = Changes()  # wakes held calls: clusters, LPSs or the phase changed
+        self.news = Changes()  # wakes observers: also when a device enrols or answers
+        self.own_models: dict[str, str] = {}  # SHA-256 by cluster, if the GPS has the final models
         self._showing: asyncio.TimerHandle | None = None
         self.stopped = asyncio.Event()
-        self._newcomers_are_in = False  # whether the round has begun in which they join
+        self._newcomers_are_in = False  # whether the round in which newcomers join has begun
 
         self.clock = clock_of(experiment).gps(self.journal.clock)
         self.task = make_task(experiment)
@@ -121,7 +121,7 @@ class Run:
     def _round_server(self, keeper: Keeper, executor: Executor) -> RoundServer:
         terms = RoundTerms(
             run_id=self.experiment.run_id,
-            layout=Layout(()),  # each round says what it takes
+            layout=Layout(()),  # each round sets its own layout
             link=self.experiment.links.lps_gps,
             wait=self.experiment.deadlines.gps,
             clock=self.clock.rounds,
@@ -203,7 +203,7 @@ class Run:
         try:
             cluster = placed(self.method, described(self.experiment, [device])[0], answers, plan)
         except PluginError as error:
-            self.stop(str(error))  # else the device alone would hear of it, and the run wait for it
+            self.stop(str(error))  # otherwise only the device would get the error, and the run would wait for it
             raise
         self.places.place(device, cluster, self._first_round(device))
         self.log.info("device_placed_late", device=device.device_id, cluster=self.places.cluster_name(cluster))

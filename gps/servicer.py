@@ -140,7 +140,7 @@ class GpsServicer(GpsServiceServicer):
         the reply that it must wait.
         """
         run = self._run
-        if not run.serving.is_current(request.home_id, request.term):  # it hears by FetchClusters who does
+        if not run.serving.is_current(request.home_id, request.term):  # it learns its clusters by FetchClusters
             await run.changes.wait_until(lambda: run.is_over, run.serving.presence.hold_s)
             if not run.is_over:
                 waiting = rounds_pb2.Waiting(current_round=run.rounds.global_round)
@@ -157,7 +157,7 @@ class GpsServicer(GpsServiceServicer):
         self._check(header.run_id)
         is_current = run.serving.is_current(header.home_id, header.term)
         try:
-            run.reports.note(header)  # late or not: the rounds it tells of have been
+            run.reports.note(header)  # even if it is late: the reported rounds did happen
         except PayloadError as error:
             if is_current:
                 run.rounds.server.ban(header.home_id, str(error))
@@ -181,12 +181,12 @@ class GpsServicer(GpsServiceServicer):
         header = await header_first(parts, "a bundle of answers")
         self._check(header.run_id)
         if not 0 <= header.answers <= run.experiment.device_count:
-            raise PayloadError(f"{header.answers} answers announced, in a run of {run.experiment.device_count} devices")
+            raise PayloadError(f"{header.answers} answers announced; the run has {run.experiment.device_count} devices")
         answers: dict[int, answers_pb2.Answer] = {}
         left = header.answers
         async for part in parts:
             if not left:
-                raise PayloadError(f"more answers than the {header.answers} announced")
+                raise PayloadError(f"more answers arrived than the {header.answers} announced")
             left -= 1
             answers[part.answer.device_index] = part.answer.answer
         is_current = partial(run.serving.is_current, header.home_id, header.term)
@@ -206,7 +206,7 @@ class GpsServicer(GpsServiceServicer):
         header = await header_first(parts, "a report")
         self._check(header.run_id)
         await self._run.reports.take(header, parts)
-        answered = self._run.reports.call_began()  # not before: who is slow to send keeps no record waiting
+        answered = self._run.reports.call_began()  # only after the upload: a slow sender must not delay the record
         context.add_done_callback(lambda _: answered())
         self._run.tell()
         return pb.SubmitReportResponse(run_id=self._run_id)
@@ -219,15 +219,15 @@ class GpsServicer(GpsServiceServicer):
             raise UnknownChildError(f"no LPS is called {quoted(request.lps_id)}")
         if self._run.plans.is_made and not serving.clusters_of(request.lps_id) and not self._run.is_over:
             raise NotServedError(f"{request.lps_id} serves no cluster now; the run goes on without it")
-        self._run.stop(brief(request.reason) or f"{request.lps_id} cannot go on, and does not say why")
+        self._run.stop(brief(request.reason) or f"{request.lps_id} cannot go on, and gave no reason")
         return pb.ReportFailureResponse()
 
 
 async def _asks_nothing(message: Message) -> None:
     """Raise PayloadError. On this stream LPSs send only aggregates, neither answers nor announcements of updates."""
     if isinstance(message, rounds_pb2.UpdateHeader):
-        raise PayloadError("updates are not announced here; send them")
-    raise PayloadError("an LPS sends its devices' answers by SubmitAnswers")
+        raise PayloadError("the GPS takes no announced updates; send the update itself")
+    raise PayloadError("answers are not taken on this stream; send them by SubmitAnswers")
 
 
 class RunServicer(RunServiceServicer):

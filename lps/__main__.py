@@ -38,11 +38,13 @@ def options_of_process() -> Arguments:
     description = "A local parameter server (LPS) aggregates the updates of its devices."
     arguments = with_tls_options(service_arguments("lps", description))
     arguments.option("gps", "Connect to the GPS at this host:port.", required=True)
-    arguments.option("lps-id", "Take this name: lps-0, lps-1, …; in a StatefulSet FEDSTRATA_POD_NAME gives it.")
+    arguments.option(
+        "lps-id", "Take this name: lps-0, lps-1, … By default the number at the end of FEDSTRATA_POD_NAME decides."
+    )
     arguments.option("listen", "Serve devices at this host:port.", default="127.0.0.1:0")
     arguments.option(
         "advertise",
-        "Give devices this host:port; host:port+ adds the LPS's number to the port. By default the one of --listen.",
+        "Tell devices this host:port. host:port+ adds the LPS's number to the port. Default: the address of --listen.",
     )
     arguments.option("state", "Keep the LPS's state in this folder.", required=True)
     return arguments
@@ -56,7 +58,9 @@ def lps_id(options: argparse.Namespace) -> str:
         return str(options.lps_id)
     ordinal = re.search(r"-(\d+)$", os.environ.get("FEDSTRATA_POD_NAME", ""))
     if not ordinal:
-        raise ExperimentError("give --lps-id, or FEDSTRATA_POD_NAME with the ordinal of a StatefulSet's pod")
+        raise ExperimentError(
+            "the LPS has no name; give --lps-id, or set FEDSTRATA_POD_NAME to a pod's name with a number, such as lps-0"
+        )
     return f"lps-{ordinal[1]}"
 
 

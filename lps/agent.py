@@ -55,7 +55,7 @@ class LpsAgent:
         self._plans = Plans(None if devices_come_to_others(experiment) else HOLD_S)
         self._clusters = Clusters(self._gps, self._session_of, self._plans, lps_id, log, advice_on=security.advice_on)
         self.clusters, self.knows_clusters = self._clusters.faces, self._clusters.are_known
-        self.held_s = hold_s(experiment.device_count)  # how long devices' calls are held back
+        self.held_s = hold_s(experiment.device_count)  # the longest time for which a device's call waits for a reply
         self._may_have_begun = True
 
     @property

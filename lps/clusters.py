@@ -17,7 +17,7 @@ from lps.session import Session
 from lps.to_gps import GpsLink, Plans
 from lps.waits import Waits
 
-Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # for what is newer than a version of the plan
+Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # fetch the clusters of a plan newer than this version
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Service:
 
     session: Session
     job: "asyncio.Task[None] | None" = None
-    is_open: bool = False  # whether its rounds have begun
+    is_open: bool = False  # whether the session has opened a round
 
     def cancel(self) -> None:
         if self.job is not None and self.job is not asyncio.current_task():
@@ -147,7 +147,7 @@ class Clusters:
             self._log.info("cluster_served", cluster=name, devices=len(cluster.members), term=cluster.term)
             self._services[name] = service = _Service(session)
             if not session.may_recover():
-                self.faces[name] = session.server  # devices that come at once are held until the first round is open
+                self.faces[name] = session.server  # early calls of devices wait until a round is open
             service.job = jobs.create_task(self._serve(name, service, fetch))
 
     async def _serve(self, name: str, service: _Service, fetch: Ask) -> None:

@@ -44,7 +44,7 @@ class LpsParts:
     task: Task
     metrics: ProcessMetrics
     executor: Executor
-    updates_of: Callable[[Callable[[str], bool]], OpenUpdates]  # the kind of updates, by which devices are members
+    updates_of: Callable[[Callable[[str], bool]], OpenUpdates]  # given a test of membership
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class SessionParts:
     """Hold the objects that a session and its `Holding` share."""
 
     lps: LpsParts
-    cluster: pb.Cluster  # the devices, of one cluster or of all, as the GPS gave them to this LPS
+    cluster: pb.Cluster  # this LPS's devices of one cluster, or of all clusters, as the GPS has assigned them
     gps: ToGps
     clock: LpsClock
     members: Members
@@ -103,7 +103,7 @@ class Upward:
 
     codec: PayloadCodec
     read: Callable[[int, int], NDArray[Any]]
-    payload: tensors_pb2.PayloadHeader | None = None  # if it has more than one part
+    payload: tensors_pb2.PayloadHeader | None = None  # if the update has several parts
 
 
 class Holding(Protocol):

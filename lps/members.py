@@ -21,7 +21,7 @@ class Members:
     def __init__(self, experiment: Experiment, home: gps_pb.Cluster, presence: Presence) -> None:
         self._experiment = experiment
         self._home, self._term = home.home_id, home.term
-        self._under_way: int | None = None  # the global round that devices are in, where clusters span LPSs
+        self._under_way: int | None = None  # the open global round, if clusters span LPSs
         self._presence = presence
         self.take(home)
 
@@ -53,7 +53,7 @@ class Members:
         """Use a new list of devices. Each device takes part from its first global round on."""
         self._members = {member.device_id: member for member in home.members}
         self.mixed = tuple(home.mixed)  # the channels whose streams are linear mixes
-        self.clusters = home.clusters  # how many there are, where they span LPSs
+        self.clusters = home.clusters  # the number of clusters, if clusters span LPSs
 
     @property
     def ids(self) -> set[str]:
@@ -90,7 +90,7 @@ class Members:
         there = self._presence.there(indexes, now_ns)
         if indexes and not there:
             raise RunStoppedError(
-                f"all devices of {self._home} have left for good at {now_ns / 1e9:g} s by the schedule; let one "
+                f"schedule: at {now_ns / 1e9:g} s all devices of {self._home} have left for good; let one of them "
                 "come back"
             )
         return {indexes[index]: at_ns for index, at_ns in there.items()}

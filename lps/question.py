@@ -93,8 +93,8 @@ class LateAnswers:
         path = self._path(global_round)
         if not path.exists():
             raise StateError(
-                f"{path} is gone, which says whose answers came too late in global round {global_round + 1}, and the "
-                "plan is made of the others': put the LPS's files back, or begin the run again"
+                f"{path} is missing. It says which devices answered too late in global round {global_round + 1}; put "
+                "the LPS's files back, or begin the run again"
             )
         return [flow for row in read_report(path).lps_rounds for flow in row.times.late]
 

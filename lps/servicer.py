@@ -48,7 +48,7 @@ class LpsServicer(LpsServiceServicer):
         if not is_known() and not await wait_until(self._are_known, is_known, self._held_s):
             raise NotReadyError("the GPS has not yet told this LPS its clusters; try again")
         if home_id not in self._clusters:
-            raise NotServedError(f"cluster {quoted(home_id)} is not served here; ask the GPS for the assignment")
+            raise NotServedError(f"this LPS does not serve cluster {quoted(home_id)}; ask the GPS for the assignment")
         return self._clusters[home_id]
 
     async def FetchModel(self, request: pb.FetchModelRequest, context: Any) -> None:

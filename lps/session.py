@@ -32,7 +32,7 @@ from lps.report_files import FinalReport
 from lps.spanning.streams import ReceivedStreams
 from lps.to_gps import ToGps
 
-TELL_S = 10.0  # how long devices that have been measured may take to hear that the run is over
+TELL_S = 10.0  # the longest wait until devices have learned that the run is over
 
 
 class Session:
@@ -179,7 +179,7 @@ class Session:
             notes.told(self._report, rest, update)
             await self._holding.take(received, self._report)
             log.info("global_round_done", global_round=global_round, now=received.round)
-        else:  # the GPS has lost this round's start: both go back to where it stands
+        else:  # the GPS has lost the start of this round: go back to the GPS's round
             log.warning("gone_back", global_round=received.round)
             self._report = await self._holding.go_back(received)
         return received.round * rounds
@@ -192,7 +192,7 @@ class Session:
         """
         final = FinalReport(self._parts.folder, self._parts.log)
         known = await asyncio.to_thread(final.read)
-        if known is not None:  # of an earlier life; the devices may be gone
+        if known is not None:  # saved before a restart; the devices may have ended
             self.server.finish()
             return known
         everybody = self._parts.members.in_global_round(number // self._parts.rounds)
@@ -209,6 +209,7 @@ class Session:
         limited.
         """
         deadline_s = self._parts.lps.experiment.deadlines.gps.deadline_s
-        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)  # the report has a deadline, too
+        # The report must meet the GPS's deadline.
+        tell_s = TELL_S if deadline_s is None else min(TELL_S, deadline_s / 3)
         if not await self.server.wait_all_told(measured, tell_s):
-            self._parts.log.warning("devices_not_told", reason=f"not all asked again within {tell_s:g} s")
+            self._parts.log.warning("devices_not_told", reason=f"not all devices called again within {tell_s:g} s")

@@ -43,7 +43,7 @@ async def answered(call: Coroutine[Any, Any, object], within_s: float = LAST_ANS
         done, _ = await asyncio.wait({job}, timeout=within_s)
         job.cancel()
         for each in done:
-            each.exception()  # a refusal is of no use any longer
+            each.exception()  # mark the exception as handled: the caller has been cancelled
         raise
 
 
@@ -53,8 +53,8 @@ class Plans:
     def __init__(self, wait_s: float | None) -> None:
         """Set `wait_s`, the longest wait in seconds for a plan that a model's header names. None means no limit."""
         self.version = 0
-        self.told: answers_pb2.Answer | None = None  # what the GPS tells all devices, if clusters have an LPS each
-        self.planned_ns = 0  # when the GPS made the newest plan of what devices answered in a global round
+        self.told: answers_pb2.Answer | None = None  # the GPS's values for all devices, if each cluster has an LPS
+        self.planned_ns = 0  # when the GPS made the newest plan in a global round
         self.changes = Changes()
         self._wait_s = wait_s
         self._planned_rounds = 0
@@ -194,7 +194,8 @@ class GpsLink:
         identity = Identity(
             run_id=self._experiment.run_id, child_id=name, home_id=name, lps_id=self._lps_id, term=cluster.term
         )
-        largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)  # exact sums
+        # Exact sums take 8 bytes per element, not 4.
+        largest = 2 * streams.travelling.float32_bytes * max(1, cluster.clusters)
         attended = ParentStream(self._stub.Attend)
         calls = ParentCalls(
             fetch=attended.fetch,

@@ -11,9 +11,9 @@ from fedstrata.process.sleeping import Changes
 from fedstrata.v1 import gps_service_pb2 as pb
 
 LOOK_S = 1.0
-PATIENCE_S = 5.0  # of a round that is the first, or follows a short one
-PATIENCE_ROUNDS = 2.0  # and otherwise so many times the length of the round before
-NAMES_MAX = 50  # of one cluster
+PATIENCE_S = 5.0  # the patience in the first round, and the least in others
+PATIENCE_ROUNDS = 2.0  # the patience in other rounds, as a multiple of the previous round
+NAMES_MAX = 50  # missing devices that are reported per cluster
 
 
 class Rounds(Protocol):
@@ -89,6 +89,6 @@ class Waits:
             await Changes().wait_until(lambda: False, LOOK_S)
             waited = [(wait.name, wait.what) for wait in self.now()]
             if waited != self._said:
-                with suppress(FedstrataError):  # the call that is held for this LPS says what is wrong
+                with suppress(FedstrataError):  # the call that this LPS always has open shows the error
                     await ask()
                     self._said = waited

@@ -15,13 +15,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OSV = "https://api.osv.dev/v1/query"
-REACHED_S = 5.0  # for each step of a first request
-GIVEN_UP_S = 8.0  # for all of it: to look a name up takes as long as the system lets it
-AUDITED_S = 60.0  # two hundred requests, one after the other
+REACHED_S = 5.0  # the longest time for each step of the first request
+GIVEN_UP_S = 8.0  # the longest time for the first request, because looking up a name has no limit of its own
+AUDITED_S = 60.0  # the longest time for two hundred requests, one after the other
 OF_SERVICE = (
     "/_service/",
     "vulnerability feed",
-)  # in what pip-audit says when it is not answered, or not as it expects
+)  # texts in pip-audit's error if the service does not answer, or answers unexpectedly
 GREETING = "import sys, requests; requests.head(sys.argv[1], timeout=float(sys.argv[2]))"
 
 
@@ -35,12 +35,12 @@ class Finding:
 
     package: str
     version: str
-    names: frozenset[str]  # of the finding: CVE-…, GHSA-…, PYSEC-…
+    names: frozenset[str]  # the finding's names: CVE-…, GHSA-…, PYSEC-…
     fixed_in: tuple[str, ...]
     text: str
 
     def __str__(self) -> str:
-        fix = f"fixed in {', '.join(self.fixed_in)}" if self.fixed_in else "no version has it fixed"
+        fix = f"fixed in {', '.join(self.fixed_in)}" if self.fixed_in else "no version has a fix"
         return f"{self.package} {self.version}: {', '.join(sorted(self.names))}, {fix}: {self.text}"
 
 
@@ -56,7 +56,7 @@ def main() -> None:
         findings, count = parsed(audited(asked.constraints, asked.osv_url))
         lines, is_clean = judged(findings, allowed_in(asked.allowed.read_text()))
     except NotAuditedError as error:
-        print(f"audit: findings in packages were not looked for: {error}")
+        print(f"audit: packages were not checked for findings: {error}")
         return
     except (OSError, ValueError) as error:
         print(f"audit: {' '.join(str(error).split())[-300:]}", file=sys.stderr)
@@ -104,7 +104,7 @@ def parsed(said: str) -> tuple[list[Finding], int]:
     """
     looked_up = [one for one in json.loads(said)["dependencies"] if "skip_reason" not in one]
     if not looked_up:
-        raise ValueError("pip-audit has looked no package up")
+        raise ValueError("pip-audit has looked up no package")
     return [finding for one in looked_up for finding in _findings(one)], len(looked_up)
 
 
@@ -126,7 +126,9 @@ def allowed_in(text: str) -> dict[tuple[str, str], str]:
         if line.strip() and not line.startswith("#"):
             package, name, reason, *_ = *line.split(maxsplit=2), "", "", ""
             if not reason:
-                raise ValueError(f"line {number} of what is allowed: {line!r}; expected a package, a finding and why")
+                raise ValueError(
+                    f"audit_allowed.txt, line {number}: {line!r}; expected a package, a finding and a reason"
+                )
             reasons[package, name] = reason
     return reasons
 
@@ -142,7 +144,7 @@ def judged(findings: Sequence[Finding], allowed: Mapping[tuple[str, str], str]) 
         lines.append(f"{finding}; {f'allowed: {allowed[keys[0]]}' if keys else 'update it, or allow it with a reason'}")
         for key in keys:
             left.pop(key, None)
-    lines += [f"{name} is allowed in {package}, and not found any more" for package, name in left]
+    lines += [f"{name} is allowed in {package}, but is not found any more; remove its line" for package, name in left]
     return lines, is_clean
 
 

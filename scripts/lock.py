@@ -79,7 +79,7 @@ def main() -> None:
             except subprocess.CalledProcessError:
                 if of_whom is packages:
                     raise
-                print(f"lock: torch for {machine} could not be asked for with {' '.join(options)}", file=sys.stderr)
+                print(f"lock: pip found no torch for {machine} with {' '.join(options)}", file=sys.stderr)
                 continue
             for name, sha256 in found.items():
                 hashes[normal(name)].add(sha256)

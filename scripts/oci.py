@@ -41,7 +41,7 @@ def write_chart(packed: Path, archive: Path, *, time: int) -> None:
     with tarfile.open(packed) as chart:
         file = chart.extractfile("fedstrata/Chart.yaml")
         if file is None:
-            raise OSError(f"{packed.name} has no fedstrata/Chart.yaml")
+            raise OSError(f"{packed.name} is not the packed chart: it has no fedstrata/Chart.yaml")
         metadata = yaml.safe_load(file.read())
     config, layer = Part(HELM_CONFIG, as_json(metadata)), Part(HELM_CHART, packed.read_bytes())
     write_artefact(archive, config, [layer], tag=str(metadata["version"]), time=time)

@@ -46,7 +46,9 @@ def signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
             f"FEDSTRATA_SIGNING_KEY {path}: {error}; give a P-256 key as a PEM file without a password"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
-        raise OSError(f"FEDSTRATA_SIGNING_KEY {path} is not on the curve P-256; see openssl ecparam -name prime256v1")
+        raise OSError(
+            f"FEDSTRATA_SIGNING_KEY {path} is not on the curve P-256; make one with openssl ecparam -name prime256v1"
+        )
     return key
 
 

@@ -30,7 +30,10 @@ from provenance import digest_of, signing_key
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("amd64", "arm64")
-BILLS = ("opt/packages/sbom.cdx.json", "opt/more/sbom.cdx.json")  # in images; the second is the emulator's own
+BILLS = (
+    "opt/packages/sbom.cdx.json",
+    "opt/more/sbom.cdx.json",
+)  # paths in images; the second is only in the emulator's image
 CONFIG = "application/vnd.oci.image.config.v1+json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
 ENVELOPE, STATEMENT = "application/vnd.dsse.envelope.v1+json", "application/vnd.in-toto+json"
@@ -51,12 +54,14 @@ class Artefact:
 def main() -> None:
     """Run the command. An error is one line, with exit code 1."""
     parser = argparse.ArgumentParser(prog="publish", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("registry", help="such as registry.example.org/lab, as in image.registry of the chart")
     parser.add_argument(
-        "--release", type=Path, default=_latest(), help="a folder of `make release`; default: %(default)s"
+        "registry", help="the registry, such as registry.example.org/lab; the same as image.registry of the chart"
     )
     parser.add_argument(
-        "--plain-http", action="store_true", help="the registry has no TLS, or nobody checks its certificate"
+        "--release", type=Path, default=_latest(), help="a folder that `make release` has made; default: %(default)s"
+    )
+    parser.add_argument(
+        "--plain-http", action="store_true", help="use no TLS, or do not check the registry's certificate"
     )
     asked = parser.parse_args()
     try:
@@ -81,7 +86,7 @@ def published(folder: Path, registry: "Registry", key: ec.EllipticCurvePrivateKe
     """Push what is in the folder of a release. Return the references with digests."""
     charts = list(folder.glob("fedstrata-*-chart.oci.tar"))
     if len(charts) != 1 or ":" in str(folder):
-        raise OSError(f"{folder} is no folder of a release; see `make release`")
+        raise OSError(f"{folder} is not the folder of a release; run `make release`, or give --release")
     version = charts[0].name.removeprefix("fedstrata-").removesuffix("-chart.oci.tar")
     statement, bill = folder / f"fedstrata-{version}.intoto.json", folder / f"fedstrata-{version}.cdx.json"
     archives: dict[str, dict[str, Path]] = defaultdict(dict)
@@ -111,7 +116,7 @@ def _check(folder: Path, files: list[Path]) -> None:
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     for path in files:
         if sums.get(path.name) != digest_of(path):
-            raise OSError(f"{path} is not the file of SHA256SUMS; run `make release` again")
+            raise OSError(f"{path} differs from its checksum in SHA256SUMS; run `make release` again")
 
 
 class Registry:
@@ -131,8 +136,8 @@ class Registry:
         there = self._manifest(target)
         if there not in {None, manifest.content}:
             raise OSError(
-                f"{self.address}/{name}:{tag} is another one, such as of another release, key or version of skopeo; "
-                "delete the tag, or give another registry"
+                f"{self.address}/{name}:{tag} exists with other content, such as from another release, key or version "
+                "of skopeo; delete the tag, or give another registry"
             )
         if there is None:
             skopeo("copy", "--quiet", "--all", "--preserve-digests", f"--dest-tls-verify={self._tls}", source, target)
@@ -196,7 +201,9 @@ def _bill(archive: Path) -> bytes:
         parts = [part for path in BILLS if path in found for part in found[path]["components"]]
         whole = {**found[max(found, key=BILLS.index)], "components": sorted(parts, key=lambda part: str(part["purl"]))}
     except (tarfile.TarError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise OSError(f"{archive} is no image of scripts/images ({error}); build it anew") from None
+        raise OSError(
+            f"{archive} is not an image that scripts/images has made ({error}); build the image anew"
+        ) from None
     return as_json(whole)
 
 
@@ -235,7 +242,7 @@ def skopeo(*words: str) -> bytes:
     """Run skopeo, and return its output. Raises OSError if it is not installed, and CalledProcessError if it fails."""
     program = shutil.which("skopeo")
     if program is None:
-        raise OSError("needs skopeo; install it (Debian: apt-get install skopeo)")
+        raise OSError("skopeo is not installed; install it (Debian: apt-get install skopeo)")
     return subprocess.run([program, *words], check=True, capture_output=True).stdout
 
 

@@ -30,13 +30,18 @@ NOT_PACKED = shutil.ignore_patterns("ci", ".*", "*.tgz")  # as the chart's .helm
 def main() -> None:
     """Run the command. An error is one line, with exit code 1."""
     parser = argparse.ArgumentParser(prog="release", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where; its folder of the version is made anew")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "dist",
+        help="the folder for releases; a subfolder for this version is replaced",
+    )
     parser.add_argument("--home", metavar="URL", help="the project's address, for the chart's metadata")
     parser.add_argument(
-        "--arch", action="append", default=[], help="an architecture of the images; default: of this machine"
+        "--arch", action="append", default=[], help="an architecture for images, repeatable; default: this machine's"
     )
     parser.add_argument("--without-images", action="store_true", help="leave the images out")
-    parser.add_argument("--without-site", action="store_true", help="leave the documents' site out")
+    parser.add_argument("--without-site", action="store_true", help="leave the documentation site out")
     asked = parser.parse_args()
     try:
         images = None if asked.without_images else [["--arch", each] for each in asked.arch] or [[]]
@@ -51,10 +56,10 @@ def release(out: Path, *, home: str | None, images: list[list[str]] | None, has_
     os.umask(0o022)
     named = os.environ.get("FEDSTRATA_SIGNING_KEY")
     key = signing_key(Path(named)) if named else None
-    commit = _output("git", "rev-parse", "HEAD")  # once: a later commit is not of this release
+    commit = _output("git", "rev-parse", "HEAD")  # read once, because a later commit does not belong to this release
     time = int(_output("git", "log", "-1", "--format=%ct", commit))
     if _output("git", "status", "--porcelain"):
-        _say("what is not committed is not in it")
+        _say("the folder has uncommitted changes, which are not in the release")
     with tempfile.TemporaryDirectory() as scratch:
         tree = _exported(Path(scratch), commit)
         target = out / f"fedstrata-{_version(tree)}"
@@ -144,7 +149,9 @@ def _site(tree: Path, target: Path, time: int) -> None:
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "PYTHONHASHSEED": "0"}
     done = subprocess.run([*command, "docs", str(site)], cwd=tree, env=environment, check=False, capture_output=True)
     if done.returncode:
-        raise OSError(f"no site ({done.stderr.decode()[-300:]}); install the extra docs, or give --without-site")
+        raise OSError(
+            f"the site cannot be built ({done.stderr.decode()[-300:]}); install the extra docs, or give --without-site"
+        )
     zipped(site, target / f"fedstrata-{_version(tree)}-docs.zip", root=f"fedstrata-{_version(tree)}-docs", time=time)
 
 
@@ -153,9 +160,9 @@ def _images(tree: Path, target: Path, time: int, commit: str, options: list[str]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(time), "FEDSTRATA_REVISION": commit[:12]}
     done = subprocess.run([tree / "scripts" / "images", "--save", target, *options], env=environment, check=False)
     if done.returncode == 2:
-        _say("no images: scripts/images says why")
+        _say("no images were built: the output of scripts/images says why")
     elif done.returncode:
-        raise OSError(f"scripts/images ended with {done.returncode}")
+        raise OSError(f"scripts/images failed with exit code {done.returncode}")
 
 
 def _origin(tree: Path, target: Path, commit: str, home: str | None, *, has_images: bool) -> None:

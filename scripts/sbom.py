@@ -11,7 +11,7 @@ import re
 import sys
 from importlib.metadata import Distribution, distributions
 
-LONGEST_LICENCE = 80  # characters; longer ones are a licence's text
+LONGEST_LICENCE = 80  # characters; a longer field has the text of a licence, not its name
 
 
 def bill(folder: str, name: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH, HEIGHT = 1280, 900  # in CSS pixels
 GLOBAL_ROUNDS = 200
-SHOWN_ROUND = 130  # the live page is drawn when this global round is done
+SHOWN_ROUND = 130  # the screenshot is taken when this global round is done
 PATIENCE_S = 300
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
 ROUND_DONE = "return Number((/global round (\\d+)/.exec(document.body.innerText) || [0, 0])[1])"

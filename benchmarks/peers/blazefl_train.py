@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that train, too
+os.environ["OMP_NUM_THREADS"] = "1"  # processes that train inherit it
 
 import numpy as np
 import torch

@@ -29,26 +29,38 @@ def parse() -> argparse.Namespace:
         prog="python -m benchmarks.suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
-    parser.add_argument("--quick", action="store_true", help="one repeat and small sizes: whether it works")
-    parser.add_argument("--repeats", type=int, help="how often each is measured; default 3")
-    parser.add_argument("--peers", type=Path, help="the Python of the peers' environment")
-    parser.add_argument("--json", type=Path, help="where the results are written")
-    parser.add_argument("--figure", type=Path, help="where the figure of cost by size is drawn")
-    parser.add_argument("--document", type=Path, help="a Markdown file that keeps a place for the results")
-    parser.add_argument("--place", default="make bench", metavar="NAME", help="the place: `<!-- results of NAME -->`")
+    parser.add_argument(
+        "--quick", action="store_true", help="one repeat and small sizes, to see whether the suite works"
+    )
+    parser.add_argument("--repeats", type=int, help="how often each part is measured; default: 3")
+    parser.add_argument("--peers", type=Path, help="the Python interpreter of the peers' environment")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--figure", type=Path, help="draw the figure of cost by size to this file")
+    parser.add_argument(
+        "--document",
+        type=Path,
+        help="write the results into this Markdown file, between the lines that mark their place",
+    )
+    parser.add_argument(
+        "--place", default="make bench", metavar="NAME", help="the name in the mark `<!-- results of NAME -->`"
+    )
     parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing; print and draw an earlier run")
     return parser.parse_args()
 
 
 def measure(options: argparse.Namespace, folder: Path, console: Console) -> Results:
     """Run the requested parts. A part that fails is reported, and the other parts continue."""
-    peers = options.peers.absolute() if options.peers else None  # not resolved: a link is what makes an environment
+    peers = (
+        options.peers.absolute() if options.peers else None
+    )  # not resolved, because in an environment `python` is a link
     if peers and not machine.peer_versions(peers, folder):
         peers = None
     repeats = options.repeats or (1 if options.quick else 3)
     setting = Setting(folder=folder, peers=peers, repeats=repeats, is_quick=options.quick)
     if peers is None:
-        setting.note("no peers installed: no ratios to Flower; `make bench` installs them where an index is reachable")
+        setting.note(
+            "no peers are installed, so there are no ratios to Flower; `make bench` installs them from an index"
+        )
     results = Results(machine=machine.described(peers, folder), notes=setting.notes)
     for name in options.only:
         before, began = machine.one_minute_load(), time.perf_counter()
@@ -58,7 +70,7 @@ def measure(options: argparse.Namespace, folder: Path, console: Console) -> Resu
             else:
                 results.rows.extend(ROW_PARTS[name](setting))
         except ProgramError as error:
-            setting.note(f"{name} broke off: {' '.join(str(error).split())[:500]}")
+            setting.note(f"{name} failed: {' '.join(str(error).split())[:500]}")
         results.loads[name] = (before, machine.one_minute_load())
         results.seconds[name] = round(time.perf_counter() - began, 1)
         console.print(f"{name}: {results.seconds[name]:.0f} s", style="dim")
@@ -69,7 +81,7 @@ def measure(options: argparse.Namespace, folder: Path, console: Console) -> Resu
 
 def main() -> int:
     """Measure or read the results, print them, write the document, and draw the figure."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started ends with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that started programs end, too
     options, console = parse(), Console(highlight=False, width=None if sys.stdout.isatty() else 170)
     if options.draw:
         results = Results.read(options.draw)

@@ -29,10 +29,10 @@ class Process:
 class Observed:
     """Hold the measurements of one run."""
 
-    whole_s: float  # the command, from start to end
-    round_s: float  # from the close of a global round to that of the next, median
-    cpu_s: dict[str, float]  # of a global round, by tier
-    peak_mb: dict[str, float]  # VmHWM of the fattest process, by tier
+    whole_s: float  # the time of the command, from start to end
+    round_s: float  # median time between the ends of two global rounds
+    cpu_s: dict[str, float]  # per global round, by tier
+    peak_mb: dict[str, float]  # VmHWM of the largest process, by tier
 
 
 def seconds_of_a_round(
@@ -58,7 +58,7 @@ def observe(experiment: Path, folder: Path, *, settings: Iterable[str] = (), tim
     began, snapshots, peaks = time.perf_counter(), dict[int, dict[int, Process]](), dict[str, float]()
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
-            raise ProgramError("no pipe to the program")
+            raise ProgramError("the program was started without a pipe")
         for line in process.stdout:
             told = json.loads(line)
             if told.get("phase") == "training" and told["global_round"] not in snapshots:
@@ -86,7 +86,7 @@ def _cpu_of_a_round(snapshots: dict[int, dict[int, Process]]) -> dict[str, float
     """Return the CPU seconds per round and tier, from the first observed round after the start to the last one."""
     seen = sorted(number for number in snapshots if number)
     if len(seen) < 2:
-        raise ProgramError(f"the rounds went by unseen: {sorted(snapshots)}")
+        raise ProgramError(f"the run was over before all rounds were seen: {sorted(snapshots)}")
     first, last = snapshots[seen[0]], snapshots[seen[-1]]
     spent = dict.fromkeys(TIERS, 0.0)
     for pid, process in last.items():

@@ -18,14 +18,14 @@ from fedstrata.errors import DataError
 HERE = ROOT / "benchmarks"
 PEERS = HERE / "peers"
 PROGRAMS = {"Flower simulation": "flower_train.py", "FLARE simulator": "flare_train.py"}
-# Devices, and rounds that do not count and that do, of us and of those beside us.
+# (devices, rounds to warm up, measured rounds), for Fedstrata and its peers.
 TRAINING = {"ten": (10, 20, 40), "hundred": (100, 5, 10)}
-# Rounds that do not count and that do, by module of benchmarks/modules.py.
+# (rounds to warm up, measured rounds) by module of benchmarks/modules.py.
 MODULES = {"cnn": (2, 6), "transformer": (2, 6), "residual": (1, 1)}
 ONE = Aim(sense="at most", limit=1)
 WORKERS = (1, 2, 5)  # processes that train
-PART_S = 180.0  # once a part has taken that long, it is not repeated further
-# Rounds and repeats by MB: small ones take some twenty rounds to come up to speed, and their ratios lie far apart.
+PART_S = 180.0  # a part that has taken this long is not repeated again
+# (rounds, repeats) by MB. Small sizes reach their full speed after about twenty rounds, and their ratios vary more.
 ECHO = {0.1: (200, 7), 1.0: (40, 3), 10.0: (6, 2)}
 QUICK_ECHO = {0.1: (40, 1)}
 Measure = Callable[[], float]
@@ -35,8 +35,8 @@ Measure = Callable[[], float]
 class Setting:
     """Hold the settings that the parts share."""
 
-    folder: Path  # temporary
-    peers: Path | None  # the Python of the peers' environment
+    folder: Path  # a temporary folder
+    peers: Path | None  # the Python interpreter of the peers' environment
     repeats: int
     is_quick: bool
     notes: list[str] = field(default_factory=list)
@@ -98,10 +98,10 @@ class Training:
     measured: str
     experiment: Path
     devices: int
-    warm_up: int  # rounds that do not count
+    warm_up: int  # rounds to warm up
     counted: int
-    loops: dict[str, tuple[str, ...]]  # the words that start each loop
-    peers: dict[str, tuple[str, ...]]  # the program and its words
+    loops: dict[str, tuple[str, ...]]  # by loop: the arguments of its command
+    peers: dict[str, tuple[str, ...]]  # by peer: the program and its arguments
     aims: dict[str, Aim]
     timeout_s: float = 120
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STOP_S = 20.0  # from SIGTERM to SIGKILL: a run that is told to stop ends its own processes
+STOP_S = 20.0  # from SIGTERM to SIGKILL, so that a run can end its own processes
 
 
 class ProgramError(Exception):
@@ -51,7 +51,7 @@ def output_of(command: Sequence[str], *, timeout_s: float, folder: Path) -> str:
     """Return the output of a program."""
     with started(command, timeout_s=timeout_s, log=folder / "errors.log") as process:
         if process.stdout is None:
-            raise ProgramError("no pipe to the program")
+            raise ProgramError("the program was started without a pipe")
         return process.stdout.read()
 
 
@@ -73,7 +73,7 @@ def _end(process: "subprocess.Popen[str]") -> None:
         _signal(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S)
-    _signal(process, signal.SIGKILL)  # whoever of its group outlived it
+    _signal(process, signal.SIGKILL)  # processes of its group that are still running
 
 
 def _signal(process: "subprocess.Popen[str]", number: signal.Signals) -> None:

@@ -30,10 +30,10 @@ class Row:
     """Hold one measurement of Fedstrata and, if there is one, of a peer. Both have one value per repeat."""
 
     part: str
-    measured: str  # what, of which work
+    measured: str  # the measured work
     unit: str
     ours: Times
-    other: str = ""  # who is beside us
+    other: str = ""  # the peer or loop to compare with
     theirs: Times = field(default_factory=list)
     aim: Aim | None = None
 
@@ -71,7 +71,7 @@ class Results:
     rows: list[Row] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     loads: dict[str, tuple[float, float]] = field(default_factory=dict)  # one-minute load by part, before and after
-    seconds: dict[str, float] = field(default_factory=dict)  # that a part took
+    seconds: dict[str, float] = field(default_factory=dict)  # the time that each part took
     notes: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:

@@ -32,8 +32,8 @@ from fedstrata.trust.mask_proofs import Proofs
 from fedstrata.v1 import rounds_pb2 as pb
 
 Words = NDArray[np.uint64]
-PIECE = 1 << 15  # numbers drawn at once
-NONCE = bytes(16)  # and the counter before it: a key is used for one round alone
+PIECE = 1 << 15  # random numbers that are drawn at once
+NONCE = bytes(16)  # counter and nonce of ChaCha20. Zeros are safe, because each key is for one round.
 
 
 class Masks(Shield):
@@ -47,24 +47,24 @@ class Masks(Shield):
         self._min_devices = settings.min_devices if settings else 0
         self._run_id, self._device_id = experiment.run_id, device_id
         self._known_devices = frozenset(experiment.device_ids())
-        most_devices = min(experiment.device_count, MOST_MASKED)  # of a round, with those that drop out of it
+        most_devices = min(experiment.device_count, MOST_MASKED)  # in a round, including dropouts
         self._most_examples = most_devices * weight_of(experiment, experiment.most_examples)
         self._proofs = proofs
         self._rounds_per_global = experiment.training.lps_rounds_per_global_round
         self._next_key_after = -1  # the newest round after which this device has made a key
-        self._secrets: dict[bytes, X25519PrivateKey] = {}  # by public key: the newest, and the one before it
-        self._public_key = b""  # by which the roster known has this device
+        self._secrets: dict[bytes, X25519PrivateKey] = {}  # by public key: the two newest keys
+        self._public_key = b""  # this device's key in the newest roster
         self._renew_key()
-        _ = self.key  # a process that cannot sign it is told now
-        self._shared: dict[bytes, bytes] = {}  # by others' keys: secrets with the key in the roster known
-        self._others: dict[str, bytes] = {}  # keys by device
-        self._hidden: dict[bytes, bytes] = {}  # the digest of what was masked, by what its masks are of
+        _ = self.key  # raises now if the certificate cannot sign the key
+        self._shared: dict[bytes, bytes] = {}  # by other devices' keys: the secrets shared with them
+        self._others: dict[str, bytes] = {}  # the other devices' public keys by device
+        self._hidden: dict[bytes, bytes] = {}  # by what the masks depend on: the digest of the masked values
         deadline = experiment.deadlines.lps
         self._may_shrink = deadline.deadline_s is not None or deadline.quorum_ratio < 1
-        self._masked_for: dict[int, bytes] = {}  # by round, the digest of the devices that it masked for first
+        self._masked_for: dict[int, bytes] = {}  # by round: digest of the first list of devices
         self._devices = b""
         self._max_examples = 0
-        self.digest = b""  # of the roster known
+        self.digest = b""  # of the newest roster
 
     @property
     def key(self) -> pb.MaskKey:
@@ -87,19 +87,21 @@ class Masks(Shield):
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:
             raise PayloadError(
-                f"asked to mask an update among {len(roster.members)} devices; expected each once, "
-                f"{self._min_devices} to {MOST_MASKED}"
+                f"the LPS asks to mask an update among {len(roster.members)} devices; expected "
+                f"{self._min_devices} to {MOST_MASKED}, each once"
             )
         if strangers := sorted(keys.keys() - self._known_devices):
-            raise PayloadError(f"asked to mask an update among {quoted(*strangers)}, who are not of this experiment")
+            raise PayloadError(f"the LPS asks to mask an update among {quoted(*strangers)}, not in this experiment")
         if not 0 < roster.max_examples <= self._most_examples:
             raise PayloadError(
-                f"asked to mask an update for a sum over {roster.max_examples} examples, where the devices of a round "
-                f"have at most {self._most_examples}: this LPS lies"
+                f"the LPS asks to mask an update for a sum over {roster.max_examples} examples, but the devices of a "
+                f"round have at most {self._most_examples}: this LPS lies"
             )
         own = keys.pop(self._device_id, b"")
         if own not in self._secrets:
-            raise PayloadError(f"asked to mask an update among {len(roster.members)} devices without this one's key")
+            raise PayloadError(
+                f"the LPS asks to mask an update among {len(roster.members)} devices without this one's key"
+            )
         for device_id, key in keys_in(roster):
             try:
                 self._proofs.check(device_id, key)
@@ -136,17 +138,17 @@ class Masks(Shield):
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
-                f"asked to mask the update of round {update.round + 1} for other devices than before, where "
-                "deadlines.lps lets none be left out: the two sums would tell it; this device waits for the others"
+                f"the LPS asks to mask the update of round {update.round + 1} for other devices than before. The two "
+                "sums would reveal it, and deadlines.lps excludes no device; this device waits for the first list"
             )
         if self._next_key_after < update.round and (update.round + 1) % self._rounds_per_global == 0:
             self._next_key_after = update.round
-            self._renew_key()  # shown as the next round is asked for
+            self._renew_key()  # sent with the call for the next round
         codec = PayloadCodec(update.codec.layout, "exact")
         total = ExactSum(codec.layout.size, self._max_examples)
         try:
             total.add(as_received(update), update.num_examples)
-        except PayloadError:  # which values these are would tell of the update
+        except PayloadError:  # the message must not reveal the update's values
             unfit = f"values beyond ±{total.limit:g}, or not finite; training has diverged"
             return replace(update, codec=codec, note=pb.UpdateHeader(roster_digest=self.digest, unfit=unfit))
         sums = total.sums()
@@ -160,11 +162,12 @@ class Masks(Shield):
         found = sha256(words.tobytes()).digest()
         if self._hidden.setdefault(self.digest + about, found) != found:
             raise PayloadError(
-                f"asked for another update under the same masks in round {update.round}, which shows both: its LPS lies"
+                f"asked to mask another update with the same masks in round {update.round}, which reveals both: "
+                "the LPS lies"
             )
         for device_id, public_key in self._others.items():
             fold = np.add if self._device_id < device_id else np.subtract
-            pair = "\0".join(sorted((self._device_id, device_id)))  # whose masks they are, whoever shows which key
+            pair = "\0".join(sorted((self._device_id, device_id)))  # the masks belong to this pair of devices
             key = self._key_with(public_key, f"{pair}\0".encode() + about)
             for at, drawn in stream(key, len(words)):
                 here = words[at : at + len(drawn)]

@@ -21,7 +21,7 @@ from fedstrata.experiment import SgdSettings
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
 
-GRADIENT_BYTES = 1 << 18  # of one layer's gradients at once: a part of a core's second-level cache, by measurement
+GRADIENT_BYTES = 1 << 18  # a layer's gradients at once: fits a core's second-level cache (measured)
 
 
 class Correction:
@@ -45,7 +45,7 @@ class Correction:
     def take(self, part: "_Part") -> None:
         """Correct the gradient of one part, and change the weights of the part by the result."""
         corrected = self.correct(part.gradient, part.weights, *part.beside)
-        if not self._keeps_zeros:  # what only fills a leaf up is zero, and stays so
+        if not self._keeps_zeros:  # the padding of a leaf must stay zero
             rows, columns = self._sides[part.number]
             corrected[:, rows:].zero_()
             corrected[:, :, columns:].zero_()
@@ -58,12 +58,12 @@ class _Part:
     than `moved`, so that their size suits the processor's vector units.
     """
 
-    number: int  # of the leaf
+    number: int  # the number of the leaf
     devices: slice
     weights: torch.Tensor
     beside: tuple[torch.Tensor, ...]
-    gradient: torch.Tensor  # room for it
-    moved: torch.Tensor  # the devices' weights alone
+    gradient: torch.Tensor  # memory for the gradient
+    moved: torch.Tensor  # the weights without the padding device
     velocity: torch.Tensor | None
 
 

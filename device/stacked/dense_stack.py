@@ -16,7 +16,7 @@ import torch
 from fedstrata.models import Model
 from fedstrata.tensors import Flat
 
-LANES = 16  # float32 elements in 64 bytes, what the vector units and the matrix kernels take at once
+LANES = 16  # float32 elements in 64 bytes: the width of vector units and matrix kernels
 
 
 class DenseStack:
@@ -27,10 +27,10 @@ class DenseStack:
         self.widths = [_rounded(width) for width in model.dense]
         layers = list(pairwise(self.widths))
         self.weights = [torch.zeros(len(starts), out, into) for into, out in layers]
-        # an even number of them, so that together they fill vector units whatever is done to each element
+        # An even number of rows, so that all biases together fill vector units in every elementwise operation.
         self.biases = [torch.zeros(len(starts) + len(starts) % 2, 1, out) for _, out in layers]
         self.leaves = [leaf for pair in zip(self.weights, self.biases, strict=True) for leaf in pair]
-        # added to the last biases: what only fills the logits up is no class, and a row of 64 bytes is quickly summed
+        # Added to the last biases: −∞ gives the padding of the logits the probability 0.
         self.no_class = torch.zeros(self.widths[-1])
         self.no_class[model.dense[-1] :] = -math.inf
         for device, flat in enumerate(starts):

@@ -50,7 +50,7 @@ class DenseSteps(ABC):
         self.active = active
         self._weights = [weight[:active] for weight in stack.weights]
         self._forward = Forward(stack, active, rows)
-        self._slope = torch.empty_like(self._forward.outputs[-1])  # of the loss in the logits
+        self._slope = torch.empty_like(self._forward.outputs[-1])  # gradient of the loss by the logits
         self._minus_one = torch.full((active, rows, 1), -1.0)
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor, logs: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ class DenseSteps(ABC):
         """
         slope = torch.log_softmax(self._forward.logits(inputs), 2, out=self._slope)
         torch.gather(slope, 2, labels, out=logs)
-        # the slope of the mean cross-entropy: softmax minus one at the label, times the row's share
+        # The gradient of the mean cross-entropy: softmax, minus one at the label, times the row's share.
         slope.exp_().scatter_add_(2, labels, self._minus_one).mul_(shares)
         self._backward(inputs, slope)
 
@@ -69,7 +69,7 @@ class DenseSteps(ABC):
         for layer in range(len(self._weights) - 1, -1, -1):
             below = self._forward.outputs[layer - 1] if layer else inputs
             further = slope
-            if layer:  # before the weights move; 0 where the unit was not at work
+            if layer:  # before the weights change; 0 where ReLU gave 0
                 further = torch.bmm(slope, self._weights[layer])
                 further = torch.ops.aten.threshold_backward(further, below, 0.0)
             self._descend(layer, slope, below)

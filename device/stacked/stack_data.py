@@ -17,7 +17,7 @@ from device.training import TrainingJob, epoch_orders
 from fedstrata.datasets import Examples
 
 Indices = NDArray[np.int64]
-SLAB_STEPS = 32  # steps prepared at once: memory does not grow with the length of the training
+SLAB_STEPS = 32  # steps prepared at once, so that memory does not grow with the number of steps
 
 
 class Inputs:
@@ -53,9 +53,9 @@ class Inputs:
 class Slab:
     """Hold several prepared steps of a stack of devices: the example, label and weight of each row of a batch."""
 
-    orders: Sequence[Indices]  # by device, shape (its steps, rows)
+    orders: Sequence[Indices]  # by device: shape (steps of the device, rows)
     labels: torch.Tensor  # (steps, devices, rows, 1)
-    shares: torch.Tensor  # (steps, devices, rows, 1): a row's share in its batch's mean, 1/n; 0 where none is
+    shares: torch.Tensor  # (steps, devices, rows, 1): a row's weight in its batch's mean, 1/n; 0 for no example
     counts: NDArray[np.int64]  # (steps, devices): examples in each batch; 0 where a device has finished
 
 

@@ -22,9 +22,9 @@ from fedstrata.models import Model
 from fedstrata.process.logs import EventLog
 from fedstrata.tasks import Classification
 
-EVALUATION_ROWS = 64  # examples of one device in one product: fixed, so that its bits are
-STACK_BYTES = 6 << 20  # of weights twice and inputs in one stack: about what a core's cache holds, by measurement
-CORRECTED_STACK_BYTES = 2 * STACK_BYTES  # of a stack whose steps make more calls
+EVALUATION_ROWS = 64  # examples of a device in one product: another number could change the last bits
+STACK_BYTES = 6 << 20  # weights twice, and inputs: about a core's cache (measured)
+CORRECTED_STACK_BYTES = 2 * STACK_BYTES  # for stacks with a correction, whose steps make more calls
 log = EventLog("training")
 
 
@@ -89,8 +89,8 @@ def _why_alone(job: TrainingJob) -> str | None:
     if not job.training.optimiser.is_plain:
         return "the optimiser is not plain SGD"
     if job.targets is not None:
-        return "the method gives targets in place of labels"
-    return None if job.only is None else "the method trains a part of the tensors"
+        return "the method replaces labels by targets"
+    return None if job.only is None else "the method trains only some of the tensors"
 
 
 def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Examples | None]) -> str | None:
@@ -100,7 +100,7 @@ def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Exampl
     if not job.model.dense:
         return "the model is not a plain dense network"
     if type(job.task) is not Classification:
-        return "the task is another"
+        return "the task is not classification"
     is_drawn = any(part is not None and part.is_drawn for part in examples)
     return "inputs are read again in each step" if is_drawn else None
 
@@ -123,7 +123,8 @@ def _alike(job: TrainingJob) -> object:
 @torch.inference_mode()
 def train_stack(jobs: Sequence[TrainingJob]) -> list[LocalResult]:
     """Return the results of `train` for each of these jobs, computed together."""
-    # alone, a device's product over one row is another kernel's: then the longest training is done twice, side by side
+    # For a single device and row, the library would use another kernel, with other last bits. So with batches of one
+    # row, the longest training is done twice, side by side.
     company = [max(jobs, key=lambda job: job.steps)] if batch_rows(jobs[0]) == 1 else []
     jobs = [*jobs, *company]
     places = sorted(range(len(jobs)), key=lambda place: -jobs[place].steps)
@@ -190,7 +191,8 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
     anything = next((examples for examples in held_out if examples), None)
     if anything is None:
         return [None if examples is None else Evaluation(0.0, (0.0,), 0) for examples in held_out]
-    measured = [examples or anything for examples in held_out]  # who has none goes along, and does not count
+    # A device without examples borrows some, and its sums are dropped.
+    measured = [examples or anything for examples in held_out]
     inputs = Inputs(measured, EVALUATION_ROWS, stack.widths[0])
     forward = Forward(stack, len(measured), EVALUATION_ROWS)
     rows = range(0, max(sizes), EVALUATION_ROWS)

@@ -34,10 +34,10 @@ class FleetBackend(LocalBackend):
         fleet: FleetPlace, most_boards: int | None,
     ) -> None:  # fmt: skip
         if not has_tls:
-            raise ExperimentError("boards get a certificate of each run; leave out --no-tls")
+            raise ExperimentError("--no-tls: boards need a certificate for each run; leave --no-tls out")
         host = own_host(fleet.address)
         if ip_address(host.partition("%")[0]).is_loopback:
-            reached = "which only boards on this machine reach; for others, give --fleet its address in their network"
+            reached = "which only boards on this machine reach; for others, give --fleet an address in their network"
             print(f"the GPS listens at {host}, {reached}", file=sys.stderr)
         at = {"grpc": joined_address(host, 0)}
         super().__init__(
@@ -47,7 +47,7 @@ class FleetBackend(LocalBackend):
         self._address = fleet.address
         self._most_boards = most_boards
         self._offer_file = folder / "state" / "offer"
-        self._offer_id = ""  # once boards are asked
+        self._offer_id = ""  # set when boards are offered the run
 
     async def start(self, experiment: Experiment) -> str:
         """Start the GPS, and offer the run to boards. Return the address of the GPS."""
@@ -73,7 +73,7 @@ class FleetBackend(LocalBackend):
             here = {state.board.name for state in fleet.boards if state.is_here}
             if away := sorted(set(kept["boards"]) - here):
                 way_out = f"to give their devices to other boards, without their state, delete {self._offer_file}"
-                print(f"the run waits for {quoted(*away)}, which cannot be reached; {way_out}", file=sys.stderr)
+                print(f"the run waits for {quoted(*away)}, away from the fleet; {way_out}", file=sys.stderr)
             return kept["id"], shares_again(kept["boards"], fleet)
         offer_id = f"{experiment.run_id}-{secrets.token_hex(4)}"
         boards = shares(experiment, fleet, self._most_boards)
@@ -93,7 +93,7 @@ class FleetBackend(LocalBackend):
                 return
             version = fleet.version
             if self._offer_id not in {offer.offer_id for offer in fleet.offers}:
-                lost = f"the fleet at {self._address} does not lend boards to {self._offer_id} any more"
+                lost = f"the fleet at {self._address} has withdrawn the boards of {self._offer_id}"
                 self._supervisor.fail(RunStoppedError(f"{lost}; fedstrata run --resume asks for them again"))
                 return
             for state in fleet.boards:
@@ -123,7 +123,7 @@ class FleetBackend(LocalBackend):
                 await self._fleet.withdraw(offer_id)
         except FedstrataError as error:
             command = f"fedstrata fleet withdraw {self._address} {offer_id}"
-            print(f"the boards are not given back: {error}; {command} frees them", file=sys.stderr)
+            print(f"the boards could not be given back: {error}; {command} frees them", file=sys.stderr)
         finally:
             await self._fleet.close()
 
@@ -140,12 +140,12 @@ def own_host(peer: str) -> str:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError as error:
-        raise AddressError(f"no way to the fleet at {peer}: {error.strerror}") from None
+        raise AddressError(f"cannot find the fleet at {peer}: {error.strerror}; check the address") from None
     for family, kind, protocol, _, address in found:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(address)  # sends nothing
+                probe.connect(address)  # a UDP socket: nothing is sent
                 return str(probe.getsockname()[0])
         except OSError as error:
             reason = error.strerror
-    raise AddressError(f"no way to the fleet at {peer}: {reason}")
+    raise AddressError(f"no route to the fleet at {peer}: {reason}; check the address")

@@ -93,8 +93,8 @@ class FleetClient:
         """
         if (size := request.ByteSize()) > MOST_OFFERED_BYTES:
             raise ExperimentError(
-                f"the offer to {len(request.loans)} boards has {size} bytes, and a fleet takes {MOST_OFFERED_BYTES}; "
-                "take fewer boards"
+                f"the offer to {len(request.loans)} boards has {size} bytes, but a fleet takes {MOST_OFFERED_BYTES}; "
+                "offer the run to fewer boards (--boards)"
             )
         await self._answered(self._stub.OfferRun(request, timeout=CALL_S))
 
@@ -114,8 +114,8 @@ class FleetClient:
             return await asyncio.wait_for(call, self._patience_s)
         except TimeoutError:
             raise AddressError(
-                f"the fleet at {self._address} has not answered for {self._patience_s:g} s; does python -m fleet run "
-                "there, and is the port right?"
+                f"the fleet at {self._address} has not answered for {self._patience_s:g} s; check that python -m fleet "
+                "runs there, and the port"
             ) from None
 
     async def _answered(self, call: Awaitable[T]) -> T:

@@ -51,7 +51,8 @@ def shares_again(boards: Mapping[str, tuple[int, int]], fleet: pb.FetchFleetResp
     known = {state.board.name: state.board for state in fleet.boards}
     if missing := sorted(set(boards) - set(known)):
         raise ExperimentError(
-            f"{quoted(*missing)} has the state of this run's devices, and has never called this fleet; start its agent"
+            f"this run's devices have their state on {quoted(*missing)}, which has never called this fleet; start its "
+            "agent"
         )
     return [Share(known[name], range(*devices)) for name, devices in boards.items()]
 
@@ -69,14 +70,14 @@ def shares(experiment: Experiment, fleet: pb.FetchFleetResponse, most_boards: in
         ids = experiment.device_ids()
         if missing := [name for name in ids if name not in known]:
             raise ExperimentError(
-                f"no board of the fleet is called {', '.join(missing[:5])}; partition.names has the names in the "
-                f"boards' certificates, and the fleet has {', '.join(sorted(known)[:5]) or 'no board yet'}"
+                f"partition.names: no board of the fleet is called {', '.join(missing[:5])}; give the names in the "
+                f"boards' certificates. The fleet has {', '.join(sorted(known)[:5]) or 'no board yet'}"
             )
         return [Share(known[name], range(index, index + 1)) for index, name in enumerate(ids)]
     taken = Counter(name for offer in fleet.offers for name in offer.boards)
     here = [state.board for state in fleet.boards if state.is_here]
     if not here:
-        raise ExperimentError("no board of the fleet is here; start their agents (python -m fleet.board)")
+        raise ExperimentError("no board calls the fleet; start the boards' agents (python -m fleet.board)")
     here.sort(key=lambda board: (taken[board.name] / max(1, board.most_runs), board.name))
     chosen = here[: most_boards or len(here)]
     ranges = device_ranges(experiment.device_count, len(chosen))

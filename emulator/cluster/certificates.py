@@ -17,13 +17,13 @@ from fedstrata.trust.certificates import dns_names
 from fedstrata.trust.files import CA, CA_KEY, CERT, KEY, REVOKED, Revoked, TlsFiles, write_private
 from fedstrata.trust.names import Name, device_names
 
-AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of a release that are no process's
-GENERATED = "generated"  # tls.mode where `fedstrata up` makes the certificates
+AUTHORITY, REVOKED_LIST = "authority", "revoked"  # Secrets of the release that belong to no process
+GENERATED = "generated"  # the tls.mode in which `fedstrata up` makes the certificates
 FILES = {"ca.crt": CA, "tls.crt": CERT, "tls.key": KEY}  # keys of a Secret, as Kubernetes and cert-manager have them
 AUTHORITY_FILES = {"tls.crt": CA, "tls.key": CA_KEY}
-FIRST = "first"  # beside them, once the authority has been renewed: the fingerprint of the first, for pods that know it
+FIRST = "first"  # after a renewal of the authority, also the fingerprint of the first one, for pods that know it
 RENEW_DAYS = 120  # a certificate with fewer days left is made again by the next `fedstrata up`
-MOST_LPS = 16  # that get a certificate where only the GPS knows how many there will be; as the chart has it
+MOST_LPS = 16  # LPSs that get a certificate if only the GPS knows how many the run needs; the chart has the same limit
 
 
 class ReleaseCertificates:
@@ -77,7 +77,7 @@ class ReleaseCertificates:
             return Issued.parse((self._secrets.read(name) or {}).get("tls.crt", b""), name)
         except (CertificateError, ValueError):
             raise CertificateError(
-                f"Secret {name} holds no certificate of this release; fedstrata up makes a new one"
+                f"Secret {name} has no certificate of this release; run fedstrata up, which makes a new one"
             ) from None
 
     def give(self, name: str, files: Mapping[str, bytes]) -> None:
@@ -96,7 +96,7 @@ class ReleaseCertificates:
         try:
             revoked = Revoked.parse(said.decode())
         except (CertificateError, UnicodeDecodeError) as error:
-            raise CertificateError(f"Secret {name}: {error}; put back what it said, or delete it") from None
+            raise CertificateError(f"Secret {name}: {error}; put its former content back, or delete it") from None
         self._secrets.write(name, revoked.with_also(names).files())
         return name
 
@@ -147,8 +147,8 @@ class ReleaseCertificates:
         authority = self._found_authority()
         if authority is None:
             raise CertificateError(
-                f"namespace {self._release.namespace} has no Secret {self.secret(AUTHORITY)}: fedstrata up makes it "
-                "if tls.mode is generated; else issue it as the release's other certificates"
+                f"namespace {self._release.namespace} has no Secret {self.secret(AUTHORITY)}; if tls.mode is "
+                "generated, run fedstrata up; otherwise make the certificate as you made the release's others"
             )
         return authority
 
@@ -165,8 +165,8 @@ class ReleaseCertificates:
                 return Authority.load(folder)
             except CertificateError:
                 raise CertificateError(
-                    f"tls.crt and tls.key of Secret {name} in namespace {self._release.namespace} are no authority of "
-                    "ours with its key; put back what it held, or delete it, and fedstrata up makes a new one"
+                    f"tls.crt and tls.key of Secret {name} in namespace {self._release.namespace} are not a Fedstrata "
+                    "authority with its key; put the former content back, or delete the Secret and run fedstrata up"
                 ) from None
 
     def _new_authority(self) -> Authority:
@@ -229,7 +229,7 @@ def with_mode(values: dict[str, Any]) -> dict[str, Any]:
     """
     tls = values.get("tls", {})
     if not isinstance(tls, dict):
-        return values  # which the chart refuses
+        return values  # the chart will refuse these values
     given = {key: value for key, value in tls.items() if key != "authority"}
     if given.get("mode") in (None, ""):
         given["mode"] = GENERATED
@@ -264,7 +264,9 @@ def tls_of_secret(found: Mapping[str, bytes], name: str) -> Iterator[TlsFiles]:
 def _folder_of(found: Mapping[str, bytes], files: Mapping[str, str], name: str) -> Iterator[Path]:
     missing = [key for key in files if key not in found]
     if missing:
-        raise CertificateError(f"Secret {name} has no {' and no '.join(missing)}; delete it, and fedstrata up again")
+        raise CertificateError(
+            f"Secret {name} has no {' and no '.join(missing)}; delete it, and run fedstrata up again"
+        )
     with tempfile.TemporaryDirectory(prefix="fedstrata-tls-") as folder:
         write_private(Path(folder), {file: found[key] for key, file in files.items()})
         yield Path(folder)

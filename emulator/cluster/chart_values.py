@@ -14,7 +14,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
 
-CODE_BYTES_MAX = 1_000_000  # as for the experiment: a ConfigMap holds 1 MiB
+CODE_BYTES_MAX = 1_000_000  # a ConfigMap holds 1 MiB
 
 
 def asked_values(chart: Path, files: Sequence[Path], overrides: Sequence[str]) -> dict[str, Any]:
@@ -38,12 +38,12 @@ def with_lps_count(values: dict[str, Any], asked: Mapping[str, Any], experiment:
         ExperimentError: the given number contradicts the experiment.
     """
     if not isinstance(values.get("lps", {}), dict):
-        return values  # which the chart refuses
+        return values  # the chart will refuse these values
     known = lps_known(experiment, make_method(experiment)) or None
     given = _at(asked, ["lps", "replicas"])
     if given is not None and known not in {None, given}:
         raise ExperimentError(
-            f"lps.replicas is {given}, but experiment {experiment.name} makes it {known}; leave lps.replicas out, or "
+            f"lps.replicas is {given}, but experiment {experiment.name} needs {known}; leave lps.replicas out, or "
             "change the experiment"
         )
     return merge_values([values, {"lps": {"replicas": known if given is None else given}}])
@@ -57,7 +57,7 @@ def with_memory(values: dict[str, Any], asked: Mapping[str, Any], experiment: Ex
         PluginError: the experiment's own code is not on this machine. FedstrataError: the model cannot be constructed.
     """
     if not all(isinstance(values.get(tier, {}), dict) for tier in ("lps", "device")):
-        return values  # which the chart refuses
+        return values  # the chart will refuse these values
     of_pods, of_lps = device_memory(experiment), LPS_PROCESS_BYTES + lps_memory(experiment)
     found = {
         "device": {"memoryMi": {"pod": _mib(of_pods.process), "device": _mib(of_pods.device)}},

@@ -44,15 +44,15 @@ class PodPort:
             said = " ".join(str(getattr(error, "reason", None) or error).split())[:300]
             if "403" in said:
                 raise AccountError(
-                    f"this account may not forward ports to pods in namespace {self.namespace}; ask for the verbs get "
-                    "and create on pods/portforward (kubectl auth can-i create pods/portforward)"
+                    f"this account may not forward ports to pods in namespace {self.namespace}; ask your administrator "
+                    "for the verbs get and create on pods/portforward"
                 ) from None
             raise AddressError(f"cannot forward a port to pod {self.pod}: {said}") from None
 
     def _open(self) -> Any:
         from kubernetes import client
 
-        # a client of its own: the stream replaces how its client makes requests
+        # A separate client, because the stream replaces its client's way to make requests.
         core = client.CoreV1Api(client.ApiClient(self.configuration))
         return _portforward()(
             core.connect_get_namespaced_pod_portforward, self.pod, self.namespace, ports=str(self.port)
@@ -62,7 +62,7 @@ class PodPort:
         while True:
             try:
                 local, _ = server.accept()
-            except OSError:  # closed: the block is over
+            except OSError:  # the socket is closed, because the block has ended
                 return
             threading.Thread(target=self._carry, args=(local,), daemon=True).start()
 
@@ -74,7 +74,7 @@ class PodPort:
             try:
                 forward = self._open()
             except (client.ApiException, OSError, ValueError):
-                return  # the caller sees its connection closed, and tries again
+                return  # the caller's connection is closed, so the caller tries again
             remote = forward.socket(self.port)
             remote.setblocking(True)
             threading.Thread(target=_pump, args=(local, remote), daemon=True).start()

@@ -22,7 +22,7 @@ from fedstrata.errors import AddressError, ExperimentError
 CHART_NAME = "fedstrata"
 LIBRARY = Path(__file__).with_name("helm_library.py")
 HELM_S = 300
-FORCE_CONFLICTS = "--force-conflicts"  # of Helm 4: numbers that the GPS has set become the chart's again
+FORCE_CONFLICTS = "--force-conflicts"  # an option of Helm 4: the chart's replicas replace those that the GPS has set
 
 
 class Helm:
@@ -55,8 +55,8 @@ class Helm:
         chart = self.chart()
         if chart is not None and re.sub(r"-v?\d[^-]*(-.*)?$", "", chart) != CHART_NAME:
             raise ExperimentError(
-                f"release {self._release.name} in namespace {self._release.namespace} is of chart {chart}, not of "
-                f"{CHART_NAME}; nothing was done. Choose another --release"
+                f"release {self._release.name} in namespace {self._release.namespace} has chart {chart}, not "
+                f"{CHART_NAME}; nothing was changed. Choose another --release"
             )
         return chart is not None
 
@@ -128,7 +128,7 @@ class Helm:
             "kube_context": self._release.context,
         }
         request = {"call": call, "release": self._release.name, "config": config, **arguments}
-        command = ["helm", str(LIBRARY)]  # Python, under that name
+        command = ["helm", str(LIBRARY)]  # argv[0] is helm, the program is Python
         done = subprocess.run(  # noqa: S603
             command, executable=sys.executable, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             input=json.dumps(request), capture_output=True, text=True, timeout=2 * HELM_S, check=False,
@@ -170,16 +170,17 @@ def _refused(message: str) -> ExperimentError | AddressError:
     line = " ".join(message.split())
     for mark in ("error calling fail: ", "execution error at "):
         if mark in line:
-            said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the place in a template
+            said = re.sub(r"^\(\S+:\d+:\d+\): ", "", line.split(mark, 1)[1])  # without the template's name and line
             return ExperimentError(f"helm: {said[:600]}")
     if "updates to statefulset spec" in line:
         return ExperimentError(
-            "helm: a release that is there keeps the volumes that it has or lacks: leave lps.persistence and "
-            "device.persistence as they were (lps.persistence.enabled=false for one of an older chart), or fedstrata "
-            "down before"
+            "helm: an upgrade cannot add or remove volumes. Leave lps.persistence and device.persistence as they were "
+            "(lps.persistence.enabled=false if an older chart made the release), or run fedstrata down first"
         )
     if line.endswith("release: already exists") or "another operation" in line:
-        return AddressError("helm: somebody else is changing this release at the moment; wait for that, then try again")
+        return AddressError(
+            "helm: another program is changing this release now; wait until it has finished, then try again"
+        )
     if "schema" in line or "values" in line:
         return ExperimentError(f"helm: {line[:600]}")
     return AddressError(f"helm: {line[:600]}")

@@ -22,8 +22,8 @@ OURS = "app.kubernetes.io/name=fedstrata"
 INSTANCE = "app.kubernetes.io/instance"
 REQUEST_S = 15
 LOOK_S = 1
-OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # of the GPS's pod: which Secret holds it
-GPS_START_S = 30.0  # how long a GPS that has just been replaced may take to run
+OPERATOR_CERTIFICATE = "fedstrata.io/operator-certificate"  # an annotation of the GPS's pod that names the Secret
+GPS_START_S = 30.0  # how long a replaced GPS may take until it runs
 
 
 class InstalledRelease:
@@ -88,7 +88,7 @@ class InstalledRelease:
 
     def _too_late(self, found: Progress, timeout_s: int) -> AddressError:
         waiting = f"; kubectl -n {self._namespace} describe pod {found.waiting[0]}" if found.waiting else ""
-        return AddressError(f"not ready after {timeout_s} s: {found.line}{waiting}")
+        return AddressError(f"the pods are not ready after {timeout_s} s: {found.line}{waiting}")
 
     def look(self) -> Seen:
         """Return the release's objects, and the warnings in its namespace."""
@@ -111,7 +111,7 @@ class InstalledRelease:
             owner = pod.metadata.owner_references[0].name
             if pod.metadata.deletion_timestamp is not None or owner not in newest:
                 continue
-            with self._answering(), suppress(client.ApiException):  # gone meanwhile: looked at again soon
+            with self._answering(), suppress(client.ApiException):  # the pod may have ended; the next look tells
                 self._core.delete_namespaced_pod(
                     pod.metadata.name, self._namespace, body=client.V1DeleteOptions(
                         preconditions=client.V1Preconditions(uid=pod.metadata.uid)
@@ -133,7 +133,7 @@ class InstalledRelease:
                 told = line
                 tell(line)
             if time.monotonic() > deadline:
-                raise AddressError(f"not gone after {timeout_s} s: {', '.join(left)}; kubectl describe says why")
+                raise AddressError(f"not deleted after {timeout_s} s: {', '.join(left)}; kubectl describe says why")
             pass_time(LOOK_S)
 
     def _going(self, *, pods: bool) -> list[str]:
@@ -193,7 +193,9 @@ class GpsAccess:
             return
         found = self._installed.secrets.read(name)
         if found is None:
-            raise CertificateError(f"namespace {self._release.namespace} has no Secret {name}; fedstrata up makes it")
+            raise CertificateError(
+                f"namespace {self._release.namespace} has no Secret {name}; run fedstrata up, which makes it"
+            )
         with tls_of_secret(found, name) as tls:
             yield TlsSecurity(tls)
 
@@ -218,7 +220,7 @@ class GpsAccess:
             if not pods:
                 raise AddressError(
                     f"release {self._release.name} has no GPS pod in namespace {self._release.namespace}; "
-                    "see helm list --all-namespaces"
+                    "helm list --all-namespaces shows all releases"
                 )
             running = [p for p in pods if p.status.phase == "Running" and p.metadata.deletion_timestamp is None]
             if running:
@@ -257,10 +259,14 @@ def _configuration(release: Release) -> Any:
             client_configuration=found,
         )
     except config.ConfigException as error:
-        raise AddressError(f"no Kubernetes context: {sentence(error)}; see kubectl config get-contexts") from None
-    except (TypeError, AttributeError, LookupError):  # the client takes the file for what it should be
-        raise AddressError("the kubeconfig is not one, as kubectl writes it; give another with --kubeconfig") from None
-    except Exception as error:  # it cannot be read, or is not YAML
+        raise AddressError(
+            f"no Kubernetes context: {sentence(error)}; kubectl config get-contexts shows all contexts"
+        ) from None
+    except (TypeError, AttributeError, LookupError):  # the client does not check the file's structure
+        raise AddressError(
+            "the kubeconfig has another structure than kubectl writes; give another with --kubeconfig"
+        ) from None
+    except Exception as error:  # the file cannot be read, or is not YAML
         raise AddressError(
             f"the kubeconfig cannot be read: {sentence(error)}; give another with --kubeconfig"
         ) from None
@@ -283,4 +289,4 @@ def _port_of(pod: Any, name: str) -> int:
     for port in pod.spec.containers[0].ports or []:
         if port.name == name:
             return int(port.container_port)
-    raise AddressError(f"pod {pod.metadata.name} has no port called {name}; it is not of this chart")
+    raise AddressError(f"pod {pod.metadata.name} has no port called {name}; was another chart installed?")

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedstrata.errors import ExperimentError
 
 NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
-RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters, as Helm and Kubernetes have it
+RELEASE_MAX, NAMESPACE_MAX = 53, 63  # characters: limits of Helm and Kubernetes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Release:
 
     name: str
     namespace: str
-    context: str | None = None  # of the kubeconfig; None: its current one
+    context: str | None = None  # None: the current context of the kubeconfig
     kubeconfig: Path | None = None  # None: $KUBECONFIG, or ~/.kube/config
 
     def __post_init__(self) -> None:
@@ -29,4 +29,4 @@ class Release:
                     "and begins and ends with a letter or digit"
                 )
         if self.kubeconfig is not None and not self.kubeconfig.exists():
-            raise ExperimentError(f"--kubeconfig {self.kubeconfig} is not there; leave it out to use $KUBECONFIG")
+            raise ExperimentError(f"--kubeconfig {self.kubeconfig} does not exist; leave it out to use $KUBECONFIG")

@@ -68,11 +68,11 @@ class UpRequest:
 
     experiment: Experiment
     values: Sequence[Path] = ()
-    value_overrides: Sequence[str] = ()  # KEY=VALUE, of the chart's values
+    value_overrides: Sequence[str] = ()  # KEY=VALUE for the chart
     code: Sequence[Path] = ()  # files of own code
     resets_values: bool = False
     begins_again: bool = False
-    replaces_run: bool = False  # even one of another experiment that is under way
+    replaces_run: bool = False  # also replace a run of another experiment that has not ended
     chart: Path | None = None
     timeout_s: int = 300
 
@@ -90,7 +90,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     chart = request.chart or CHART
     check_chart(chart)
     asked = with_code(asked_values(chart, request.values, request.value_overrides), request.code)
-    with_lps_count(asked, asked, request.experiment)  # refused before Kubernetes is asked anything
+    with_lps_count(asked, asked, request.experiment)  # refuse before any call to Kubernetes
     _check_partition(request.experiment)
     helm, cluster = Helm(release), InstalledRelease(release)
     tell = partial(console.print, soft_wrap=True, markup=False)
@@ -101,7 +101,7 @@ def up(release: Release, request: UpRequest, console: "Console") -> None:
     kept = [before] if is_there and not request.resets_values else []
     values = _values(request, kept, asked, tell)
     values = _with_rights(cluster, values, tell)
-    helm.check(chart, values)  # so that nothing is written for what the chart refuses
+    helm.check(chart, values)  # before anything is written for values that the chart refuses
     if not is_there:
         cluster.secrets.ensure_namespace()
     holders = _holders(chart, values, request.experiment)
@@ -134,12 +134,10 @@ def _check_not_overtaken(
     changed = sorted(key for key in {*found, *asked} if found.get(key) != asked.get(key))
     if not changed:
         return
-    outcome = (
-        f"run {experiment.run_id} was replaced" if "experiment" in changed else "the values of this up do not hold"
-    )
+    outcome = f"run {experiment.run_id} was replaced" if "experiment" in changed else "your values do not apply"
     raise AddressError(
-        f"release {release.name} was given other values of {', '.join(changed)} while its pods were waited for: "
-        f"{outcome}. Run fedstrata up again, or give one of the two another --release"
+        f"another fedstrata up has changed {', '.join(changed)} of release {release.name} while this one waited for "
+        f"its pods: {outcome}. Run fedstrata up again, or give one of the two another --release"
     )
 
 
@@ -153,8 +151,8 @@ def _values(
     merged = with_lps_count(merged, asked, request.experiment)
     try:
         merged = with_memory(merged, asked, request.experiment)
-    except PluginError as error:  # the pods may have it from an image
-        tell(f"memory of the pods is the chart's or as given, since it cannot be worked out here: {error}")
+    except PluginError as error:  # an image may have the own code
+        tell(f"the memory that pods need cannot be estimated here, so the chart's or your values apply: {error}")
     merged["again"] = _again(kept, request)
     merged["experiment"] = request.experiment.to_yaml()
     return with_mode(merged)
@@ -167,9 +165,9 @@ def _holders(chart: Path, values: dict[str, Any], experiment: Experiment) -> dic
     whole = merge_values([load_values(chart / "values.yaml"), values])
     try:
         return holders_of(whole, experiment) if whole["tls"]["mode"] == GENERATED else {}
-    except (KeyError, TypeError, ValueError) as error:  # another chart than ours, whose schema allows it
+    except (KeyError, TypeError, ValueError) as error:  # another chart, whose schema allows other values
         raise ExperimentError(
-            f"tls, lps and device of the values of chart {chart} are not as the project's chart has them: {error!r}; "
+            f"--chart {chart}: its values tls, lps or device differ in form from the project's chart: {error!r}; "
             "set tls.mode to secret, or leave --chart out"
         ) from None
 
@@ -190,7 +188,7 @@ def _take_back(helm: Helm, certificates: ReleaseCertificates) -> None:
     """Delete the Secrets that a failed `fedstrata up` has made. If the release exists, keep them, because its pods may
     use them.
     """
-    with suppress(FedstrataError):  # what stays `fedstrata down` deletes; the first reason is the one that is told
+    with suppress(FedstrataError):  # the first error is reported; `fedstrata down` deletes what stays
         if helm.chart() is None:
             certificates.take_back()
 
@@ -208,7 +206,7 @@ def _tidy(
         elif not authority_is_taken_over(values):
             certificates.drop_authority()
     except FedstrataError as error:
-        tell(f"Secrets of certificates that are no longer needed stay: {error}")
+        tell(f"certificates that are no longer needed could not be deleted: {error}")
 
 
 def _check_partition(experiment: Experiment) -> None:
@@ -231,7 +229,7 @@ def _with_rights(cluster: InstalledRelease, values: dict[str, Any], tell: Callab
     rbac = merge_values([{"create": True, "recordEvents": True}, dict(values.get("gps", {}).get("rbac") or {})])
     if not rbac["create"] or not rbac["recordEvents"] or cluster.may("create", "events"):
         return values
-    tell("this account may not create Events, so the GPS may not either: gps.rbac.recordEvents is false")
+    tell("this account may not create Events, nor give the GPS this right, so gps.rbac.recordEvents is set to false")
     return merge_values([values, {"gps": {"rbac": {"recordEvents": False}}}])
 
 
@@ -264,18 +262,18 @@ def _refuse_to_end_a_run(release: Release, experiment: Experiment, *, has_volume
         ExperimentError: new pods would end the present run. AccountError, CertificateError, HandshakeError: the GPS
             cannot be asked.
     """
-    found = _status_now(release, "whether a run is under way, which --replace would interrupt, cannot be asked")
+    found = _status_now(release, "cannot ask the GPS whether a run is under way, which --replace would interrupt")
     if found is None or found.phase in {"completed", "failed"}:
         return
     if found.run_id != experiment.run_id:
         raise ExperimentError(
-            f"release {release.name} has run {found.run_id} in {found.phase}; give another --release, or --replace to "
-            "interrupt that run. Its state stays: fedstrata up with its experiment goes on with it later"
+            f"release {release.name} has run {found.run_id} in phase {found.phase}; give another --release, or "
+            "--replace to interrupt that run. Its state stays: fedstrata up with its experiment continues it later"
         )
     if not has_volumes and found.phase in {"training", "evaluation"}:
         raise ExperimentError(
-            f"release {release.name} has run {found.run_id} in {found.phase}, and its LPSs have no volumes "
-            "(lps.persistence.enabled): other values replace them together with their devices, which ends the run. "
+            f"release {release.name} has run {found.run_id} in phase {found.phase}, and its LPSs have no volumes "
+            "(lps.persistence.enabled). New values would replace LPSs and devices together, which ends the run. "
             "Wait for its end, or give --replace"
         )
 
@@ -289,14 +287,14 @@ def _refuse_unless_failed(release: Release, experiment: Experiment) -> None:
         ExperimentError: the run has not failed. AccountError, CertificateError, HandshakeError: the GPS cannot be
             asked.
     """
-    what = f"--again begins a failed run again, and whether {experiment.run_id} has failed cannot be asked"
+    what = f"--again begins a failed run again, but cannot ask the GPS whether {experiment.run_id} has failed"
     found = _status_now(release, what)
     if found is None:
         return
     if found.run_id == experiment.run_id and found.phase != "failed":
-        what = "has completed and its record is served" if found.phase == "completed" else f"is in {found.phase}"
+        what = "has completed, and its record is available" if found.phase == "completed" else f"is in {found.phase}"
         raise ExperimentError(
-            f"--again begins a failed run again, and {found.run_id} {what}; leave --again out, or give another --seed"
+            f"--again begins a failed run again, but {found.run_id} {what}; leave --again out, or give another --seed"
         )
 
 
@@ -354,7 +352,8 @@ def _failed(release: Release, failure: FedstrataError) -> FedstrataError:
     if not isinstance(failure, RunStoppedError):
         return failure
     return RunStoppedError(
-        f"{failure}; mend that, then fedstrata up EXPERIMENT.yaml --again --release {release.name} begins it again"
+        f"{failure}; correct this, then begin the run again: fedstrata up EXPERIMENT.yaml --again --release "
+        f"{release.name}"
     )
 
 
@@ -366,7 +365,7 @@ async def _first(client: RunClient, display: Display) -> pb.RunStatus:
                 return found
     except TimeoutError:
         pass
-    raise RunStoppedError(f"the GPS did not answer within {FIRST_STATUS_S:g} s; kubectl logs of its pod says why")
+    raise RunStoppedError(f"the GPS did not answer within {FIRST_STATUS_S:g} s; see kubectl logs of its pod")
 
 
 def collect(release: Release, out: Path, display: Display) -> Path:
@@ -378,7 +377,7 @@ def collect(release: Release, out: Path, display: Display) -> Path:
     """
     from emulator.results.report import write_report
 
-    new_folder(out)  # now, and not after hours of waiting
+    new_folder(out)  # fail now, not after hours of waiting
 
     async def fetch(address: str, security: Security) -> Outcome:
         async with RunClient(address, security) as client:
@@ -401,8 +400,8 @@ class Removed:
     """Hold the result of `fedstrata down`: the objects that it found, deleted and kept."""
 
     was_installed: bool
-    certificates: Sequence[str]  # Secrets
-    deleted: Sequence[str]  # volume claims
+    certificates: Sequence[str]  # names of Secrets
+    deleted: Sequence[str]  # names of volume claims
     kept: Sequence[str]
 
 
@@ -423,12 +422,12 @@ def down(release: Release, *, deletes_records: bool, console: "Console", timeout
         left = ", ".join(cluster.claims())
         raise AddressError(
             f"no release {release.name} in namespace {release.namespace}"
-            + (f"; it has left {left}, which --delete-records deletes" if left else "; see helm list --all-namespaces")
+            + (f"; --delete-records deletes what it has left: {left}" if left else "; see helm list --all-namespaces")
         )
     if was_installed:
         helm.uninstall()
         cluster.delete_tests()
-    for name in cluster.secrets.names():  # again: cert-manager may have made some
+    for name in cluster.secrets.names():  # ask again: cert-manager may have made some meanwhile
         cluster.secrets.delete(name)
     deleted = cluster.delete_claims() if deletes_records else []
     cluster.wait_gone(timeout_s, tell, pods=True)
@@ -451,8 +450,8 @@ def load_for_cluster(
     refuse_faults(experiment, "Kubernetes")
     if experiment.data.folder is not None and experiment.data.name != "folder":
         tell(
-            f"data.folder {experiment.data.folder} is this machine's and left out: pods read what data.type of the "
-            "chart's values says (hostPath, claim or image), at data.path"
+            f"data.folder {experiment.data.folder} is on this machine, so pods do not use it. They read data from the "
+            "place that the chart's data.type names (hostPath, claim or image), at data.path"
         )
         return experiment.model_copy(update={"data": experiment.data.model_copy(update={"folder": None})})
     return experiment

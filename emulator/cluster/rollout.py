@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 REVISION = "controller-revision-hash"
-GENERATION = "pod-template-generation"  # of a DaemonSet's pods
+GENERATION = "pod-template-generation"  # label of a DaemonSet's pods
 GENERATION_OF_SET = "deprecated.daemonset.template.generation"
-# What a pod waits for that no waiting will bring.
+# Reasons for which a pod waits, and waiting longer does not help.
 HOPELESS = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CrashLoopBackOff",
             "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}  # fmt: skip
-# What kubelet says of a container's own folder in a volume while mounts are changing: it tries again.
+# A message of kubelet while the mounts of a volume change. kubelet tries again.
 PASSING = "failed to prepare subPath"
-SAID_ELSEWHERE = {"FailedScheduling", "Unhealthy"}  # reasons of warnings: by a pod's conditions
-OOM = "OOMKilled"  # why a container was ended
+SAID_ELSEWHERE = {"FailedScheduling", "Unhealthy"}  # warnings left out: a pod's conditions say the same
+OOM = "OOMKilled"  # the reason if a container used too much memory
 COMPONENT = "app.kubernetes.io/component"
 REASON_CHARACTERS = 300
 NAMES_SHOWN = 5
@@ -40,9 +40,9 @@ class Progress:
     wanted: int
     ready: int
     is_done: bool
-    waiting: tuple[str, ...] = ()  # names of pods that are there and not ready, those of the reasons first
-    reasons: tuple[str, ...] = field(default=())  # why pods, or claims, are not there yet
-    hopeless: str = ""  # why a pod cannot start, where waiting does not help
+    waiting: tuple[str, ...] = ()  # pods that exist but are not ready; those in `reasons` first
+    reasons: tuple[str, ...] = field(default=())  # why pods are not ready, or claims not bound
+    hopeless: str = ""  # why a pod cannot start, if waiting does not help
 
     @property
     def line(self) -> str:
@@ -118,7 +118,7 @@ def hopeless(pod: Any) -> str:
         if waiting is not None and PASSING in (waiting.message or ""):
             continue
         if waiting is not None and waiting.reason in HOPELESS and last is not None and last.reason == OOM:
-            return f"pod {pod.metadata.name} was killed for using more memory than it may: {_more_memory(pod)}"
+            return f"pod {pod.metadata.name} was killed because it used more memory than its limit; {_more_memory(pod)}"
         if waiting is not None and waiting.reason in HOPELESS:
             said = last.message if last is not None and last.message else waiting.message
             return f"pod {pod.metadata.name}: {waiting.reason}: {_on_one_line(said)[-400:]}"
@@ -156,7 +156,7 @@ def unscheduled(pods: Sequence[Any]) -> Iterable[str]:
             if found.type == "PodScheduled" and found.status == "False":
                 by_reason.setdefault(_on_one_line(found.message), []).append(pod.metadata.name)
     for reason, names in sorted(by_reason.items()):
-        yield f"no node for {listed(names)}: {reason}"
+        yield f"no node can run {listed(names)}: {reason}"
 
 
 def listed(names: Sequence[str]) -> str:

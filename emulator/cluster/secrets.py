@@ -10,9 +10,9 @@ import urllib3
 from fedstrata.errors import AccountError, AddressError, CertificateError
 
 REQUEST_S = 15
-OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of their Secrets
-MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of those that `fedstrata up` may replace
-OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of those that cert-manager writes
+OF_CERTIFICATES = {"fedstrata.io/holds": "certificate"}  # label of Secrets with certificates
+MADE_BY = {"fedstrata.io/made-by": "fedstrata-up"}  # annotation of Secrets that `fedstrata up` may replace
+OF_CERT_MANAGER = "cert-manager.io/certificate-name"  # annotation of Secrets that cert-manager writes
 NOT_FOUND, CONFLICT, FORBIDDEN = 404, 409, 403
 
 
@@ -29,7 +29,7 @@ def answering(host: str) -> Iterator[None]:
         kind = AccountError if error.status == FORBIDDEN else AddressError
         raise kind(f"Kubernetes refused: {error.status} {error.reason}") from None
     except urllib3.exceptions.HTTPError as error:
-        cause = getattr(error, "reason", None) or error  # of the last attempt, where there were several
+        cause = getattr(error, "reason", None) or error  # if there were several attempts, the cause of the last
         raise AddressError(
             f"Kubernetes at {host} does not answer: {sentence(cause)}; see kubectl cluster-info"
         ) from None
@@ -64,7 +64,10 @@ class KubernetesSecrets:
             try:
                 self._core.create_namespace({"metadata": {"name": self._namespace}}, _request_timeout=REQUEST_S)
             except client.ApiException as error:
-                if error.status not in {CONFLICT, FORBIDDEN}:  # who may not make one has one, or is told by create
+                if error.status not in {
+                    CONFLICT,
+                    FORBIDDEN,
+                }:  # without the right, the namespace exists, or `create` fails
                     raise
 
     def read(self, name: str) -> dict[str, bytes] | None:
@@ -86,8 +89,8 @@ class KubernetesSecrets:
             except client.ApiException as error:
                 if error.status == FORBIDDEN:
                     raise AccountError(
-                        f"this account may not read Secret {name} in namespace {self._namespace}, which holds the "
-                        "certificate that is needed here; ask for the verb get on it"
+                        f"this account may not read Secret {name} in namespace {self._namespace}, which has the "
+                        "needed certificate; ask your administrator for the verb get on it"
                     ) from None
                 if error.status != NOT_FOUND:
                     raise
@@ -105,9 +108,9 @@ class KubernetesSecrets:
         name = found.metadata.name
         if not is_ours(found.metadata, self._labels):
             raise CertificateError(
-                f"Secret {name} in namespace {self._namespace} was not made by fedstrata up, which does not replace "
-                "it: set tls.mode to secret, or to cert-manager where that made it; or delete the Secret, and the next "
-                "fedstrata up makes its own"
+                f"fedstrata up has not made Secret {name} in namespace {self._namespace}, and does not replace it; set "
+                "tls.mode to secret (or to cert-manager, if it made the Secret), or delete the Secret and run "
+                "fedstrata up again"
             )
 
     def create(self, name: str, data: Mapping[str, bytes]) -> bool:
@@ -127,8 +130,8 @@ class KubernetesSecrets:
             except client.ApiException as error:
                 if error.status == NOT_FOUND:
                     raise AddressError(
-                        f"there is no namespace {self._namespace}, and this account may not make it; ask for it, or "
-                        "give another with --namespace"
+                        f"there is no namespace {self._namespace}, and this account may not make it; ask your "
+                        "administrator for it, or give another with --namespace"
                     ) from None
                 if error.status != CONFLICT:
                     raise
@@ -147,10 +150,10 @@ class KubernetesSecrets:
         if found is not None:
             self._check_ours(found)
         secret = self._secret(name, data)
-        if found is None or found.type != secret.type:  # deleted meanwhile, or of a type, which cannot be changed
+        if found is None or found.type != secret.type:  # missing, or of another type, which cannot be changed
             self.delete(name)
             if not self.create(name, data):
-                raise AddressError(f"Secret {name} is being written by another program, too; run fedstrata up again")
+                raise AddressError(f"another program writes Secret {name} at the same time; run fedstrata up again")
             return True
         with self._answering():
             self._core.replace_namespaced_secret(name, self._namespace, secret, _request_timeout=REQUEST_S)

@@ -57,13 +57,13 @@ def said_of(pace: "Pace", experiment: "Experiment") -> str:
 
     shown = [DURATION.written(_three_digits(seconds * 1e9)) for seconds in (min(pace.seconds), max(pace.seconds))]
     lines = [
-        f"{DURATION.written(_three_digits(pace.per_example_ns))} an example of {experiment.model.name}: the median of "
+        f"{DURATION.written(_three_digits(pace.per_example_ns))} per example of {experiment.model.name}: the median of "
         f"{counted(len(pace.seconds), 'round')} of {counted(pace.examples, 'example')}, {shown[0]} to {shown[1]}",
         f"compute: {{per_example: {DURATION.written(_three_digits(pace.per_example_ns))}}}",
     ]
     profile = _profile(pace, experiment)
     if profile is not None:
-        lines.append(f"or, beside the file's per_example, profiles: {{here: {profile:g}}}")
+        lines.append(f"or, if the file's per_example stays, profiles: {{here: {profile:g}}}")
     return "\n".join(lines)
 
 

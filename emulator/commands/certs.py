@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from emulator.cluster.release import Release
     from fedstrata.trust.authority import Issued
 
-CERTIFICATE_DAYS = 365  # as in fedstrata.trust.names, whose import would load gRPC for each command
+CERTIFICATE_DAYS = 365  # the value in fedstrata.trust.names, whose import would load gRPC in each command
 
 certs = typer.Typer(help="Make certificates for services that are started by hand.", no_args_is_help=True)
 
@@ -27,7 +27,7 @@ OfRelease = Annotated[
 ]
 ServerDomain = Annotated[
     str,
-    typer.Option(metavar="DOMAIN", help="Put gps.DOMAIN or lps-0.DOMAIN, too, into the certificate of a server."),
+    typer.Option(metavar="DOMAIN", help="Also put gps.DOMAIN or lps-0.DOMAIN into the certificate of a server."),
 ]
 CERTS = Path("certs")
 
@@ -41,13 +41,15 @@ class Change(StrEnum):
 
 @certs.command()
 def init(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The name of the run, or of the place of many runs.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The name of the run, or a name for many runs, such as the lab's.")
+    ],
     folder: Folder = CERTS,
 ) -> None:
     """Make the authority that all processes of a run trust."""
     from emulator.certs import init as make
 
-    print(f"{make(folder, run)}: keep it where no process of the run is; who has its key can be anybody")
+    print(f"{make(folder, run)}: keep it apart from the run's processes; its key can issue a certificate for any name")
 
 
 @certs.command()
@@ -100,9 +102,11 @@ def renew(
 
     where = _release(release, place)
     if pods and (where is None or authority is not None):
-        raise CertificateError("--pods needs --release NAME, and goes without --authority")
+        raise CertificateError("--pods needs --release NAME, and does not go with --authority")
     if server_domain and authority is not None:
-        raise CertificateError("--server-domain goes without --authority, which renews no certificates")
+        raise CertificateError(
+            "--server-domain does not go with --authority, which renews no certificates; leave one of them out"
+        )
     if authority is None:
         _print(work.renew(folder, days, where, of_pods=pods, server_domain=server_domain))
     else:
@@ -124,7 +128,7 @@ def revoke(
     release: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Revoke certificates of this Helm release; a Secret brings the list to all its pods."
+            metavar="NAME", help="Revoke certificates of this Helm release. All its pods get the list in a Secret."
         ),
     ] = None,
     place: Place,

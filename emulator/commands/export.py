@@ -52,4 +52,4 @@ def _trained(folder: Path, cluster: str | None, device: str | None) -> "Trained"
         return TrainedModels(load_record(folder)).of_cluster(cluster)
     if device is not None and cluster is None:
         return TrainedModels(load_record(folder)).of_device(device)
-    raise typer.BadParameter("one model is written; give either --cluster NAME or --device NAME")
+    raise typer.BadParameter("--to safetensors and onnx write one model; give either --cluster NAME or --device NAME")

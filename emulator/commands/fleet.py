@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedstrata.v1 import fleet_service_pb2 as pb
 
 T = TypeVar("T")
-fleet = typer.Typer(help="See the boards of a fleet, offer them runs, and take them back.", no_args_is_help=True)
+fleet = typer.Typer(help="See the boards of a fleet, offer runs to them, and withdraw the runs.", no_args_is_help=True)
 
 Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="The address of the fleet's service.")]
 Operator = Annotated[Path, typer.Option(metavar="DIR", help="Use the operator's certificate in this folder.")]
@@ -53,15 +53,15 @@ def offer(
     authority = authority_of(folder, None if release is None else place.release(release))
     if authority.domain == TlsFiles.load(tls).me.domain:
         raise CertificateError(
-            f"the authority in {folder} is the fleet's own, {authority.domain!r}; a run has another: fedstrata certs "
-            "init RUN --folder DIR makes one, and --folder DIR names it here"
+            f"the authority in {folder} is the fleet's own, {authority.domain!r}, but a run needs another one; make it "
+            "with fedstrata certs init RUN --folder DIR, and give --folder DIR here"
         )
 
     async def call(client: FleetClient) -> None:
         await client.offer(offer_of(run.run_id, run, gps, authority, shares(run, await client.everything())))
 
     _called(address, tls, call)
-    print(f"{run.run_id}: offered; fedstrata fleet withdraw {address} {run.run_id} takes the boards back")
+    print(f"{run.run_id}: offered; fedstrata fleet withdraw {address} {run.run_id} frees the boards")
 
 
 @fleet.command()

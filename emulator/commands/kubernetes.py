@@ -23,7 +23,7 @@ def up(
     changes: Changes,
     contents: Contents,
     begins_again: Annotated[
-        bool, typer.Option("--again", help="Begin a failed run again, and put its record aside.")
+        bool, typer.Option("--again", help="Begin a failed run again. The old record is kept aside.")
     ] = False,
     replaces_run: Annotated[
         bool,
@@ -108,7 +108,7 @@ def down(
     release: ReleaseName = "fedstrata",
     place: Place,
     deletes_records: Annotated[
-        bool, typer.Option("--delete-records", help="Delete the volume claims, too, with all records in them.")
+        bool, typer.Option("--delete-records", help="Also delete the volume claims with all records in them.")
     ] = False,
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask before records are deleted.")] = False,
 ) -> None:
@@ -122,7 +122,7 @@ def down(
     if deletes_records and not is_sure:
         _ask_to_delete(remote.claims_of(where))
     done = remote.down(where, deletes_records=deletes_records, console=Console(highlight=False, stderr=True))
-    print(f"uninstalled {release}" if done.was_installed else f"{release} was not installed any more")
+    print(f"uninstalled {release}" if done.was_installed else f"{release} was already uninstalled")
     if done.certificates and not done.was_installed:
         print(f"deleted the certificates {listed(done.certificates)}")
     if done.deleted:
@@ -141,5 +141,5 @@ def _ask_to_delete(claims: list[str]) -> None:
     if not claims:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"--delete-records deletes {', '.join(claims)} with all records; say --yes to do so")
+        raise typer.BadParameter(f"--delete-records deletes {', '.join(claims)} with all records; add --yes to confirm")
     typer.confirm(f"Delete {', '.join(claims)} with all records in them?", abort=True)

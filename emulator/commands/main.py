@@ -22,7 +22,7 @@ from fedstrata.errors import EXIT_INTERRUPTED, EXIT_USAGE, FedstrataError
 from fedstrata.plugins import look_also_in
 from fedstrata.process.logs import print_whatever_comes
 
-EXIT_FAULT = 1  # a fault of Fedstrata's own
+EXIT_FAULT = 1  # the exit code of a bug in Fedstrata
 UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def run(
         typer.Option(
             metavar="DIR",
             help="Write the record, report, state and logs to this new folder.",
-            show_default="runs/EXPERIMENT, numbered from the second on",
+            show_default="runs/EXPERIMENT, then runs/EXPERIMENT-2, …",
         ),
     ] = None,
     resume: Annotated[
@@ -97,9 +97,7 @@ def _folder_of(experiment: Path | None, out: Path | None, resume: Path | None, *
     """
     if resume is not None:
         if experiment is not None or out is not None or is_changed:
-            raise typer.BadParameter(
-                "--resume DIR goes on with what DIR holds; leave out the experiment and its options"
-            )
+            raise typer.BadParameter("--resume DIR continues the run in DIR; leave out the experiment and its options")
         return resume
     if experiment is None:
         raise typer.BadParameter("give an experiment file or the name of an example, or --resume DIR")
@@ -119,7 +117,10 @@ def check(
     experiment: Annotated[Path, EXPERIMENT],
     changes: Changes,
     is_tried: Annotated[
-        bool, typer.Option("--try", help="Try the model and the task, and train two steps twice.")
+        bool,
+        typer.Option(
+            "--try", help="Try the model and the task, and check that training two steps twice gives the same bits."
+        ),
     ] = False,
 ) -> None:
     """Validate an experiment. Print its topology, and an estimate of the bytes that it sends."""
@@ -140,7 +141,10 @@ def check(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
     global_round: Annotated[
-        int | None, typer.Option(metavar="N", help="Draw this global round of a run with a clock, not the longest.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Draw this global round of a run with a clock. By default the longest is drawn."
+        ),
     ] = None,
 ) -> None:
     """Write the page report.html of a finished run again."""
@@ -206,10 +210,10 @@ def execute(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # who read our output has gone; without this the interpreter complains once more when it flushes
+        # The reader of our output has ended. Without this the interpreter prints another error when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
-    except Exception as error:  # the last resort; every kind is told and none passed on
+    except Exception as error:  # every other error is printed, not raised
         return _told_error(error)
     return _end("interrupted", code) if code == EXIT_INTERRUPTED else code
 
@@ -226,9 +230,7 @@ def _told_error(error: Exception) -> int:
         message = in_plain_words(said).removeprefix("Invalid value: ")
         return _end(f"error: {message}{'' if message[-1:] in '.?' else '.'} See fedstrata --help.", EXIT_USAGE)
     reason = printable(f"{type(error).__name__}: {error}")[:300]
-    return _end(
-        f"error: a fault of Fedstrata's own: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT
-    )
+    return _end(f"error: a bug in Fedstrata: {reason}; the traceback is in {_keep_traceback(error)}", EXIT_FAULT)
 
 
 def _end(line: str, code: int) -> int:
@@ -254,17 +256,17 @@ def _end_with(codes: list[int]) -> None:
 
 def main() -> None:
     """Run the `fedstrata` command."""
-    # SIGTERM ends a command as Ctrl-C does, and code of one's own is found beside where one stands
+    # SIGTERM ends a command like Ctrl-C. Own code is also searched in the current folder.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print_whatever_comes()
     look_also_in([Path.cwd()])
     ended: list[int] = []
-    atexit.register(_end_with, ended)  # the first to be registered is the last to be called
+    atexit.register(_end_with, ended)  # registered first, so called last
     code = execute(sys.argv[1:])
     if code == EXIT_INTERRUPTED:
-        # a signal that came while code was made from text, as data classes are, would have the interpreter of
-        # `python -m` end by SIGINT in place of this code
+        # If a signal arrives while a data class is compiled, the interpreter of `python -m` would end by SIGINT, not
+        # with this code.
         ended.append(code)
-    for number in (signal.SIGINT, signal.SIGTERM):  # all is done and said; the interpreter would only complain of them
+    for number in (signal.SIGINT, signal.SIGTERM):  # everything is done; another signal ends silently
         signal.signal(number, lambda *_: os._exit(code))
     sys.exit(code)

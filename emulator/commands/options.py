@@ -59,7 +59,7 @@ class Changes:
             help="Change one key of the experiment, e.g. training.global_rounds=3. Repeatable.",
         ),
     ] = None
-    seed: Annotated[int | None, typer.Option(min=0, help="Take this seed instead of the file's.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Use this seed instead of the file's.")] = None
 
     def load(self, experiment: Path) -> "Experiment":
         """Load an experiment from a file, or an example by its name. Return it with the changes."""
@@ -82,10 +82,10 @@ class Devices:
         typer.Option(metavar="HOST:PORT", help="Run the devices on the boards of the fleet at this address."),
     ] = None
     fleet_tls: Annotated[
-        Path, typer.Option(metavar="DIR", help="Show the fleet the operator's certificate in this folder.")
+        Path, typer.Option(metavar="DIR", help="Use the operator's certificate in this folder for the fleet.")
     ] = Path("certs/operator")
     boards: Annotated[
-        int | None, typer.Option(min=1, help="Take at most this many boards of the fleet.", show_default="all")
+        int | None, typer.Option(min=1, help="Use at most this many boards of the fleet.", show_default="all")
     ] = None
 
     def backend(self) -> "Callable[..., LocalBackend]":
@@ -98,9 +98,11 @@ class Devices:
         from fedstrata.errors import ExperimentError
 
         if self.fleet is not None and self.device_processes is not None:
-            raise ExperimentError("each board has one device process of a run; leave out --device-processes or --fleet")
+            raise ExperimentError(
+                "--device-processes does not go with --fleet: each board has one device process per run; leave one out"
+            )
         if self.fleet is None and self.boards is not None:
-            raise ExperimentError("--boards is of a fleet; give the fleet's address with --fleet")
+            raise ExperimentError("--boards needs a fleet; give the fleet's address with --fleet")
         if self.fleet is None:
             from emulator.local.local import LocalBackend
 

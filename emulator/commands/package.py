@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-WIDE = 1000  # columns of a pipe: nothing is cut
+WIDE = 1000  # columns if the output is a pipe, so that no line is cut
 
 
 def _complete_experiment(incomplete: str) -> list[str]:

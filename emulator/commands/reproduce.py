@@ -40,7 +40,7 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md; continue what is there."),
+        typer.Option(metavar="DIR", help="Write to DIR/NAME and DIR/reproduced.md. Continue an earlier call."),
     ] = Path("runs/reproduced"),
     jobs: Jobs = None,
     output: Output,

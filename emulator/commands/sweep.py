@@ -25,13 +25,15 @@ class Pods:
 
     on: Annotated[
         Literal["kubernetes"] | None,
-        typer.Option(help="Let a Job on Kubernetes do the runs. The options below are for it.", show_default=False),
+        typer.Option(
+            help="Do the runs in a Job on Kubernetes. The options below are for this Job.", show_default=False
+        ),
     ] = None
     claim: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep the runs on this volume claim, which all pods mount.")
     ] = None
     secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --to: give pods the variables of this Secret.")
+        str | None, typer.Option(metavar="NAME", help="Only with --to: set the variables of this Secret in the pods.")
     ] = None
     parallelism: Annotated[int, typer.Option(min=1, help="Do this many runs at once, each in its own pod.")] = 4
     cores: Annotated[int, typer.Option(min=1, help="Give each pod this many cores.")] = 1
@@ -69,11 +71,11 @@ class Pods:
             return BucketStorage(to, self.secret)
         if to is not None or self.claim is None:
             raise typer.BadParameter(
-                "--on kubernetes needs a volume claim that all pods mount, or a bucket; name it with --claim (kubectl "
-                "get pvc) or --to, not both"
+                "--on kubernetes needs a volume claim that all pods mount, or a bucket; give either --claim (kubectl "
+                "get pvc lists claims) or --to"
             )
         if self.secret is not None:
-            raise typer.BadParameter("--secret: for a bucket only; add --to, or leave it out")
+            raise typer.BadParameter("--secret is only for a bucket; add --to, or leave --secret out")
         return ClaimStorage(self.claim)
 
     def job(self, to: str | None) -> "JobRequest":
@@ -107,7 +109,7 @@ def sweep(
         str | None,
         typer.Option(
             metavar="s3://BUCKET/PREFIX",
-            help="Share the runs with other machines in this bucket, which gets a copy of each record.",
+            help="Share the runs with other machines through this bucket. It gets a copy of each record.",
         ),
     ] = None,
     jobs: Jobs = None,
@@ -121,10 +123,10 @@ def sweep(
     console = Console(highlight=False)
     if pods.on is None:
         if given := pods.given():
-            raise typer.BadParameter(f"{', '.join(given)}: for pods only; add --on kubernetes, or leave it out")
+            raise typer.BadParameter(f"{', '.join(given)}: only for pods; add --on kubernetes, or leave this out")
         outcome = _here(file, _place(to, out), jobs, console, output)
     elif jobs is not None:
-        raise typer.BadParameter("--jobs: for runs on this machine only; set --parallelism for pods")
+        raise typer.BadParameter("--jobs is only for runs on this machine; for pods set --parallelism")
     else:
         outcome = _on_kubernetes(file, to, out, pods, place, console, output)
     _tell(outcome, out, console, is_json=output.is_json)

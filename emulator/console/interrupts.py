@@ -47,7 +47,7 @@ class _Job(Generic[T]):
         """Run the coroutine to its end, and return its result."""
         future = asyncio.ensure_future(self._work)
         self._running = asyncio.get_running_loop(), future
-        if self.is_interrupted:  # before it began
+        if self.is_interrupted:  # an interrupt arrived before the coroutine began
             future.cancel()
         return await future
 
@@ -69,7 +69,7 @@ class _Job(Generic[T]):
             self.is_interrupted = True
             if self._running is not None:
                 loop, future = self._running
-                with suppress(RuntimeError):  # the loop is closed: the coroutine has ended
+                with suppress(RuntimeError):  # the loop is closed, so the coroutine has ended
                     loop.call_soon_threadsafe(future.cancel)
 
 

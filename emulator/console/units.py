@@ -3,7 +3,7 @@
 from fedstrata.tasks import Metric
 
 NO_VALUE = "–"
-SPACE = "\u00a0"  # between a number and its unit; a line never breaks there
+SPACE = "\u00a0"  # a no-break space between a number and its unit
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -12,7 +12,7 @@ def byte_unit(largest: float) -> tuple[float, str]:
     unit.
     """
     power = 0
-    # 999.5 would round to 1000 of its unit
+    # From 999.5 on, a number would be rounded to 1000 of its unit.
     while largest >= 999.5 * 1000**power and power < len(BYTE_UNITS) - 1:
         power += 1
     return float(1000**power), BYTE_UNITS[power]

@@ -24,7 +24,7 @@ from fedstrata.streams.homes import lps_known
 from fedstrata.streams.streams import are_placed_by_index, streams_of
 from fedstrata.tensors.codec import ELEMENT_BYTES, AnyEncoding
 
-MOST_SAID = 8  # names in a line
+MOST_SAID = 8  # names in one line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class ModelSize:
     """Hold the size of a model in elements, and how many of these elements are sent over each link."""
 
     elements: int
-    frozen_elements: int  # of parameters that neither train nor travel
-    travelling_elements: int  # between a device and its LPS
-    stream_elements: int  # between an LPS and the GPS, of as many clusters as are known
-    fetched_elements: int  # of the clusters whose models a device receives, where it fetches them
+    frozen_elements: int  # elements that neither train nor travel
+    travelling_elements: int  # elements sent between a device and its LPS
+    stream_elements: int  # elements sent between an LPS and the GPS, for all known clusters
+    fetched_elements: int  # elements of the several models that a device receives
     shared_layers: tuple[str, ...]
-    own_layers: tuple[str, ...]  # that never leave a device
-    is_exact: bool  # whether partial sums travel up from the LPSs
+    own_layers: tuple[str, ...]  # layers that never leave a device
+    is_exact: bool  # whether LPSs send exact partial sums to the GPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def lps_wanted(experiment: Experiment, method: Method) -> str:
     """Return a text with the number of LPSs, and whether each LPS serves one cluster."""
     if are_placed_by_index(experiment, method):
         return f"{lps_known(experiment, method)}, which clusters span"
-    return f"{cluster_count(method)}, one a cluster"
+    return f"{cluster_count(method)}, one per cluster"
 
 
 def check_data(experiment: Experiment) -> Dataset | None:
@@ -116,7 +116,7 @@ def check_data(experiment: Experiment) -> Dataset | None:
         DataError: the data set is missing, or has fewer examples than the partition needs.
         ExperimentError: too few devices can meet a deadline.
     """
-    # with a local partition each device has data of its own, which is not seen from here
+    # With a local partition only the devices have the data.
     if isinstance(experiment.partition, LocalPartition):
         return None
     dataset = load_dataset(experiment.data, experiment.seed)
@@ -191,8 +191,8 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         "GPS": f"1, {counted(training.global_rounds, 'global round')}",
         "clusters": cluster_count(method),
         "LPS": lps_wanted(experiment, method),
-        "LPS rounds": f"{training.lps_rounds_per_global_round} a global round",
-        "devices": f"{grouped(experiment.device_count)}, {local} of batches of {training.batch_size} an LPS round",
+        "LPS rounds": f"{training.lps_rounds_per_global_round} per global round",
+        "devices": f"{grouped(experiment.device_count)}, per LPS round {local} with batches of {training.batch_size}",
         "data": f"{experiment.data.name}, {shape}, {_targets(info)}",
         **_roles(experiment, dataset),
         "method": _method(experiment),
@@ -202,9 +202,9 @@ def _topology_table(experiment: Experiment, info: DatasetInfo, model: ModelSize,
         **_newcomers(experiment),
         "shared by all": ", ".join(model.shared_layers) or "nothing",
         "stays on devices": ", ".join(model.own_layers) or "no layer",
-        "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} beside what an idle one has",
+        "memory of an LPS": f"about {human_bytes(lps_memory(experiment))} more than an idle LPS",
         **_privacy(experiment),
-        "of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} for each in it",
+        "memory of devices": f"about {human_bytes(pods.process)} a process, and {human_bytes(pods.device)} a device",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -278,7 +278,7 @@ def _newcomers(experiment: Experiment) -> dict[str, str]:
         return {}
     who = ", ".join(map(str, written_devices(sorted(experiment.newcomer_indexes))))
     is_over = settings.from_global_round > experiment.training.global_rounds
-    when = "once training is over" if is_over else f"from global round {settings.from_global_round} on"
+    when = "after training" if is_over else f"from global round {settings.from_global_round} on"
     return {"newcomers": f"devices {who}, {when}"}
 
 
@@ -291,7 +291,7 @@ def _method(experiment: Experiment) -> str:
 
 def _task_table(partition: TaskPartition) -> Table:
     table = Table("task", "labels", box=None, header_style="dim", pad_edge=False)
-    for column in ("devices", "examples a device", "of other tasks"):
+    for column in ("devices", "examples per device", "of other tasks"):
         table.add_column(column, justify="right")
     for task in partition.tasks:
         labels = " ".join(str(label) for label in task.labels)
@@ -309,7 +309,7 @@ def _bytes_table(experiment: Experiment, model: ModelSize) -> Table:
             up, down = human_bytes(question.up), human_bytes(question.down)
             table.add_row(f"{question.name}, once", "device-gps", up, down)
         else:
-            table.add_row(f"{question.name}, a global round", "device-lps", human_bytes(question.up), human_bytes(0))
+            table.add_row(f"{question.name}, per global round", "device-lps", human_bytes(question.up), human_bytes(0))
     per_round = round_bytes(experiment, model)
     table.add_row(
         "LPS round", "device-lps", human_bytes(per_round.device_lps_up), human_bytes(per_round.device_lps_down)

@@ -29,7 +29,7 @@ from fedstrata.streams.homes import homes_of
 from fedstrata.streams.streams import are_placed_by_index, asks_in_training, spans_lps
 from fedstrata.v1 import rounds_pb2 as pb
 
-ROUNDS_MAX = 20  # LPS rounds whose draws are looked at
+ROUNDS_MAX = 20  # LPS rounds whose random draws are used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Payloads:
     device_up: int
     lps_down: int
     lps_up: int
-    answer: int = 0  # of a device, where it is asked in global rounds
+    answer: int = 0  # bytes of a device's answer, if it is asked in global rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class ExpectedTimes:
 
     lps_round: pb.RoundTimes
     global_round: pb.RoundTimes
-    rounds: int  # LPS rounds that were looked at
+    rounds: int  # the number of LPS rounds in the estimate
     total_ns: int
-    device_fj: int = 0  # what a mean device takes in an LPS round, in femtojoules
+    device_fj: int = 0  # energy of a mean device in an LPS round, in femtojoules
 
 
 def expected_times(experiment: Experiment, payloads: Payloads) -> ExpectedTimes:
@@ -151,8 +151,8 @@ def _check_quorum(fastest: Sequence[tuple[int, str]], needed: int, whose: str, d
     took_ns, name = fastest[needed - 1]
     in_time = sum(1 for each, _ in fastest if each <= round(deadline_s * 1e9))
     raise ExperimentError(
-        f"deadlines.lps.deadline_s is {deadline_s:g}, and of {len(fastest)} devices of {whose} at most {in_time} can "
-        f"make it in the first round, of {needed} that are needed: {name} takes {took_ns / 1e9:.4g} s; raise it"
+        f"deadlines.lps.deadline_s is {deadline_s:g}, but only {in_time} of {len(fastest)} devices of {whose} can meet "
+        f"it in the first round, and {needed} are needed: {name} takes {took_ns / 1e9:.4g} s; raise the deadline"
     )
 
 
@@ -229,7 +229,7 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
     """Print the links of devices and LPSs, and the expected time of each part of a round."""
     console.print(_link_table(experiment))
     if isinstance(experiment.partition, LocalPartition):
-        return  # the devices alone know how many examples they have
+        return  # only the devices know how many examples they have
     expected = expected_times(experiment, payloads)
     table = Table("expected time", box=None, header_style="dim", pad_edge=False)
     for part in (*PARTS, "round"):
@@ -241,14 +241,14 @@ def print_times(experiment: Experiment, payloads: Payloads, console: Console) ->
         means = [getattr(times, f"{part}_ns") / max(1, times.children) for part in PARTS]
         table.add_row(name, *(human_seconds(each / 1e9) for each in (*means, times.ends_ns)))
     console.print(table)
-    dealt = "" if experiment.topology is not None else ", devices dealt out to LPSs in index order"
+    dealt = "" if experiment.topology is not None else ", with devices assigned to LPSs in index order"
     draws = f"the draws of {counted(expected.rounds, 'LPS round')}{dealt}"
     console.print(
         f"training: about {human_seconds(expected.total_ns / 1e9)}, from payloads and {draws}", soft_wrap=True
     )
     if counts_energy(experiment):
         took = human_joules(expected.device_fj / JOULE_FJ)
-        console.print(f"energy: about {took} a mean device and LPS round", soft_wrap=True)
+        console.print(f"energy: about {took} per LPS round for a mean device", soft_wrap=True)
 
 
 def _link_table(experiment: Experiment) -> Table:

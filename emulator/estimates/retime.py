@@ -76,7 +76,7 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
     record = load_record(folder)
     path = folder / "flows.csv"
     if record.summary.status != "completed" or not path.exists():
-        raise DataError(f"{folder} holds no completed run on the virtual clock; run it with clock: virtual first")
+        raise DataError(f"{folder} has no completed run on the virtual clock; do a run with clock: virtual first")
     experiment = parse_experiment(record.experiment_yaml, overrides=changes, where=str(folder / "experiment.yaml"))
     _check_is_what_was_run(record, experiment, changes)
     prefix = next(iter(record.summary.by_lps), "lps-0").rpartition("-")[0] + "-"
@@ -84,18 +84,16 @@ def retime(folder: Path, changes: Sequence[str]) -> Retimed:
     try:
         return _Retiming(experiment, flows).all_of(record)
     except (KeyError, IndexError, ValueError) as error:
-        raise DataError(
-            f"{path} lacks a round, or names others than the run: {error}; fetch the record again"
-        ) from None
+        raise DataError(f"{path} has other rounds or children than the run: {error}; fetch the record again") from None
 
 
 def _check_is_what_was_run(record: RunRecord, experiment: Experiment, changes: Sequence[str]) -> None:
     """Check that the changes affect only times. Raises ExperimentError if they could change the models of the run."""
     if not clock_of(experiment).has_timeline:
-        raise ExperimentError("clock: none has no timeline; change links and compute only")
+        raise ExperimentError("clock: none gives no timeline; do not change the clock, only links, boards or radios")
     if experiment.deadlines.lps.deadline_s is not None:
         raise ExperimentError(
-            "deadlines.lps.deadline_s: on other links others are late, so models differ; run the experiment again"
+            "deadlines.lps.deadline_s: on other links other devices are late, and models differ; do a new run"
         )
     if changes_who_trains(experiment.schedule) or changes_who_trains(_schedule_of(record)):
         raise ExperimentError(

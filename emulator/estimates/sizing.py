@@ -12,19 +12,19 @@ from fedstrata.streams.architectures import Architectures
 from fedstrata.streams.streams import streams_of
 
 MIB = 1 << 20
-# A process with torch and the rest loaded (measured 339 MiB), and what convolutions take beside it, one device at a
-# time (measured 25 MiB for cnn and 160 for dropout_cnn, whose activations are the largest).
+# A process that has loaded torch and other libraries (measured: 339 MiB). Convolutions take more, for one device at a
+# time (measured: 25 MiB for cnn; 160 MiB for dropout_cnn, whose activations are the largest).
 PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
-MODELS_OF_A_DEVICE = 8  # received, trained, gradients, velocities, the update and its payload
+MODELS_OF_A_DEVICE = 8  # vectors as long as a model: received, trained, gradients, velocities, update, payload
 OTHER_BYTES_OF_A_DEVICE = MIB // 2
-DEFAULT_ELEMENTS = 64  # of an own data set whose examples nobody has told the shape of
-LOCAL_EXAMPLES = 20_000  # of a board's own data, which nobody has told the size of
-# Examples of the published data sets, which every device process loads: one byte an element.
+DEFAULT_ELEMENTS = 64  # elements per example, if the shape of an own data set is unknown
+LOCAL_EXAMPLES = 20_000  # a guess for a board's own data, whose size is unknown
+# Examples of the published data sets. Every device process loads them, one byte per element.
 PUBLISHED = {
     "digits": 1_797, "fcube": 5_000, "fashion-mnist": 70_000, "emnist": 131_600,
     "cifar-10": 60_000, "cifar-100": 60_000, "svhn": 99_289,
 }  # fmt: skip
-DRAWN_EXAMPLES, DRAWN_BYTES = 600, 12  # a device of `synthetic` has 453 in the mean; float64 and float32 while drawn
+DRAWN_EXAMPLES, DRAWN_BYTES = 600, 12  # `synthetic` has 453 examples per device on average; 8 + 4 bytes while drawn
 LPS_PROCESS_BYTES = 96 * MIB
 
 
@@ -55,8 +55,8 @@ def device_memory(experiment: Experiment) -> PodMemory:
     largest = max(each.streams.whole.size for each in architectures)
     asks_before = any(question.moment is Moment.BEFORE for question in method.questions())
     received = (method.most_offered or method.clusters_known) if method.fetches_all else 1
-    others = max(0, received - 1)  # models that it receives beside its own
-    # its own data as they are kept, and in float64 while it answers what is asked before training
+    others = max(0, received - 1)  # models of other clusters that the device receives
+    # The device's data: one byte per element, and 8 more in float64 while it answers questions before training.
     data = examples * elements * (9 if asks_before else 1)
     return PodMemory(
         process=PROCESS_BYTES + _data_set_bytes(experiment, elements) + (0 if is_dense else CONVOLUTIONS_BYTES),

@@ -20,8 +20,8 @@ class RunCertificates:
         private_folder(folder)
         self._folder = folder
         self._ids = experiment.device_ids()
-        if (folder / AUTHORITY / CA).exists():  # written last
-            Authority.load(folder / AUTHORITY)  # one that is damaged is told now
+        if (folder / AUTHORITY / CA).exists():  # the file that is written last
+            Authority.load(folder / AUTHORITY)  # raises now if the authority is damaged
         else:
             Authority.new(experiment.run_id).save(folder / AUTHORITY)
 
@@ -46,7 +46,7 @@ class RunCertificates:
         return TlsSecurity(TlsFiles.load(self._issued("operator", [OPERATOR])))
 
     def _issued(self, name: str, names: list[Name]) -> Path:
-        authority = self.authority()  # which may have been renewed since
+        authority = self.authority()  # loaded each time: it may have been renewed
         write_private(self._folder / name, Revoked.load(self._folder / AUTHORITY / REVOKED).files())
         authority.issue(names, self._folder / name)
         return self._folder / name

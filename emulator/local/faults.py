@@ -116,7 +116,7 @@ class FaultDriver:
     def _go_on(self, pid: int) -> None:
         if pid in self._paused:
             self._paused.discard(pid)
-            with suppress(ProcessLookupError):  # killed meanwhile
+            with suppress(ProcessLookupError):  # the process may have been killed meanwhile
                 os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class FaultDriver:
             for proxy in proxies:
                 proxy.close()
         for fault in self._open:
-            self._tell(f"never came about: {describe(fault)}")
+            self._tell(f"did not happen: {describe(fault)}")
 
 
 def is_due(at: Moment, status: pb.RunStatus) -> bool:
@@ -155,6 +155,6 @@ def refuse_faults(experiment: Experiment, where: str) -> None:
     """
     if experiment.faults:
         raise ExperimentError(
-            f"faults: {len(experiment.faults)} of them, and {where} cannot cause them; run on this machine, "
-            "or give --set faults=[]"
+            f"faults: the experiment has {len(experiment.faults)}, but {where} cannot cause faults; run on this "
+            "machine, or give --set faults=[]"
         )

@@ -22,7 +22,7 @@ from fedstrata.v1 import gps_service_pb2 as pb
 if TYPE_CHECKING:
     from emulator.local.certificates import RunCertificates
 
-STARTUP_DEADLINE_S = 1_800.0  # a process that dies is noticed at once; one that is starved comes up late
+STARTUP_DEADLINE_S = 1_800.0  # long, for machines without free CPU time; a process that ends is noticed at once
 SERVER_ENDPOINTS = {"grpc": "--listen", "http": "--http"}
 DEVICE_ENDPOINTS = {"http": "--http"}
 
@@ -53,11 +53,11 @@ class LocalBackend:
         self._on_restart = on_restart
         self._has_tls = has_tls
         self._certificates: RunCertificates | None = None
-        self.security: Security = OPEN  # with which the emulator calls the GPS, once it is started
+        self.security: Security = OPEN  # how the emulator calls the GPS; set by `start`
         self._gps_address = ""
-        self.http_address = ""  # of the GPS, once it is started
+        self.http_address = ""  # the GPS's HTTP address; set by `start`
         self._lps_count = 0
-        self._lps_gone: set[str] = set()  # revoked
+        self._lps_gone: set[str] = set()  # revoked LPSs
         self._watches: set[asyncio.Task[None]] = set()
         self._faults = FaultDriver((), folder / "state" / "faults", self._note_fault)
 
@@ -192,7 +192,7 @@ class LocalBackend:
             names = ", ".join(sorted(waits[wait].spec.name for wait in late))
             self._supervisor.fail(
                 RunStoppedError(
-                    f"{names} did not come up within {STARTUP_DEADLINE_S:g} s; the logs are in {self._folder / 'logs'}"
+                    f"{names} did not start within {STARTUP_DEADLINE_S:g} s; the logs are in {self._folder / 'logs'}"
                 )
             )
 
@@ -224,8 +224,8 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     restrict it.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroups of version 2, and of 1
-        with suppress(OSError, ValueError):  # another version, or no limit
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroups version 2 and 1
+        with suppress(OSError, ValueError):  # the other version, or no limit
             quota, period = (int(word) for name in names for word in (cgroup / name).read_text().split())
             if quota > 0:
                 return max(1, min(cores, quota // period))

@@ -23,10 +23,10 @@ from fedstrata.errors import DataError
 from fedstrata.experiment.yaml_files import read_yaml
 
 MOST_FILES, MOST_BYTES, MOST_TEXT = 100_000, 4 << 30, 4 << 20
-DEEPEST = 12  # folders within each other
-FILES = ("weights", "file", "folder")  # keys of an experiment that name files
+DEEPEST = 12  # the deepest nesting of folders
+FILES = ("weights", "file", "folder")  # keys of an experiment whose values are paths
 UNREADABLE = (OSError, EOFError, ValueError, RecursionError, tarfile.TarError, zlib.error, lzma.LZMAError)
-PLAIN = (str, int, float, type(None))  # YAML has bytes, too, which a check of texts would not see
+PLAIN = (str, int, float, type(None))  # YAML also has bytes, which a check of texts would miss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,10 @@ def _own(path: Path) -> Mapping[str, Any]:
 def _document(path: Path) -> Mapping[str, Any]:
     if not path.is_file() or path.is_symlink():
         raise DataError(
-            f"{path.parent} is no bundle: it has no {path.name}; give the folder of a sweep, or a tar of it"
+            f"{path.parent} is not a bundle, because it has no {path.name}; give the folder of a sweep, or a tar of it"
         )
     if path.stat().st_size > MOST_TEXT:
-        raise DataError(f"{path} has more than {MOST_TEXT} bytes; a sweep file has some thousand")
+        raise DataError(f"{path} has more than {MOST_TEXT} bytes, too many for a sweep file; nothing was run")
     try:
         document = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -104,20 +104,24 @@ def _refuse_foreign(node: Any, where: str, key: str = "") -> None:
     """
     if isinstance(node, Mapping):
         for name, child in node.items():
-            if not isinstance(name, PLAIN) or {":", "="} & set(str(name)):  # `KEY=VALUE #` would override KEY
-                raise DataError(f"{where}: {name!r:.80} is no key of an experiment or sweep; nothing was run")
+            if not isinstance(name, PLAIN) or {":", "="} & set(
+                str(name)
+            ):  # a name such as `KEY=VALUE #` would override KEY
+                raise DataError(f"{where}: {name!r:.80} cannot be a key of an experiment or sweep; nothing was run")
             _refuse_foreign(child, where, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list):
         for child in node:
             _refuse_foreign(child, where, key)
     elif not isinstance(node, PLAIN):
-        raise DataError(f"{where}: {key} is {node!r:.80}, which is no text or number; nothing was run")
+        raise DataError(f"{where}: {key} is {node!r:.80}, neither text nor a number; nothing was run")
     elif isinstance(node, str):
         last = key.rpartition(".")[2].strip()
         if ":" in node:
             raise DataError(f"{where}: {key} is {node!r:.80}: a bundle must not bring own code; nothing was run")
         if last in FILES or node == "folder":
-            raise DataError(f"{where}: {key} is {node!r:.80}: a file of its maker; such a bundle cannot be replayed")
+            raise DataError(
+                f"{where}: {key} is {node!r:.80}, a file of the bundle's maker; the bundle cannot be replayed"
+            )
 
 
 def _unpacked(path: Path, place: Path) -> Path:
@@ -153,11 +157,15 @@ def _checked(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     total = 0
     for count, member in enumerate(archive, start=1):
         name = PurePosixPath(member.name)
-        total += max(0, member.size)  # a header may say less than 0
+        total += max(0, member.size)  # a header may have a negative size
         if name.is_absolute() or ".." in name.parts or len(name.parts) > DEEPEST:
-            raise DataError(f"{path}: {member.name!r:.120} leads out of the bundle; nothing was unpacked")
+            raise DataError(
+                f"{path}: {member.name!r:.120} is outside of the bundle or nested too deep; nothing was unpacked"
+            )
         if not (member.isreg() or member.isdir()):
-            raise DataError(f"{path}: {member.name!r:.120} is a link or a device; a bundle has only files and folders")
+            raise DataError(f"{path}: {member.name!r:.120} is not a file or folder; nothing was unpacked")
         if count > MOST_FILES or total > MOST_BYTES:
-            raise DataError(f"{path} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; give its folder")
+            raise DataError(
+                f"{path} has more than {MOST_FILES} files or {MOST_BYTES >> 30} GB; unpack it, and give its folder"
+            )
         yield member

@@ -18,7 +18,7 @@ from fedstrata.record.summary import Summary
 
 WITHIN, ABOVE, BELOW, UNJUDGED = "within 2 sd", "above", "below", "no deviation"
 DIGEST_SHOWN = 16
-WRITTEN = "Page written with "  # of its last line, which depends on the machine
+WRITTEN = "Page written with "  # begins the last line, which depends on the machine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class ReproduceRequest:
     """Hold the arguments of `fedstrata reproduce`."""
 
     name: str
-    out: Path  # the folder of all tables; this one has its own within
+    out: Path  # the folder of all tables, with a subfolder for each
     cells: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     jobs: int | None = None

@@ -22,7 +22,7 @@ from fedstrata.experiment.yaml_files import read_yaml
 TABLES = EXPERIMENTS / "published"
 SECTION = "published"  # a key in addition to the keys of a sweep
 TABLE = "published.yaml"  # the file in the folder of a reproduced table
-LARGEST = 1e12  # published number
+LARGEST = 1e12  # the largest number that a published value may have
 
 
 class Published(Settings):
@@ -108,7 +108,7 @@ def load_table(path: Path) -> PublishedTable:
 
 def _table(document: Any, name: str, where: str) -> PublishedTable:
     if not isinstance(document, Mapping) or SECTION not in document:
-        raise ExperimentError(f"{where} has no section {SECTION}; a published table has one beside the keys of a sweep")
+        raise ExperimentError(f"{where} has no section {SECTION}; add it to the keys of a sweep")
     try:
         about = Published.model_validate(document[SECTION])
     except ValidationError as error:

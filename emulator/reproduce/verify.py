@@ -28,7 +28,12 @@ from fedstrata.process.quoting import quoted
 from fedstrata.tensors import values_digest
 
 Done = tuple[SweepRun, RunRecord]  # a completed run
-IN_TABLES = ("metrics", "cluster_of_device", "newcomers", "adjusted_rand_index")  # besides the values of the metrics
+IN_TABLES = (
+    "metrics",
+    "cluster_of_device",
+    "newcomers",
+    "adjusted_rand_index",
+)  # compared in addition to the values of metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,7 @@ class Replay:
     """Hold the result of replaying one run: each difference from its record."""
 
     run: SweepRun
-    faults: tuple[str, ...]  # none: equal to the bit
+    faults: tuple[str, ...]  # empty if the replay equals the record bit for bit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +96,11 @@ def _wrong_records(done: Sequence[Done]) -> Iterator[str]:
     """Yield a message for each contradiction between a run's summary and its experiment or models."""
     for run, record in done:
         if record.summary.experiment_sha256 != run.experiment.digest:
-            yield f"{run.label}: summary.json is of another experiment"
+            yield f"{run.label}: summary.json belongs to another experiment"
         for name, expected in record.summary.model_sha256.items():
             path = record.folder / "models" / f"{name}.safetensors"
             if not NAME.fullmatch(name):
-                yield f"{run.label}: summary.json names a model {name!r:.80}, which is no name of a cluster"
+                yield f"{run.label}: summary.json has a model {name!r:.80}, which cannot be the name of a cluster"
             elif path.is_file() and _weights_sha256(record.folder, name) != expected:
                 yield f"{run.label}: {path.name} has other weights than the model_sha256 of summary.json"
 
@@ -116,7 +121,7 @@ def _wrong_tables(bundle: Bundle) -> Iterator[str]:
     if table is None:
         results = SweepResults(sweep=bundle.sweep, records=records_of(bundle.folder, bundle.sweep))
         if (bundle.folder / PAGE).exists():
-            yield f"{PAGE} has published values, and their file, {TABLE}, is missing"
+            yield f"{PAGE} has published values, but the file with these values, {TABLE}, is missing"
     else:
         results = results_in(bundle.folder, table)
         yield from _wrong_published(table)
@@ -133,7 +138,9 @@ def _published(bundle: Bundle) -> PublishedTable | None:
         return None
     table = table_in(bundle.folder)
     if [run.experiment.digest for run in table.sweep.runs] != [run.experiment.digest for run in bundle.sweep.runs]:
-        raise DataError(f"{path} has other experiments than sweep.yaml; the bundle was put together from two")
+        raise DataError(
+            f"{path} has other experiments than sweep.yaml, so the bundle mixes two sweeps; give another bundle"
+        )
     return replace(table, sweep=bundle.sweep)
 
 
@@ -147,11 +154,11 @@ def _wrong_published(table: PublishedTable) -> Iterator[str]:
         return
     for place in dict.fromkeys([*own.values, *table.values]):
         if own.values.get(place) != table.values.get(place):
-            yield f"{place.label}: the published value is not as in this Fedstrata's table"
+            yield f"{place.label}: the published value differs from this Fedstrata's table"
     if (own.about.measure, own.about.decimals) != (table.about.measure, table.about.decimals):
-        yield f"{TABLE}: measure or decimals are not as in this Fedstrata's table"
+        yield f"{TABLE}: measure or decimals differ from this Fedstrata's table"
     if [run.experiment.digest for run in own.sweep.runs] != [run.experiment.digest for run in table.sweep.runs]:
-        yield f"{TABLE}: its experiments are not as in this Fedstrata's table"
+        yield f"{TABLE}: the experiments differ from this Fedstrata's table"
 
 
 def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
@@ -163,12 +170,12 @@ def _wrong_csv(path: Path, results: SweepResults) -> Iterator[str]:
     expected = list(csv.reader(results.csv_text().splitlines()))
     axes = len(results.sweep.axes)
     if len(found) != len(expected):
-        yield f"table.csv has {len(found)} rows, and the records give {len(expected)}"
+        yield f"table.csv has {len(found)} rows, but the records give {len(expected)}"
     for said, true in zip(found, expected, strict=False):
         if said != true:
             wrong = next((pair for pair in zip(said, true, strict=False) if pair[0] != pair[1]), ("", ""))
             cell, measure = ", ".join(true[: 1 + axes]), true[1 + axes]
-            yield f"table.csv: {cell}: {measure} has {wrong[0]!r:.40}, and the records give {wrong[1]!r:.40}"
+            yield f"table.csv: {cell}: {measure} is {wrong[0]!r:.40}, but the records give {wrong[1]!r:.40}"
 
 
 def _wrong_text(path: Path, expected: str) -> Iterator[str]:
@@ -179,7 +186,7 @@ def _wrong_text(path: Path, expected: str) -> Iterator[str]:
         raise DataError(f"cannot read {path}: {error}") from None
     for said, true in zip_longest(_lines(found), _lines(expected), fillvalue=""):
         if said != true:
-            yield f"{path.name}: the records give the row {true}, and here is {said!r:.120}"
+            yield f"{path.name} has the row {said!r:.120}, but the records give {true}"
             return
 
 
@@ -223,8 +230,8 @@ def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     said_kernels, true_kernels = (quoted(*sorted(each.summary.kernels)) for each in (theirs, ours))
     if said_kernels != true_kernels:
         yield (
-            f"bits cannot be compared, because the record names kernels {said_kernels}, and this processor has "
-            f"{true_kernels}; verify it on such a processor"
+            f"bits cannot be compared, because the record has the kernels {said_kernels}, but this processor has "
+            f"{true_kernels}; verify the bundle on a processor with the record's kernels"
         )
         return
     for what, said, true in (
@@ -233,7 +240,7 @@ def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
     ):
         for name in sorted({*said, *true}):
             if said.get(name) != true.get(name):
-                yield f"the {what} {name} has {_short(said.get(name))}, and the replay {_short(true.get(name))}"
+                yield f"the {what} {name} is {_short(said.get(name))}, but {_short(true.get(name))} in the replay"
     for name in IN_TABLES:
         if getattr(theirs.summary, name) != getattr(ours.summary, name):
             yield f"{name} differs from the replay"
@@ -242,7 +249,7 @@ def _differences(theirs: RunRecord, ours: RunRecord) -> Iterator[str]:
         said_values, true_values = (dict(each.all_values(metric.name)) if each else {} for each in pair)
         for key in sorted({*said_values, *true_values}):
             if said_values.get(key) != true_values.get(key):
-                yield f"{key} is {said_values.get(key)}, and {true_values.get(key)} in the replay"
+                yield f"{key} is {said_values.get(key)}, but {true_values.get(key)} in the replay"
 
 
 def _short(sha256: str | None) -> str:

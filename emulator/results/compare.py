@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.table import Table
 
-Cells = dict[str, str]  # a table's row: column, text
+Cells = dict[str, str]  # a row of a table: text by column
 
 
 def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
@@ -42,7 +42,7 @@ def compare(folders: Sequence[Path], output: Path | None = None) -> Comparison:
         DataError: no folder was given, or a record is missing or malformed.
         OutputError: the output cannot be written.
     """
-    places = dict.fromkeys(folder.resolve() for folder in folders)  # a folder given twice is one run
+    places = dict.fromkeys(folder.resolve() for folder in folders)  # a folder that is given twice counts once
     if not places:
         raise DataError("nothing to compare; give the folders of at least one run")
     runs = tuple(load_record(place) for place in places)
@@ -92,7 +92,7 @@ def _notes(runs: Sequence[RunRecord]) -> Iterator[str]:
         yield f"Equal weights, to the bit: {'; '.join(equal)}"
     if len(by_kernels) > 1:
         told = "; ".join(f"{kernels}: {', '.join(alike)}" for kernels, alike in by_kernels.items())
-        yield f"Computed by different OpenBLAS kernels, so equal settings need not give equal bits: {told}"
+        yield f"Computed by different OpenBLAS kernels, so bits may differ even with equal settings: {told}"
 
 
 def _who(run: RunRecord) -> Cells:
@@ -144,7 +144,7 @@ def _table(title: str, rows: Sequence[Cells]) -> "Table":
     look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "collapse_padding": True}
     table = Table(title=Text(printable(title)), box=SIMPLE_HEAD, pad_edge=False, **look)
     columns = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda key: (*first, key).index(key))
-    # what a record says is never read as markup, nor obeyed by the terminal
+    # Text of a record is shown as it is, never as markup or as a command to the terminal.
     cells = [[Text(printable(row.get(key, ""))) for key in columns] for row in rows]
     for key, *column in zip(columns, *cells, strict=True):
         heading = Text(printable(key))

@@ -9,9 +9,9 @@ from emulator.console.units import NO_VALUE
 from emulator.results.record import RunRecord
 from fedstrata.tasks import CLASSIFICATION, Metric
 
-# what two runs of one group may differ in: the seed, and where data lies on a machine
+# Keys in which the runs of one group may differ: the seed, and where data are on a machine.
 FREE_KEYS = ("seed", "data.folder", "data.download")
-MEAN = "Mean"  # no task is called so: their names are in small letters
+MEAN = "Mean"  # cannot be a task, because names of tasks have small letters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Group:
     name: str
     method: str
     variant: str
-    runs: tuple[RunRecord, ...]  # completed, one a seed
+    runs: tuple[RunRecord, ...]  # completed runs, one per seed
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from emulator.results.record import RunRecord
 
-NEARLY = 0.95  # of the final value; of an error that falls, 1 / 0.95
+NEARLY = 0.95  # share of the final value; for a metric that falls, 1 / 0.95
 
 
 def bytes_in_all(run: RunRecord) -> float | None:

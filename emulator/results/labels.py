@@ -20,7 +20,7 @@ from fedstrata.experiment_file import parse_experiment
 from fedstrata.partitions import device_data
 
 Counts = NDArray[np.int64]
-MOST_ROWS = 200  # above it a row is a cluster, not a device
+MOST_ROWS = 200  # with more devices, a row is a cluster, not a device
 MOST_DEVICES = 10_000
 
 
@@ -76,4 +76,4 @@ def label_counts(experiment: Experiment) -> Counts | None:
 
 @lru_cache(maxsize=1)
 def _loaded(data: DataSettings) -> Dataset:
-    return load_dataset(data, 0)  # data that are drawn state their seed
+    return load_dataset(data, 0)  # the seed 0 is not used: data that are drawn have their own seed

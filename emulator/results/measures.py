@@ -12,7 +12,7 @@ from emulator.results.record import RunRecord
 from fedstrata.record.summary import Measured
 from fedstrata.tasks import Metric
 
-# names of tasks are in small letters
+# Names that no task can have, because names of tasks have small letters.
 ARI, DEVICES, RECEIVED, NEWCOMERS = "ARI", "Devices", "Received", "Newcomers"
 WORST_TENTH, VARIANCE, JAIN = "Worst tenth", "Variance", "Jain"
 INDEX, MEGABYTES = Form(digits=2), Form(factor=1e-6, digits=2, unit="MB")

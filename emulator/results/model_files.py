@@ -15,8 +15,8 @@ from fedstrata.errors import DataError, OutputError, PluginError
 from fedstrata.experiment import Experiment, LocalPartition
 from fedstrata.plugins import describe
 
-EXAMPLES, TRACED = 3, 2  # more are compared than were traced, so that a fixed batch size is found
-LARGEST_DIFFERENCE = 1e-5  # of outputs, and relative to the largest output if it is above 1
+EXAMPLES, TRACED = 3, 2  # different, so that the comparison detects a fixed batch size
+LARGEST_DIFFERENCE = 1e-5  # between outputs; relative to the largest output if this is above 1
 MOST_CHARACTERS = 400
 
 
@@ -46,7 +46,7 @@ def _safetensors(trained: Trained) -> tuple[bytes, str]:
 
     state = trained.model.module(trained.tensors).state_dict()
     about = {"format": "pt", "run_id": trained.experiment.run_id, "model_of": trained.name}
-    # tensors that share memory get copies
+    # Copies, because tensors may share memory.
     return save({name: tensor.clone().contiguous() for name, tensor in state.items()}, about), f"{len(state)} tensors"
 
 
@@ -66,11 +66,11 @@ def _onnx(trained: Trained) -> tuple[bytes, str]:
         difference = float(np.abs(found - wanted).max())
     except Exception as error:
         said = describe(error)[:MOST_CHARACTERS]
-        raise PluginError(f"model {trained.experiment.model.name} has no form in ONNX: {said}") from error
+        raise PluginError(f"model {trained.experiment.model.name} cannot be exported to ONNX: {said}") from error
     if not difference <= LARGEST_DIFFERENCE * max(1.0, float(np.abs(wanted).max())):
         raise PluginError(
-            f"model {trained.experiment.model.name} has no form in ONNX: outputs differ from torch's by "
-            f"{difference:.2g} on {source}; a module with draws or branches in eval mode cannot be exported"
+            f"model {trained.experiment.model.name} cannot be exported to ONNX: outputs differ from torch's by "
+            f"{difference:.2g} on {source}; does the module draw random numbers or have branches in eval mode?"
         )
     return data, f"within {difference:.1g} of torch's outputs on {source}"
 
@@ -84,7 +84,9 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
     more = {name: torch.tensor(array) for name, array in examples.more.items()}
     names, file = ["inputs", *more], io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of constants in the graph, which the comparison finds
+        warnings.simplefilter(
+            "ignore"
+        )  # warnings about constants in the graph; the comparison below detects wrong ones
         torch.onnx.export(
             trained.model.module(trained.tensors),
             (torch.tensor(examples.inputs),),
@@ -93,7 +95,7 @@ def _traced(trained: Trained, examples: Examples) -> bytes:
             input_names=names,
             output_names=["outputs"],
             dynamic_axes={name: {0: "n"} for name in (*names, "outputs")},
-            dynamo=False,  # the other exporter needs more packages, and takes ten times as long
+            dynamo=False,  # the newer exporter needs more packages, and takes ten times as long
         )
     return file.getvalue()
 

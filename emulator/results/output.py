@@ -70,7 +70,7 @@ def run_folder(folder: Path, experiment: Experiment | None) -> Iterator[Experime
     if experiment is not None:
         prepare_folder(folder, experiment)
     elif not (folder / "state").is_dir():
-        raise OutputError(f"{folder} has no state/ to go on from; start a run with --out")
+        raise OutputError(f"{folder} has no state/ to continue from; start a run with --out")
     with claimed(folder / "state"):
         yield experiment or resume_folder(folder)
 
@@ -102,8 +102,8 @@ def _check_unaltered(folder: Path, experiment: Experiment) -> None:
     runs = sorted(path.name for path in (folder / "state" / "gps").glob("*") if path.is_dir())
     if runs and experiment.run_id not in runs:
         raise ExperimentError(
-            f"{folder / 'experiment.yaml'} was altered: it describes run {experiment.run_id}, and state/ is of "
-            f"{runs[0]}; put the file back, or begin a run of its own with --out"
+            f"{folder / 'experiment.yaml'} was altered: it describes run {experiment.run_id}, but state/ is of "
+            f"{runs[0]}; put the file back, or begin a new run with --out"
         )
 
 

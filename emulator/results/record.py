@@ -25,13 +25,13 @@ class RunRecord:
     """Hold the record of a run. `relevance` is None if the method computes no relevance matrix."""
 
     folder: Path
-    experiment: Mapping[str, Any]  # as resolved
+    experiment: Mapping[str, Any]  # every key with its value
     experiment_yaml: str
     summary: Summary
     rounds: tuple[RoundRow, ...]
     relevance: Relevance | None
-    timeline: tuple[TimelineRow, ...] = ()  # of timeline.csv, which some runs lack
-    links: tuple[LinkRow, ...] = ()  # of links.csv, which some runs lack
+    timeline: tuple[TimelineRow, ...] = ()  # rows of timeline.csv; empty if the run has no such file
+    links: tuple[LinkRow, ...] = ()  # rows of links.csv; empty if the run has no such file
 
     def __post_init__(self) -> None:
         for row in self.rounds:

@@ -46,7 +46,9 @@ def print_timing(summary: Summary, console: Console) -> None:
         console.print(virtual_table(summary.virtual))
     if summary.real is not None:
         within = f"{summary.real.links - summary.real.outside} of {summary.real.links}"
-        console.print(f"real clock: {within} links and boards as configured; links.csv has each", soft_wrap=True)
+        console.print(
+            f"real clock: {within} links and boards had their configured rates; see links.csv", soft_wrap=True
+        )
     if summary.energy is not None:
         console.print(Text(printable(energy_line(summary.energy))), soft_wrap=True)
 

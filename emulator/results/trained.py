@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Weights = Mapping[str, NDArray[np.float32]]
 BATCH_EXAMPLES = 512
-KINDS: Mapping[str, type] = {"f": np.float32, "i": np.int64}  # of inputs; bytes are pixels
+KINDS: Mapping[str, type] = {"f": np.float32, "i": np.int64}  # types of inputs; bytes are pixels
 MOST_SAID = 4  # names in a message
 
 
@@ -33,7 +33,7 @@ MOST_SAID = 4  # names in a message
 class Trained:
     """Hold a trained model with its weights."""
 
-    name: str  # of its cluster, or of the device that uses it
+    name: str  # the cluster, or the device that uses the model
     experiment: Experiment
     model: Model
     weights: Weights
@@ -104,7 +104,9 @@ class TrainedModels:
         """
         clusters = self._record.summary.clusters
         if name not in clusters:
-            raise DataError(f"{self._record.folder} has no cluster {name!r}; there is {', '.join(clusters) or 'none'}")
+            raise DataError(
+                f"{self._record.folder} has no cluster {name!r}; its clusters are {', '.join(clusters) or '(none)'}"
+            )
         return self._made(name, name, self._architectures.main)
 
     def of_device(self, name: str) -> Trained:
@@ -116,13 +118,13 @@ class TrainedModels:
         summary, ids = self._record.summary, self._experiment.device_ids()
         cluster = summary.cluster_of_device.get(name)
         if cluster is None or name not in ids:
-            known = f"there are {ids[0]} to {ids[-1]}, and clusters {', '.join(summary.clusters) or '(none)'}"
-            why = "it is in no cluster; summary.json says why" if name in ids else known
+            known = f"devices are {ids[0]} to {ids[-1]}, and clusters {', '.join(summary.clusters) or '(none)'}"
+            why = "the device is in no cluster; summary.json says why" if name in ids else known
             raise DataError(f"{self._record.folder} has no model of device {name!r}: {why}")
         if uses_own_model(type(self._method)):
             raise DataError(
-                f"{name} uses a model of its own with method {summary.method}, which never left it; take the model of "
-                f"its cluster, {cluster}"
+                f"with method {summary.method}, {name} uses a model of its own, which never left the device; export "
+                f"the model of its cluster, {cluster}"
             )
         return self._made(name, cluster, self._architectures.at(ids.index(name), max(0, summary.rounds - 1)))
 
@@ -137,8 +139,8 @@ class TrainedModels:
         if different := [tensor for tensor in {**shapes, **given} if shapes.get(tensor) != given.get(tensor)]:
             here, there = (each.get(different[0], "no tensor") for each in (shapes, given))
             raise DataError(
-                f"model {self._experiment.model.name} has {here} as {different[0]}, and the model of {cluster} has "
-                f"{there}; bring the code that the run had"
+                f"model {self._experiment.model.name} has {here} as {different[0]}, but the model of {cluster} has "
+                f"{there}; use the same code as the run"
             )
         weights = {tensor: found[tensor] for tensor in shapes}
         return Trained(name=name, experiment=self._experiment, model=model, weights=weights)
@@ -147,7 +149,7 @@ class TrainedModels:
         if own:
             said = ", ".join(own[:MOST_SAID]) + (" …" if len(own) > MOST_SAID else "")
             raise DataError(
-                f"{self._record.folder} has no whole model of {name}: {said} never left the devices (method "
+                f"{self._record.folder} has only a part of the model of {name}: {said} never left the devices (method "
                 f"{self._experiment.method.name}, model.buffers {self._experiment.model.buffers})"
             )
 

@@ -12,7 +12,7 @@ from fedstrata.errors import DataError
 from fedstrata.record.timeline import PARTS
 from fedstrata.record.waits import WaitRow
 
-MOST_LANES = 60  # of a picture; of more devices and LPSs those are shown that the others wait for
+MOST_LANES = 60  # lanes in a picture; if there are more, those for which the others wait are shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def picture(record: RunRecord, waits: Sequence[WaitRow], global_round: int | Non
     lasted = {row.global_round: row.busy_s + row.waiting_s for row in waits if row.tier == "gps"}
     if global_round is not None and global_round not in lasted:
         raise DataError(
-            f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(lasted)}, and only "
+            f"{record.folder / 'waits.csv'} has no global round {global_round}; it has {_range(lasted)}. Only "
             "runs with a clock have any"
         )
     if not lasted:

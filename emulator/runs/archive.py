@@ -48,7 +48,7 @@ def read_archive(source: Readable, folder: Path) -> None:
             for member in archive:
                 _add(incoming, archive, member)
                 last = member.name
-        if last != SUMMARY:  # tarfile takes an archive that is cut between two files, or in a header, for a whole one
+        if last != SUMMARY:  # tarfile does not notice a cut between two files or in a header
             raise tarfile.ReadError(f"the archive was cut before {SUMMARY}")
         incoming.finish()
 
@@ -56,7 +56,7 @@ def read_archive(source: Readable, folder: Path) -> None:
 def _add(incoming: IncomingRecord, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     source = archive.extractfile(member) if member.isfile() else None
     if source is None:
-        raise PayloadError(f"{member.name[:100]!r} is no file; nothing of this record was kept")
+        raise PayloadError(f"{member.name[:100]!r} is not a file; nothing of this record was kept")
     incoming.add(member.name, b"")
     while data := source.read(PIECE_BYTES):
         incoming.add("", data)

@@ -18,7 +18,7 @@ from fedstrata.trust.security import OPEN, Security
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
-WATCH_DEADLINE_S = 3600.0  # of one stream; a longer run is watched over several
+WATCH_DEADLINE_S = 3600.0  # the deadline of one stream; a longer run is watched over several streams
 RECORD_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 5.0
 EMPTY_STREAMS_MAX = 20
@@ -31,11 +31,11 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
     told = [status.seconds, status.epsilon_spent, *(wait.seconds for wait in status.waits)]
     told += [number for cluster in status.clusters for number in (cluster.loss, cluster.headline)]
     for number in told:
-        checked_number(number, -LARGEST_METRIC, LARGEST_METRIC, "the GPS tells a state with")
+        checked_number(number, -LARGEST_METRIC, LARGEST_METRIC, "the GPS sends a state with")
     try:
         headline_of(status)
     except PluginError as error:
-        raise PayloadError(f"the GPS tells a state with {error}") from None
+        raise PayloadError(f"the GPS sends a state with {error}") from None
     return status
 
 
@@ -75,7 +75,7 @@ class RunClient:
                     yield checked_status(status)
             except CallError as error:
                 self._pass_over(error)
-        raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; look into its log")
+        raise AddressError(f"the GPS at {self._address} accepts calls but does not answer; see its log")
 
     async def fetch_record(self, run_id: str, folder: Path) -> None:
         """Fetch the record of the run, and write its files to a folder. If the record is not complete and valid, no

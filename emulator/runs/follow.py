@@ -10,7 +10,7 @@ from fedstrata.errors import FedstrataError, RunStoppedError
 from fedstrata.process.owned import REASON_CHARACTERS
 from fedstrata.v1 import gps_service_pb2 as pb
 
-# How long the GPS may take to close a run in which some part has failed, and to tell why.
+# How long the GPS may take to end a run in which a part has failed, and to send the reason.
 FAILURE_DEADLINE_S = 10.0
 Show = Callable[[pb.RunStatus], None]
 
@@ -71,7 +71,7 @@ async def _watch_to_the_end(client: RunClient, backend: Backend, show: Show) -> 
                     await backend.scale_lps(status.lps_wanted)
     except TimeoutError:
         return status
-    raise RunStoppedError("the run's state came to an end before the run did")
+    raise RunStoppedError("the GPS ended the stream of states before the run ended; see the GPS's log")
 
 
 async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus], cause: BaseException) -> Outcome:
@@ -85,7 +85,7 @@ async def _end_of_failed(client: RunClient, watching: asyncio.Task[pb.RunStatus]
             status = await watching
     except (FedstrataError, TimeoutError):
         raise cause from None
-    # what failed may only be the echo of an end that the GPS had come to before
+    # The GPS may have ended the run before. The failure here is then only a consequence.
     if status.phase == "failed" and status.reason == reason and isinstance(cause, FedstrataError):
         return Outcome(status=status, failure=cause)
     return _outcome(status)

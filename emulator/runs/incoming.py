@@ -13,7 +13,7 @@ from fedstrata.errors import OutputError, PayloadError
 
 ASIDE = ".record-incoming"
 RECORD_FILE = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\.(json|yaml|csv)|models/[a-z0-9][a-z0-9_-]{0,63}\.safetensors")
-SUMMARY = "summary.json"  # comes to its place last, so a folder that has it is complete
+SUMMARY = "summary.json"  # moved to its place last, so a folder with this file is complete
 FILES_MAX = 10_000
 
 
@@ -35,7 +35,7 @@ class IncomingRecord:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, which the error at hand says already
+        with contextlib.suppress(OSError):  # such as a full disk: the present error says so already
             self._close()
         self._clear()
         if isinstance(error, OSError):
@@ -52,14 +52,14 @@ class IncomingRecord:
         if name:
             self._begin(name)
         if self._file is None:
-            raise PayloadError("the record began with bytes of no file; its first part must name one")
+            raise PayloadError("the record begins with bytes, but its first part must name a file")
         self._file.write(data)
 
     def finish(self) -> None:
         """Move all files to the record's folder. Raises PayloadError if the summary is missing."""
         self._close()
         if SUMMARY not in self._names:
-            raise PayloadError(f"the record has no {SUMMARY}, so it is not whole; fetch it again")
+            raise PayloadError(f"the record has no {SUMMARY}, so it is incomplete; fetch it again")
         for name in sorted(self._names, key=lambda name: name == SUMMARY):
             target = self._folder / name
             target.parent.mkdir(exist_ok=True)

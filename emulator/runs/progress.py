@@ -128,7 +128,7 @@ class LiveTables(Display):
         self._status = pb.RunStatus(phase="starting")
         self._restarts: list[Restart] = []
         self._shown_at = time.monotonic()
-        # asks for a drawing when it is made, so what is drawn is set above
+        # Live draws when it is constructed, so this must follow the assignments above.
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
 
     def open(self) -> AbstractContextManager[Any]:
@@ -189,7 +189,7 @@ def page_line(url: str) -> str:
 
 def restart_line(restart: Restart) -> str:
     if restart.instead_of:
-        return f"{restart.cause}; {restart.process} is started in place of it"
+        return f"{restart.cause}; {restart.process} is started instead"
     return f"{restart.process} died by {restart.cause} and is started again (restart {restart.count})"
 
 

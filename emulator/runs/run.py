@@ -32,10 +32,10 @@ class RunRequest:
 
     experiment: Experiment | None
     out: Path
-    device_processes: int | None = None  # None: one a core
-    shows_page: bool = False  # in a browser, while it runs
+    device_processes: int | None = None  # None: one per core
+    shows_page: bool = False  # whether to show the live page in a browser
     has_tls: bool = True  # whether its processes speak TLS to each other
-    backend: Callable[..., LocalBackend] = LocalBackend  # by which its processes are started
+    backend: Callable[..., LocalBackend] = LocalBackend  # starts the run's processes
 
 
 def run(request: RunRequest, *, is_json: bool = False, is_quiet: bool = False) -> None:
@@ -62,7 +62,7 @@ def execute(request: RunRequest, display: Display) -> Outcome:
     from emulator.results.report import write_report
 
     raise_limit()
-    loopback()  # told now if there is none
+    loopback()  # raises now if there is no loopback address
     with _prepared(request) as experiment:
         outcome = run_interruptibly(on_this_machine(request, experiment, display))
     if outcome.status.has_record:

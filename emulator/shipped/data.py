@@ -39,7 +39,7 @@ def listing() -> list[str]:
 def _line(published: Published) -> str:
     place = find_folder(published)
     name = published.name
-    return f"{name} is in {place}" if place else f"{name} is not here: fedstrata data {name}"
+    return f"{name} is in {place}" if place else f"{name} is not on this machine; fetch it with fedstrata data {name}"
 
 
 def _drawn(name: str) -> str:
@@ -48,5 +48,5 @@ def _drawn(name: str) -> str:
 
 def _digits() -> str:
     if find_spec("sklearn") is None:
-        return "digits ships with scikit-learn, which is not here: pip install scikit-learn"
-    return "digits ships with scikit-learn, which is here"
+        return "digits comes with scikit-learn, which is not installed here: pip install scikit-learn"
+    return "digits comes with scikit-learn, which is installed here"

@@ -82,7 +82,7 @@ def _no_file(given: Path) -> str:
     if given.is_dir():
         return f"{given} is a folder; give an experiment file, or the name of an example (fedstrata examples)"
     if given.stem in examples():
-        return f"there is no file {given}; for the example that comes with Fedstrata say {given.stem}"
+        return f"there is no file {given}; for the example that comes with Fedstrata give {given.stem}"
     return f"there is no file {given}; give an experiment file, or the name of an example (fedstrata examples)"
 
 

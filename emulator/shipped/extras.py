@@ -7,7 +7,7 @@ from typing import Any
 
 from fedstrata.errors import MissingPackageError
 
-# the extra of each module
+# The extra of pyproject.toml that installs each module.
 EXTRAS = {
     "pandas": "pandas",
     "torch.utils.tensorboard": "tensorboard",
@@ -15,7 +15,7 @@ EXTRAS = {
     "onnx.reference": "onnx",
     **dict.fromkeys(("obstore", "obstore.exceptions", "obstore.store"), "s3"),
 }
-PACKAGES = {"s3": "obstore"}  # of extras with another name than their package
+PACKAGES = {"s3": "obstore"}  # packages whose names differ from their extras
 
 
 def needed(module: str) -> Any:

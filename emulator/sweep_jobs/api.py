@@ -20,9 +20,9 @@ from fedstrata.process.sleeping import pass_time
 
 DELETED_S = 120.0  # how long the pods of a deleted Job may take to end
 LOOK_S = 0.5
-REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end, too
+REFUSED = {EXIT_USAGE, EXIT_DATA}  # exit codes with which every further pod would end as well
 SHARED_MODE = "ReadWriteMany"
-INVALID = {400, 422}  # what the API says of an object that it cannot read, or that has a wrong value
+INVALID = {400, 422}  # status codes for an object that cannot be read, or has a wrong value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ class JobState:
     uid: str
     ended: str = ""  # Complete or Failed
     reason: str = ""  # why it failed
-    pods: int = 0  # that run
-    waits: tuple[str, ...] = ()  # why pods, or the reader, do not run yet
+    pods: int = 0  # the number of running pods
+    waits: tuple[str, ...] = ()  # why pods or the reader do not run yet
     hopeless: str = ""  # why no pod can run
-    failed: Mapping[str, str]  # by pod: its last words
+    failed: Mapping[str, str]  # by pod: the last line of its log
 
 
 class SweepApi:
@@ -77,19 +77,20 @@ class SweepApi:
         for found in (job, files):
             if found is not None and not objects.labels.items() >= _own_labels(found).items():
                 raise ExperimentError(
-                    f"namespace {self._namespace} has a {name} of another program; rename the sweep's file"
+                    f"{name} in namespace {self._namespace} belongs to another program; rename the sweep's file"
                 )
         if job is not None:
             ended, _ = _end_of(job)
             if _is_same(objects, job, files) and ended != "Failed":
                 if not ended:
                     self._scale(job, objects.request.parallelism)
-                tell(f"job {name} is {'complete' if ended else 'at work'}")
+                tell(f"job {name} is {'complete' if ended else 'running'}")
                 return
             if not ended:
                 raise ExperimentError(
-                    f"job {name} is at work with another sweep file, or with other options than {_options_of(job)}; "
-                    f"give the same, wait for its end, or kubectl delete job {name} --namespace {self._namespace}"
+                    f"job {name} is running with another sweep file, or with other options than yours: "
+                    f"{_options_of(job)}; give the same, wait for its end, or kubectl delete job {name} --namespace "
+                    f"{self._namespace}"
                 )
             self.delete_job(name)
         if files is not None:  # Kubernetes may have deleted them with their Job
@@ -308,7 +309,7 @@ def _last_words(pod: Any) -> str:
     if ended is None:
         return f"pod {pod.metadata.name}: {pod.status.reason or 'failed'} {pod.status.message or ''}".strip()
     if ended.reason == "OOMKilled":
-        return f"pod {pod.metadata.name} used more memory than it may; give more --memory"
+        return f"pod {pod.metadata.name} used more memory than its limit; raise --memory"
     lines = [line for line in (ended.message or "").splitlines() if line and not line.startswith("{")]
     said = lines[-1].removeprefix("error: ") if lines else f"{ended.reason} with exit code {ended.exit_code}"
     return f"pod {pod.metadata.name}: {printable(said[:400])}"

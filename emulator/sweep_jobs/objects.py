@@ -14,10 +14,10 @@ from fedstrata.errors import ExperimentError
 QUEUE = "kueue.x-k8s.io/queue-name"  # Kueue's label
 OPTIONS = "fedstrata.io/options"  # an annotation of the Job
 JOB_NAME_MAX = 40  # characters; the names of pods add some
-HERE = "/etc/fedstrata"  # in pods: the sweep's file, and own code
+HERE = "/etc/fedstrata"  # the folder in pods with the sweep's file and own code
 READER_PORT = 8080
 READER_S = 3600  # how long a reader stays if its command was killed
-USER = 10001  # of the images
+USER = 10001  # the user of the images
 RESTRICTED: Document = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -31,9 +31,9 @@ class JobRequest:
 
     storage: PodStorage
     parallelism: int = 4  # pods at once
-    cores: int = 1  # of each pod
-    memory_mib: int = 2048  # of each pod
-    image: str = ""  # empty: this version's
+    cores: int = 1  # per pod
+    memory_mib: int = 2048  # per pod
+    image: str = ""  # empty: the image of this version
     queue: str | None = None
     priority_class: str | None = None
     retries: int = 6  # pods that may fail before the Job does
@@ -44,7 +44,7 @@ class JobRequest:
 class SweepObjects:
     """Make the objects of one sweep."""
 
-    name: str  # of the sweep; names on Kubernetes derive from it
+    name: str  # the sweep's name, from which names on Kubernetes are made
     namespace: str
     request: JobRequest
     files: Mapping[str, str]  # by name: the sweep's file and own code
@@ -118,7 +118,7 @@ class SweepObjects:
         command = ["python3", "-m", "emulator.sweep_jobs.reader", self.place[-1], str(READER_PORT)]
         container = {**self._container("reader", {"cpu": "100m", "memory": "128Mi"}), "command": command}
         container["volumeMounts"] = [{"name": "claim", "mountPath": CLAIM, "readOnly": True}]
-        preferred = {"weight": 100, "podAffinityTerm": self._beside()}  # a claim of one node is there
+        preferred = {"weight": 100, "podAffinityTerm": self._beside()}  # for a claim that only one node can mount
         pod = {
             **self._pod(container),
             "activeDeadlineSeconds": READER_S,
@@ -145,7 +145,7 @@ class SweepObjects:
             "imagePullPolicy": "IfNotPresent",
             "resources": {"requests": dict(resources), "limits": dict(resources)},
             "securityContext": RESTRICTED,
-            "terminationMessagePolicy": "FallbackToLogsOnError",  # the last words of a failed pod are its reason
+            "terminationMessagePolicy": "FallbackToLogsOnError",  # the last log lines of a failed pod become its reason
             "volumeMounts": [
                 *({"name": volume["name"], "mountPath": path} for volume, path in self.request.storage.volumes()),
                 {"name": "tmp", "mountPath": TMP},

@@ -15,8 +15,8 @@ from emulator.sweeps.claims import Failure
 from fedstrata.errors import AddressError, PayloadError
 
 TIMEOUT_S = 30.0
-MOST_BYTES = 64 << 20  # of the list of runs
-DIRECT = build_opener(ProxyHandler({}))  # a proxy of the environment does not lead to this machine
+MOST_BYTES = 64 << 20  # the largest list of runs
+DIRECT = build_opener(ProxyHandler({}))  # no proxy, even if the environment names one: the address is on this machine
 
 
 class _Reply:
@@ -35,13 +35,13 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
-        raise AddressError(f"the reader does not answer: {error}") from None
+        raise AddressError(f"the reader pod does not answer: {error}") from None
 
 
 @contextmanager
 def _asked(address: str, path: str) -> Iterator[_Reply]:
     with _connected():
-        reply = DIRECT.open(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # our own forwarded port
+        reply = DIRECT.open(f"http://{address}/{quote(path)}", timeout=TIMEOUT_S)  # a forwarded port of this machine
     with reply:
         yield _Reply(reply)
 
@@ -66,7 +66,9 @@ class BegunRuns:
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
-            raise PayloadError("the reader sends no list of runs; delete its pod, and give the same command again")
+            raise PayloadError(
+                "the reader pod does not send a list of runs; delete this pod, and give the same command again"
+            )
         return cls(said)
 
     def is_completed(self, run: Path) -> bool:
@@ -95,4 +97,4 @@ def fetch_record(address: str, run: Path, folder: Path) -> None:
         try:
             read_archive(reply, folder)
         except tarfile.TarError as error:
-            raise AddressError(f"the reader broke off: {error}") from None
+            raise AddressError(f"the reader pod has ended its reply too early: {error}") from None

@@ -18,8 +18,8 @@ from fedstrata.experiment.sections import PLUGIN
 from fedstrata.methods import make_method
 from fedstrata.streams.homes import lps_known
 
-MOST_LPS = 16  # if the method decides the number in the run
-GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured: a GPS, and the process of `fedstrata sweep`
+MOST_LPS = 16  # a guess if the method decides the number in the run
+GPS_BYTES, COMMAND_BYTES = 200 * MIB, 320 * MIB  # measured memory of a GPS, and of `fedstrata sweep`
 
 
 def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
@@ -33,7 +33,7 @@ def check(sweep: Sweep, files: Mapping[str, str], request: JobRequest) -> None:
     size = sum(len(text.encode()) for text in files.values())
     if size > CODE_BYTES_MAX:
         raise ExperimentError(
-            f"the sweep's file and code have {size:,} bytes, and a ConfigMap holds {CODE_BYTES_MAX:,}; put code into "
+            f"the sweep's file and code have {size:,} bytes, but a ConfigMap holds {CODE_BYTES_MAX:,}; put code into "
             "an image (--image), or split the sweep"
         )
     _check_text(sweep)
@@ -50,7 +50,9 @@ def _check_text(sweep: Sweep) -> None:
     try:
         sweep_of(yaml.safe_load(sweep.text), name=sweep.name, where=f"{HERE}/{sweep.name}.yaml", beside=Path(HERE))
     except ExperimentError as error:
-        raise ExperimentError(f"pods have no files of this machine: {error}; write the content into the file") from None
+        raise ExperimentError(
+            f"pods cannot read files of this machine: {error}; write the content into the sweep file"
+        ) from None
 
 
 def _check_files(run: SweepRun, modules: set[str] | None) -> None:
@@ -59,19 +61,19 @@ def _check_files(run: SweepRun, modules: set[str] | None) -> None:
     """
     experiment = run.experiment
     if isinstance(experiment.partition, LocalPartition):
-        raise ExperimentError(f"{run.label}: partition.kind local is of boards; pods have no data of their own")
+        raise ExperimentError(f"{run.label}: partition.kind local is for boards; pods have no data of their own")
     if experiment.data.folder is not None:
         raise ExperimentError(
-            f"{run.label}: pods have no folder {experiment.data.folder} of this machine; published data sets are taken "
-            "from the folder data/ of the claim, or downloaded with data.download: true"
+            f"{run.label}: pods cannot read data.folder {experiment.data.folder} of this machine; put published data "
+            "sets into the folder data/ of the claim, or set data.download: true"
         )
     for text in _texts(experiment.model_dump(mode="json")):
         if text.endswith(".safetensors"):
-            raise ExperimentError(f"{run.label}: pods have no file {text} of this machine; leave out model.weights")
+            raise ExperimentError(f"{run.label}: pods cannot read file {text} of this machine; leave out model.weights")
         if modules is not None and PLUGIN.match(text) and text.partition(":")[0].partition(".")[0] not in modules:
             raise ExperimentError(
-                f"{run.label}: pods have no module of {text}; send its file with --code, or give an image that has it "
-                "with --image"
+                f"{run.label}: pods do not have the module of {text}; send its file with --code, or give an image that "
+                "has it with --image"
             )
 
 
@@ -91,7 +93,7 @@ def _check_memory(run: SweepRun, request: JobRequest) -> None:
     experiment = run.experiment
     try:
         of_devices, of_lps = device_memory(experiment), lps_memory(experiment)
-    except (PluginError, DataError):  # pods may have what is missing here
+    except (PluginError, DataError):  # pods may have the code or data that is missing here
         return
     lps_count = lps_known(experiment, make_method(experiment)) or min(MOST_LPS, experiment.device_count)
     fixed = COMMAND_BYTES + GPS_BYTES + lps_count * (LPS_PROCESS_BYTES + of_lps)
@@ -100,8 +102,8 @@ def _check_memory(run: SweepRun, request: JobRequest) -> None:
     if needed > request.memory_mib * MIB:
         fitting = max(0, (request.memory_mib * MIB - fixed) // of_devices.device)
         raise ExperimentError(
-            f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, and "
-            f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; give more --memory, or use fedstrata up"
+            f"{run.label}: {experiment.device_count:,} devices with their servers need {-(-needed // MIB):,} MiB, but "
+            f"a pod has {request.memory_mib:,}, enough for {fitting:,} devices; raise --memory, or use fedstrata up"
         )
 
 

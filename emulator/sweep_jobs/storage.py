@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Document = dict[str, Any]
-CLAIM = "/claim"  # in pods: the claim, with data sets in data/ and a folder per sweep in sweeps/
+CLAIM = "/claim"  # where pods mount the claim: data sets are in data/, sweeps in sweeps/
 TMP = "/tmp"  # noqa: S108  # in pods: a folder of the pod
 
 
@@ -55,7 +55,7 @@ class BucketStorage:
     """Keep the runs in a bucket. The variables for its server and credentials come from a Secret."""
 
     address: str
-    secret: str | None  # None: pods have an identity that the bucket knows
+    secret: str | None  # None: the bucket accepts the pods' own identity
 
     def options(self) -> Mapping[str, str | None]:
         return {"to": self.address, "secret": self.secret}

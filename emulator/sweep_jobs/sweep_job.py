@@ -21,8 +21,8 @@ from fedstrata.errors import AccountError, AddressError, FedstrataError, OutputE
 from fedstrata.process.sleeping import pass_time
 
 LOOK_S = 2.0
-SILENT_LOOKS = 10  # of a reader, before it is told
-RECORDS_S = 600.0  # how long records may stay out after the end of the Job
+SILENT_LOOKS = 10  # looks without an answer after which the error is printed
+RECORDS_S = 600.0  # how long records may take after the end of the Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class ClusterSweepRequest:
     """Hold the arguments of `fedstrata sweep --on kubernetes`."""
 
     sweep: Sweep
-    store: SweepStore  # of this machine
-    runs: Callable[[SweepApi, SweepObjects], PodRuns]  # of pods
+    store: SweepStore  # on this machine
+    runs: Callable[[SweepApi, SweepObjects], PodRuns]  # in pods
     job: JobRequest
     where: Release
     code: Sequence[Path] = ()  # files of own code
@@ -86,7 +86,7 @@ class _Following:
         self._waiting, self._display, self._tell = list(wanted), display, tell
         self._told: set[str] = set()
         self._silent = 0  # looks in a row without an answer
-        self._heard = time.monotonic()  # when the last record came, or the Job was last at work
+        self._heard = time.monotonic()  # when the last record came, or the Job was last seen running
         self.failures: list[tuple[SweepRun, FedstrataError]] = []
 
     def follow(self, pace: Pace) -> None:
@@ -103,19 +103,19 @@ class _Following:
                 state = self._follow(pace)
         except KeyboardInterrupt:
             self._tell(
-                f"job {name} goes on; the same command follows it again, and kubectl delete job {name} "
+                f"job {name} keeps running; the same command follows it again, and kubectl delete job {name} "
                 f"--namespace {self._objects.namespace} ends it"
             )
             raise
         finally:
             self._runs.leave()
         if self._waiting:
-            if state.ended == "Complete":  # somebody has removed runs from the claim
+            if state.ended == "Complete":  # runs have been removed from the claim
                 self._api.delete_job(name)
             said = next(iter(state.failed.values()), "")
             raise RunStoppedError(
                 f"job {name} ended with {len(self._waiting)} runs missing: {state.reason or state.ended}"
-                f"{'; ' if said else ''}{said}; the same command goes on"
+                f"{'; ' if said else ''}{said}; the same command continues"
             )
 
     def _follow(self, pace: Pace) -> JobState:
@@ -126,7 +126,7 @@ class _Following:
             except AddressError as error:
                 if isinstance(error, AccountError) or time.monotonic() - self._heard > RECORDS_S:
                     raise
-                self._tell_once(f"{error}; asking again")
+                self._tell_once(f"{error}; trying again")
                 pass_time(LOOK_S)
                 continue
             if state.hopeless:
@@ -134,7 +134,7 @@ class _Following:
                 raise RunStoppedError(f"no pod of job {name} can run, so it was deleted: {state.hopeless}")
             for line in (*state.waits, *state.failed.values()):
                 self._tell_once(line)
-            has_pods = state.pods > 0 or state.ended  # else nothing is known of the image and of the claim
+            has_pods = state.pods > 0 or state.ended  # before, it is unknown whether image and claim work
             if has_pods and self._fetch(state.uid, pace, is_last=bool(state.ended)) and state.ended:
                 return state
             if not state.ended:
@@ -161,9 +161,9 @@ class _Following:
                 for run in list(self._waiting) if is_last else []:
                     if failures := there.failures(run):
                         self._end(run, pace, failures[-1].seconds, RunStoppedError(failures[-1].reason))
-        except AccountError:  # no later look has the right
+        except AccountError:  # trying again would not help
             raise
-        except AddressError as error:  # a reader is starting, or its node is lost, and it comes up on another
+        except AddressError as error:  # the reader may be starting, perhaps on another node
             self._silent += 1
             if self._silent == SILENT_LOOKS:
                 self._tell(str(error))
@@ -176,7 +176,7 @@ class _Following:
 
         folder = self._out / run.path
         claim = Claim.of(folder)
-        if claim is None:  # a sweep on this machine does the run; its record is the same
+        if claim is None:  # another sweep on this machine does this run, with the same record
             return
         try:
             with claim:

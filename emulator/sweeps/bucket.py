@@ -27,7 +27,7 @@ from emulator.sweeps.store import RunClaim
 from fedstrata.errors import AddressError, FedstrataError, OutputError, PayloadError
 
 LEASE_S, RENEW_S = 60.0, 15.0
-LOOK_S = 5.0  # between two lists of the bucket
+LOOK_S = 5.0  # between two listings of the bucket
 AGAIN_S = 2.0  # before a failed call is repeated
 AWAY_S = 600.0  # how long a bucket may stay silent before a call fails
 
@@ -38,7 +38,7 @@ class _Lease:
 
     is_held: bool
     failures: tuple[Failure, ...]
-    owner: str = ""  # a token of the claim
+    owner: str = ""  # a random token of the process that has the claim
 
     @classmethod
     def read(cls, content: bytes) -> "_Lease":
@@ -62,7 +62,7 @@ class _Lease:
         tag = bucket.put(name, self.text(), over=over)
         if tag is None:
             found, there = bucket.content(name)
-            if _Lease.read(found).owner == self.owner:  # the answer to an earlier write was lost
+            if _Lease.read(found).owner == self.owner:  # an earlier write was ours; only its reply was lost
                 return bucket.put(name, self.text(), over=there)
         return tag
 
@@ -94,12 +94,12 @@ class _BucketClaim:
         """End the lease with a failure. Raises AddressError if the bucket does not get the failure."""
         if self._end((*self._lease.failures, failure)) is None:
             raise AddressError(
-                f"{self._bucket} has not got this failure, because another process has taken the run over"
+                f"this failure could not be written to {self._bucket}, because another process has taken the run over"
             )
 
     def release(self) -> None:
         if not self._is_over.is_set():
-            with suppress(FedstrataError):  # then the lease ends by itself
+            with suppress(FedstrataError):  # otherwise the lease ends by itself
                 self._end(self._lease.failures)
         self._local.release()
 
@@ -124,11 +124,11 @@ class SharedBucket:
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:
         self._bucket, self.folder = bucket, folder
-        self._tags: dict[str, str] = {}  # of all objects by name, as the bucket had them at the last look
-        self._since: dict[str, float] = {}  # by name: since when this process has seen the tag without a gap
+        self._tags: dict[str, str] = {}  # by object's name: its tag at the last look
+        self._since: dict[str, float] = {}  # by name: since when this process has always seen this tag
         self._looked = self._answered = -AWAY_S
         self._silent_since: float | None = None  # None: the last look succeeded
-        self._looking = Lock()  # runs end in threads of their own
+        self._looking = Lock()  # runs end in different threads
         self._leases: dict[str, tuple[_Lease, str]] = {}  # by name: the content and the tag of a claim
 
     @contextmanager
@@ -193,7 +193,9 @@ class SharedBucket:
             raise self._damaged(name, "the run is not complete")
 
     def _damaged(self, name: str, why: str) -> OutputError:
-        return OutputError(f"{name} in {self._bucket} is not the record of its run: {why}; delete the object")
+        return OutputError(
+            f"object {name} in {self._bucket} is not a complete record of its run: {why}; delete this object"
+        )
 
     def _leased(self, run: SweepRun, local: Claim) -> _BucketClaim | None:
         """Return a claim with a lease, or None. The next look is a new one, because an owner may just have finished."""
@@ -217,7 +219,7 @@ class SharedBucket:
             if time.monotonic() - self._looked > LOOK_S:
                 tags, before, since = self._bucket.objects(), self._tags, self._since
                 now = time.monotonic()
-                if now - self._answered > LEASE_S / 2:  # its owner may have been away, too
+                if now - self._answered > LEASE_S / 2:  # owners could not reach the bucket either
                     before = {}
                 self._since = {name: since[name] if before.get(name) == tag else now for name, tag in tags.items()}
                 self._tags, self._looked, self._answered, self._silent_since = tags, now, now, None

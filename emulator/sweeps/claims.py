@@ -70,7 +70,7 @@ class Claim:
 
     def release(self) -> None:
         """End the lock."""
-        with suppress(OSError):  # `note` has said it
+        with suppress(OSError):  # `note` has raised this error
             self._file.close()
 
 
@@ -89,7 +89,7 @@ def failures(folder: Path) -> list[Failure]:
     found: list[Failure] = []
     with suppress(OSError):  # no claim yet
         for line in _beside(folder).read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, TypeError):  # half a line: the disk was full
+            with suppress(ValueError, TypeError):  # an incomplete line, if the disk was full
                 found.append(Failure(**json.loads(line)))
     return found
 

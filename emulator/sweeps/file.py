@@ -20,9 +20,11 @@ from fedstrata.experiment.sections import Settings
 from fedstrata.experiment.yaml_files import EachKeyOnce, read_yaml
 from fedstrata.experiment_file import checked, overridden
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")  # of cells, axes and choices: they name folders
-BASE_CELL = "base"  # the one cell of a sweep that names none
-Overrides = dict[str, Any]  # dotted key: value, as --set takes them
+NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}"
+)  # names of cells, axes and choices, which become names of folders
+BASE_CELL = "base"  # the only cell, if the file has no cells
+Overrides = dict[str, Any]  # values by dotted key, as in --set
 
 
 class SweepFile(Settings):
@@ -39,7 +41,7 @@ class SweepFile(Settings):
     def _once_each(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         twice = [seed for seed, count in Counter(value).items() if count > 1]
         if twice:
-            raise ValueError(f"seed {twice[0]} is there twice; remove one")
+            raise ValueError(f"{twice[0]} is given twice; remove one")
         return value
 
     @field_validator("cells", mode="before")
@@ -56,7 +58,9 @@ class SweepFile(Settings):
     def _consistent(self) -> Self:
         for name in (*self.cells, *self.vary, *(choice for axis in self.vary.values() for choice in axis)):
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot name a folder: at most 60 letters, digits and _ . + - make a name")
+                raise ValueError(
+                    f"{name!r} cannot be a name; give at most 60 letters, digits and _ . + -, a letter or digit first"
+                )
         for where, own in (*self.cells.items(), *(pair for axis in self.vary.values() for pair in axis.items())):
             if "seed" in own:
                 raise ValueError(f"{where} sets the seed; give all seeds in `seeds`")
@@ -113,7 +117,7 @@ class Sweep:
     """Hold a sweep with all its runs. The runs are ordered by seed, so that every cell has its first result early."""
 
     name: str
-    text: str  # the file, with the base's experiment in it
+    text: str  # the file's content, with the experiment in place of the base's name
     axes: tuple[str, ...]
     places: tuple[Place, ...]
     seeds: tuple[int, ...]
@@ -184,13 +188,15 @@ def _choices(axis: str, given: Any) -> Any:
         return {str(choice): own or {} for choice, own in given.items()}
     if not isinstance(given, Sequence) or isinstance(given, str):
         said = f"{axis} takes a list of values, or a mapping of names to overrides, not {given!r:.80}"
-        raise ValueError(said)  # noqa: TRY004  # of which pydantic makes a ValidationError
+        raise ValueError(said)  # noqa: TRY004  # pydantic turns it into a ValidationError
     names = [value if isinstance(value, str) else json.dumps(value, default=str) for value in given]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{axis} has {twice[0]} twice")
     if any(isinstance(value, list | dict) for value in given):
-        raise ValueError(f"{axis} has a value with parts; give each choice a name: {{NAME: {{{axis}: VALUE}}}}")
+        raise ValueError(
+            f"{axis} has a list or mapping as a value; give each choice a name: {{NAME: {{{axis}: VALUE}}}}"
+        )
     return {name: {axis: value} for name, value in zip(names, given, strict=True)}
 
 
@@ -220,12 +226,12 @@ def _base(given: str | dict[str, Any], beside: Path, where: str) -> dict[str, An
 
 
 def _experiment(base: dict[str, Any], own: Overrides, seed: int, where: str) -> Experiment:
-    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is YAML
+    overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in own.items()]  # JSON is also YAML
     try:
         return checked(overridden(read_yaml(yaml.safe_dump(base)), overrides), Path(where).parent, seed)
     except ExperimentError as error:
         raise type(error)(f"{where}: {str(error).removeprefix('--set ')}") from None
-    except ValueError as error:  # of aliases of aliases
+    except ValueError as error:  # raised for nested aliases
         raise ExperimentError(f"{where} {error}") from None
 
 

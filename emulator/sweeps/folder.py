@@ -18,14 +18,14 @@ from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import load_experiment
 
 SWEEP = "sweep.yaml"
-OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # what there is of a run before its record
+OF_A_RUN = {"experiment.yaml", "logs", "state", ASIDE}  # the content of a run's folder before the record
 
 
 class RoundStart(Enum):
     """Name the possible states of a run's folder when a sweep starts."""
 
-    NEW = "nothing, or the beginning of a folder, which is removed"
-    HALF = "a state to go on from"
+    NEW = "nothing, or an incomplete folder, which is removed"
+    HALF = "a state to continue from"
     DONE = "a complete record"
 
 
@@ -34,7 +34,7 @@ def check_folder(out: Path) -> None:
     try:
         check_unused(out)
     except OutputError:
-        if not (out / SWEEP).exists():  # which another process of this sweep may just have made
+        if not (out / SWEEP).exists():  # another process of this sweep may just have made the file
             raise
 
 
@@ -54,9 +54,7 @@ def joined(out: Path, sweep: Sweep) -> Iterator[None]:
             file.flush()
         is_locked(file, fcntl.LOCK_SH)
         if _content(file) != sweep.text:
-            raise OutputError(
-                f"another sweep is at work in {out}, with another file; wait for its end, or choose another folder"
-            )
+            raise OutputError(f"a sweep with another file is using {out}; wait for its end, or choose another folder")
         yield
 
 
@@ -75,7 +73,9 @@ def standing(folder: Path, experiment: Experiment) -> RoundStart:
     if there is None:
         strange = [path for path in folder.glob("*") if path.name not in OF_A_RUN]
         if strange:
-            raise OutputError(f"{strange[0]} is not of a run of this sweep; remove it, or choose another folder")
+            raise OutputError(
+                f"{strange[0]} does not belong to a run of this sweep; remove it, or choose another folder"
+            )
         return RoundStart.NEW
     if there.digest != experiment.digest:
         raise OutputError(

@@ -144,7 +144,9 @@ def _figure(figure: Columns) -> Markup:
 def _differences(results: SweepResults) -> Markup:
     if results.sweep.baseline is None:
         return Markup("")
-    caption = f"Minus {results.sweep.baseline}, seed by seed, and in how many seeds it is better"
+    caption = (
+        f"Difference from {results.sweep.baseline}, seed by seed, and the number of seeds in which the cell is better"
+    )
     return Markup(f"<section><h2>Differences</h2>{_table(results, caption, tables.differences(results))}</section>")
 
 
@@ -152,7 +154,7 @@ def _fairness(results: SweepResults) -> Markup:
     gained = worth.table(results)
     found = [(tables.FAIRNESS_SAID, tables.fairness(results))] if results.fairness else []
     found += [(tables.WORTH_SAID, gained)] if gained else []
-    caption = "Over the seeds that are done"
+    caption = "Over the completed seeds"
     return Markup("".join(f"<section><h2>{t}</h2>{_table(results, caption, given)}</section>" for t, given in found))
 
 
@@ -160,7 +162,7 @@ def _costs(results: SweepResults) -> Markup:
     if not results.costs:
         return Markup("")
     caption = (
-        "Of all devices, to and fro; a dash where nothing that devices said grouped them, or where none was measured"
+        "Of all devices, in both directions. A dash: devices were grouped without answers, or nothing was measured"
     )
     return Markup(f"<section><h2>{tables.COSTS_SAID}</h2>{_table(results, caption, tables.costs(results))}</section>")
 

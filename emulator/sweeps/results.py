@@ -27,7 +27,7 @@ class Difference:
     """
 
     spread: Spread
-    better: int  # in how many pairs the cell's is the better
+    better: int  # the number of pairs in which the cell's value is better
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,14 +22,14 @@ from fedstrata.process.quoting import brief
 ADDRESS = re.compile(r"s3://([a-zA-Z0-9._-]{3,63})/+(.*[^/])/*")
 PRINTABLE = re.compile("[!-~]+")
 HOST = re.compile(r"[a-z0-9._:-]+")
-SERVER = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # the first one holds
+SERVER = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # the first that is set applies
 IN_HEADERS = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
 )  # fmt: skip
 AWS = "AWS"  # the server if no variable names one
-CONNECT_S, ANSWER_S, RECORD_S = 5, 30, 600  # for a connection, a small answer, and a record of many MB
+CONNECT_S, ANSWER_S, RECORD_S = 5, 30, 600  # deadlines for a connection, a small reply, and a record of many MB
 RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=ANSWER_S)}
-IDENTITY = "/latest/api/token"  # what obstore asks a machine of AWS if there are no credentials
+IDENTITY = "/latest/api/token"  # the path that obstore asks on AWS machines if it has no credentials
 UNKNOWN = "NotImplemented"  # the code for a header that the store does not know
 EXPIRED = "ExpiredToken"
 ELSEWHERE = ("incorrectly configured region", "<Code>AuthorizationHeaderMalformed<", "<Code>PermanentRedirect<")
@@ -46,7 +46,9 @@ class Bucket:
         """
         found = ADDRESS.fullmatch(address)
         if found is None:
-            raise ExperimentError(f"--to {address!r}: give a bucket and a prefix, such as s3://lab/five-seeds")
+            raise ExperimentError(
+                f"--to {address!r} is not the address of a bucket; give a bucket and a prefix, such as s3://lab/five-seeds"
+            )
         self._address, self._name = address, found[1]
         self._api, self._errors = needed("obstore"), needed("obstore.exceptions")
         self._server = _server()
@@ -127,7 +129,7 @@ class Bucket:
         except (self._errors.BaseError, FileNotFoundError) as error:
             raise self._failure(error) from None
         except BaseException as error:
-            if isinstance(error, NotImplementedError) or type(error).__name__ == "PanicException":  # of obstore
+            if isinstance(error, NotImplementedError) or type(error).__name__ == "PanicException":  # errors of obstore
                 raise ExperimentError(
                     f"{self}: obstore fails: {_sentence(error)}; check the variables that begin with AWS_"
                 ) from None
@@ -148,7 +150,9 @@ class Bucket:
         if f"<Code>{EXPIRED}<" in said:
             return self._refusal(error)
         if any(sign in said for sign in ELSEWHERE):
-            return ExperimentError(f"{self} has another region: {_sentence(error)}; set AWS_REGION to the bucket's")
+            return ExperimentError(
+                f"{self} is in another region: {_sentence(error)}; set AWS_REGION to the bucket's region"
+            )
         if IDENTITY in said:
             return ExperimentError(f"no credentials for {self}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
         what, advice = "does not answer", "check AWS_ENDPOINT_URL_S3, AWS_CA_BUNDLE and HTTPS_PROXY"
@@ -158,7 +162,7 @@ class Bucket:
 
     def _unconditional(self, does: str) -> ExperimentError:
         return ExperimentError(
-            f"{self} {does} the conditions If-None-Match and If-Match of writes; use a newer store, or a shared folder"
+            f"{self} {does} the conditions If-None-Match and If-Match of writes; use a newer store, or leave --to out"
         )
 
 
@@ -168,19 +172,21 @@ def _server() -> str:
     """
     for header in IN_HEADERS:
         if not PRINTABLE.fullmatch(os.environ.get(header, "unset")):
-            raise ExperimentError(f"{header} is empty, or has a space or the end of a line; correct it, or unset it")
+            raise ExperimentError(f"{header} is empty, or has a space or line break in it; correct it, or unset it")
     name = next((name for name in SERVER if name in os.environ), None)
     if name is None:
         return AWS
     server = os.environ[name]
-    if "@" in server:  # which may follow a password
-        raise ExperimentError(f"{name} names a user; give an address such as https://s3.example.org, or unset it")
-    with suppress(ValueError):  # of a port
+    if "@" in server:  # the part before it may have a password, so it is not printed
+        raise ExperimentError(
+            f"{name} has a user name in its address; give an address such as https://s3.example.org, or unset it"
+        )
+    with suppress(ValueError):  # raised for a bad port
         parts = urlsplit(server)
         is_host = parts.scheme in {"http", "https"} and HOST.fullmatch(parts.hostname or "") and parts.port != 0
         if is_host and PRINTABLE.fullmatch(server):
             return server
-    raise ExperimentError(f"{name} {server!r}: give an address such as https://s3.example.org, or unset it")
+    raise ExperimentError(f"{name} {server!r} is not an address; give one such as https://s3.example.org, or unset it")
 
 
 @contextmanager

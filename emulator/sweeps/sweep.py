@@ -46,7 +46,7 @@ class Cost:
 
     runs: int
     seconds: float
-    cpu_seconds: float  # 0 if other machines have spent it
+    cpu_seconds: float  # 0 if other machines have done the runs
     cores: int
 
     @property
@@ -155,7 +155,7 @@ class _Work:
             run, claim = taken
             try:
                 end = await self._end_elsewhere(run) or await self._end_of(run, claim)
-            except AddressError:  # before the run began
+            except AddressError:  # the bucket did not answer before the run began
                 self._waiting.append(run)
                 await asyncio.sleep(LOOK_S)
                 continue
@@ -193,7 +193,7 @@ class _Work:
         folder = self._out / run.path
         record, failed = completed_record(folder), await asyncio.to_thread(self._store.failures, run)
         if record is not None:
-            if not (folder / "report.html").exists():  # the record came from elsewhere
+            if not (folder / "report.html").exists():  # another process or machine has done the run
                 await self._report(folder)
             end = RunEnd(failure=None, record=record, folder=folder, seconds=record.summary.total_seconds or 0.0)
         elif len(failed) > self._failed_before[run.path]:

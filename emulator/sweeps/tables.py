@@ -50,7 +50,7 @@ def fairness(results: SweepResults) -> Table:
 def titled(results: SweepResults) -> list[tuple[str, Table]]:
     """Return all tables except `means`, each with its title. Tables without values are left out."""
     baseline = results.sweep.baseline
-    found = [] if baseline is None else [(f"Minus {baseline}, seed by seed", differences(results))]
+    found = [] if baseline is None else [(f"Difference from {baseline}, seed by seed", differences(results))]
     found += [(FAIRNESS_SAID, fairness(results))] if results.fairness else []
     gained = worth.table(results)
     found += [(WORTH_SAID, gained)] if gained else []

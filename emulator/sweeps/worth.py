@@ -14,7 +14,7 @@ from emulator.sweeps.file import Place, SweepRun
 from emulator.sweeps.results import SweepResults
 from fedstrata.methods import Reach, make_method
 
-Table = tuple[list[str], list[list[str]]]  # header, rows
+Table = tuple[list[str], list[list[str]]]  # (header, rows)
 Pair = tuple[SweepRun, RunRecord, RunRecord]  # a run, its record, and the record of training alone
 
 

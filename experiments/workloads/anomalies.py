@@ -14,7 +14,7 @@ from fedstrata.datasets import Dataset, Examples, fashion_mnist
 from fedstrata.experiment import DataSettings
 
 KINDS, ANOMALY = 9, 9
-TRAIN, TEST, ANOMALIES = 200, 80, 20  # examples of a device
+TRAIN, TEST, ANOMALIES = 200, 80, 20  # examples per device
 
 
 def load(settings: Any) -> Dataset:

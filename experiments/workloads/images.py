@@ -14,7 +14,7 @@ from fedstrata.datasets import Dataset, Examples, fashion_mnist
 from fedstrata.experiment import DataSettings
 
 CAMERAS = 10
-TRAIN, TEST = 300, 200  # examples of a camera
+TRAIN, TEST = 300, 200  # examples per camera
 
 
 def load(settings: Any) -> Dataset:

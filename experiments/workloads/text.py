@@ -20,9 +20,9 @@ FILES = {
     "spanish": tuple(f"es/{name}.fortunes" for name in ("refranes", "sabiduria", "sentimientos", "arte", "vida")),
     "italian": ("it/zuse", "it/norm", "it/luke", "it/leggi", "it/itatrek"),
 }
-CONTEXT = 64  # bytes that the model sees
-LARGEST_BYTES = 20_000  # taken of a file
-HELD_OUT = 5  # every fifth window is measured on
+CONTEXT = 64  # bytes in a window
+LARGEST_BYTES = 20_000  # the most bytes used of a file
+HELD_OUT = 5  # every fifth window is for tests
 
 
 def load(settings: Any) -> Dataset:

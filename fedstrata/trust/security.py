@@ -77,7 +77,7 @@ class TlsSecurity(Security):
         return self.tls.revoked().revokes((role,), device_or_lps_id)
 
     def advice_on(self, device_id: str) -> str:
-        return "its certificate counts no more, renew it" if self._outdated.shuts_out("device", device_id) else ""
+        return "its certificate is expired or revoked, renew it" if self._outdated.shuts_out("device", device_id) else ""
 
 
 def with_tls_options(arguments: Arguments) -> Arguments:

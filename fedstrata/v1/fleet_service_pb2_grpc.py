@@ -62,28 +62,28 @@ class FleetServiceServicer:
     """
 
     def FetchOffers(self, request, context):
-        """Says what a board has and does, and waits until other runs are offered to it. A board that no longer asks is away.
+        """Reports the board's hardware and runs, and waits until the offers to it change. A board that stops calling is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchFleet(self, request, context):
-        """Names all boards and offers. With a version that is known, it waits for another one.
+        """Returns all boards and offers. With a known version, waits until there is a newer one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OfferRun(self, request, context):
-        """Offers a run to boards, to all of them or to none; idempotent by offer.
+        """Offers a run to boards. Either all get the offer, or none; idempotent by offer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WithdrawRun(self, request, context):
-        """Takes a run back from its boards; idempotent by offer.
+        """Withdraws a run from its boards; idempotent by offer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

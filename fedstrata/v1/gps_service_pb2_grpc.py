@@ -28,7 +28,7 @@ if _version_not_supported:
 
 
 class GpsServiceStub:
-    """What the GPS offers devices before training and LPSs during it.
+    """Calls of devices before training, and of LPSs, to the GPS.
     """
 
     def __init__(self, channel):
@@ -105,11 +105,11 @@ class GpsServiceStub:
 
 
 class GpsServiceServicer:
-    """What the GPS offers devices before training and LPSs during it.
+    """Calls of devices before training, and of LPSs, to the GPS.
     """
 
     def Enroll(self, request, context):
-        """Makes a device known to the run; idempotent for the same process, refused for a second one.
+        """Enrols a device in the run; idempotent for the same process, refused for a second one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,37 +123,37 @@ class GpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchAnswers(self, request, context):
-        """Streams the other devices' answers to a relayed question, each as soon as it is there; to a late device those of
-        its sponsors.
+        """Streams the other devices' answers to a relayed question, each as soon as it arrives. A late device gets only the
+        answers of its sponsors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchAssignment(self, request, context):
-        """Waits until the devices are grouped and says which LPS serves this one.
+        """Waits until the devices are grouped, and returns the LPS that serves this device.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterLps(self, request, context):
-        """Makes an LPS and its address known.
+        """Registers an LPS and its address.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchClusters(self, request, context):
-        """Names the clusters that this LPS serves. An LPS asks for as long as it lives: the call is held until there is
-        something new, and an LPS that asks no more is away.
+        """Returns the clusters that this LPS serves. The GPS replies only when something has changed. An LPS always has such
+        a call open; if it has none, it counts as absent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchShared(self, request, context):
-        """Waits until a global round is open for this cluster and streams the shared layers.
+        """Waits until a global round is open for this cluster, and streams the shared layers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,7 +167,7 @@ class GpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request_iterator, context):
-        """FetchShared and SubmitAggregate in turn on one stream, as LpsService has them for devices: one stream a cluster.
+        """FetchShared and SubmitAggregate in turn on one stream per cluster, like Attend of LpsService.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,21 +180,21 @@ class GpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SubmitAnswers(self, request_iterator, context):
-        """Takes what the devices of an LPS answered in a global round; idempotent by (run, global round, LPS).
+        """Takes the answers of an LPS's devices in a global round; idempotent by (run, global round, LPS).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitReport(self, request_iterator, context):
-        """Takes a cluster's final report and model once its devices have measured it.
+        """Takes a cluster's final report and model, after its devices have measured the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportFailure(self, request, context):
-        """Ends the run without a result: an LPS cannot go on with a cluster that it serves.
+        """Ends the run without a result, because an LPS cannot continue with a cluster that it serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -277,7 +277,7 @@ def add_GpsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GpsService:
-    """What the GPS offers devices before training and LPSs during it.
+    """Calls of devices before training, and of LPSs, to the GPS.
     """
 
     @staticmethod
@@ -633,7 +633,7 @@ class GpsService:
 
 
 class RunServiceStub:
-    """What the GPS offers the experimenter.
+    """Calls of the experimenter to the GPS.
     """
 
     def __init__(self, channel):
@@ -660,7 +660,7 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """What the GPS offers the experimenter.
+    """Calls of the experimenter to the GPS.
     """
 
     def WatchRun(self, request, context):
@@ -711,7 +711,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """What the GPS offers the experimenter.
+    """Calls of the experimenter to the GPS.
     """
 
     @staticmethod

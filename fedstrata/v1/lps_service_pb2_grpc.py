@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class LpsServiceStub:
-    """What an LPS offers the devices of its clusters.
+    """Calls of devices to the LPS that serves their cluster.
     """
 
     def __init__(self, channel):
@@ -69,11 +69,11 @@ class LpsServiceStub:
 
 
 class LpsServiceServicer:
-    """What an LPS offers the devices of its clusters.
+    """Calls of devices to the LPS that serves their cluster.
     """
 
     def FetchModel(self, request, context):
-        """Waits until a round is open for this device and streams its model.
+        """Waits until a round is open for this device, and streams the round's model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,30 +87,30 @@ class LpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Attend(self, request_iterator, context):
-        """FetchModel and SubmitUpdate in turn on one stream, for a device that stays: a round costs it no new call.
-        A part that asks is answered as FetchModel answers, an update, once its payload is complete, with a reply or,
-        if it asks for what comes next and is accepted, with that.
+        """FetchModel and SubmitUpdate in turn on one stream, so that a round needs no new call.
+        The reply to `fetch` is like the reply of FetchModel. The reply to a complete update is an UpdateReply. If the
+        update has `then_fetch` and is accepted, the reply is the reply to `then_fetch` instead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateUpdate(self, request, context):
-        """Says where an upload that was cut goes on.
+        """Returns the byte at which an upload that was cut continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitEvaluation(self, request, context):
-        """Takes what a device measured of the final model.
+        """Takes a device's measurement of the final model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitModel(self, request_iterator, context):
-        """Streams the model that a device last received, to an LPS that has asked for it with SendModel.
+        """Streams the last model that a device has received, after the LPS has asked for it by SendModel.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,7 +158,7 @@ def add_LpsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LpsService:
-    """What an LPS offers the devices of its clusters.
+    """Calls of devices to the LPS that serves their cluster.
     """
 
     @staticmethod

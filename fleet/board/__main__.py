@@ -29,20 +29,22 @@ def options_of_process() -> Arguments:
     arguments = with_tls_options(program_arguments("fleet.board", description))
     arguments.option("fleet", "Connect to the service of the fleet at this host:port.", required=True)
     arguments.option("state", "Keep the board's key, and the state of its runs, in this folder.", required=True)
-    arguments.option("data-folder", "Give runs with data.name folder the data in this folder, whatever they name.")
+    arguments.option(
+        "data-folder", "Give runs with data.name folder the data in this folder, not in the folder that they name."
+    )
     arguments.option("runs", "Take part in this many runs at a time.", default="1")
-    arguments.option("own-code", "Let experiments name this own code of the board, as module:name, with commas.")
+    arguments.option("own-code", "Allow experiments to use this code on the board: module:name, separated by commas.")
     return arguments
 
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Run the agent of a board until a stop signal. Then return None."""
     if not options.runs.isdecimal() or not int(options.runs):
-        raise ExperimentError(f"--runs takes a number of runs from 1 on, not {options.runs!r}")
+        raise ExperimentError(f"--runs must be a number of runs, 1 or more, not {options.runs!r}")
     security = tls_security_of(options)
     me = security.tls.me
     if [(name.role, name.last) for name in me.names] != [("device", "")]:
-        raise CertificateError(f"{options.tls} names {me}; the certificate of a board names one device")
+        raise CertificateError(f"--tls {options.tls}: the certificate names {me}; give a certificate that names one device")
     state = folder(options.state)
     claim(state)
     private, public = key_of(state)

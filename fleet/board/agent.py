@@ -17,7 +17,7 @@ from fedstrata.v1 import fleet_service_pb2 as pb
 from fleet.board.runs import HostedRun, Owned
 from fleet.offers import OFFER_ID
 
-FOLDERS_KEPT = 8  # of runs that were given back: an interrupted run may come again, and finds its state
+FOLDERS_KEPT = 8  # folders of withdrawn runs; an interrupted run may be offered again, and needs its state
 
 
 class BoardAgent:
@@ -42,7 +42,7 @@ class BoardAgent:
             return
         try:
             known = pb.FetchOffersResponse.FromString(read_sealed(self._folder / "offers"))
-        except (StateError, DecodeError) as error:  # the fleet sends them again
+        except (StateError, DecodeError) as error:  # the fleet sends the offers again
             self._log.warning("offers_not_read", reason=str(error))
             return
         await self._take(known.offers)

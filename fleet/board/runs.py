@@ -27,9 +27,9 @@ from fedstrata.trust.files import CA, CERT, KEY, TlsFiles, tls_arguments, write_
 from fedstrata.v1 import fleet_service_pb2 as pb
 
 DEVICES = re.compile(r"[0-9]{1,6}-[0-9]{1,6}")
-FILES = ("weights", "file")  # keys of an experiment whose text is a path
+FILES = ("weights", "file")  # keys of an experiment whose values are paths
 END = "end"
-LOOK_AT_CLOCK_S = 60.0  # a board's clock may be set after the start
+LOOK_AT_CLOCK_S = 60.0  # how often an expiry is checked again: a board's clock may be set after the start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,11 @@ def experiment_here(text: str, owned: Owned) -> str:
         raise ExperimentError("the offered experiment is not a resolved experiment file")
     for key, value in _entries(document):
         if PLUGIN.match(value) and value not in owned.own_code:
-            raise ExperimentError(f"the experiment names code, {quoted(value)}, that --own-code does not allow here")
+            raise ExperimentError(
+                f"the experiment names code, {quoted(value)}, that the board does not allow; give it in --own-code"
+            )
         if key in FILES:
-            raise ExperimentError(f"the experiment names a file, {key}: {quoted(value)}, that boards do not get")
+            raise ExperimentError(f"the experiment names a file, {key}: {quoted(value)}; boards get no files")
     data = {key: value for key, value in document["data"].items() if key not in ("folder", "download")}
     data["download"] = False
     if data.get("name") == "folder":
@@ -80,7 +82,7 @@ def _entries(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, dict):
         for name, each in value.items():
             if not isinstance(name, str):
-                raise ExperimentError(f"the experiment has a key that is not a text: {quoted(str(name))}")
+                raise ExperimentError(f"the experiment has a key that is not text: {quoted(str(name))}")
             yield from _entries(each, name)
     elif isinstance(value, list):
         for each in value:
@@ -101,7 +103,7 @@ class HostedRun:
         self._job: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._expired: CertificateError | None = None
-        self._trouble = ""  # for which the run is tried again
+        self._trouble = ""  # the error for which the run is tried again
         self._end = self._read_end()
 
     def _read_end(self) -> tuple[str, str] | None:
@@ -153,7 +155,7 @@ class HostedRun:
         self._log.info(end[0], reason=end[1])
         try:
             write_sealed(self._folder / END, "\n".join((self._digest, *end)).encode())
-        except StateError as error:  # a restarted agent tries the run once more
+        except StateError as error:  # after a restart the agent tries the run once more
             self._log.warning("end_not_written", reason=str(error))
         changed()
 
@@ -206,8 +208,8 @@ class HostedRun:
         """
         now = datetime.now(UTC)
         return CertificateError(
-            f"the run's certificate for this board has expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
-            f"board's clock says {now:%Y-%m-%d %H:%M:%S}; fedstrata run --resume and fleet offer issue another"
+            f"the run's certificate for this board expired on {now + left:%Y-%m-%d %H:%M:%S} UTC, and the "
+            f"board's clock says {now:%Y-%m-%d %H:%M:%S}; fedstrata run --resume or fleet offer issues a new one"
         )
 
     def _may_pass(self, error: Exception) -> bool:
@@ -230,7 +232,7 @@ class HostedRun:
         offer, tls, file = self.offer, self._folder / "tls", self._folder / "experiment.yaml"
         split_address(offer.gps)
         if not DEVICES.fullmatch(offer.devices):
-            raise ExperimentError(f"the offer names devices {quoted(offer.devices)}, not a row such as 0-4")
+            raise ExperimentError(f"the offer names devices {quoted(offer.devices)}; expected a range such as 0-4")
         experiment = experiment_here(offer.experiment, owned)
         if (left := self._valid_for()) <= timedelta():
             raise self._expiry(left)
@@ -268,5 +270,5 @@ class HostedRun:
         """
         await self.stop()
         (self._folder / END).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # somebody has deleted it
+        with suppress(FileNotFoundError):  # the folder may have been deleted
             os.utime(self._folder)

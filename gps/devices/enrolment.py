@@ -72,7 +72,7 @@ class Enrolment:
         return max(0.0, self._closes_at - asyncio.get_running_loop().time())
 
     def _all_there(self) -> bool:
-        if len(self._roster.devices) < self._roster.expected:  # asked whenever a device enrols
+        if len(self._roster.devices) < self._roster.expected:  # a cheap test first: it runs whenever a device enrols
             return False
         devices = self._roster.founders
         return len(devices) == self._roster.expected and all(d.refused or self._questions.has_begun(d) for d in devices)
@@ -89,7 +89,7 @@ class Enrolment:
     def _close(self) -> None:
         self._questions.is_closed = True
         for device_id in self._roster.absent_founders():
-            self._note_absent(device_id, "absent at the deadline")
+            self._note_absent(device_id, "not enrolled by the deadline")
         for device in self._roster.founders:
             if not device.refused and not self._questions.has_begun(device):
                 device.is_late = True
@@ -110,7 +110,7 @@ class Enrolment:
             missing = [name for name in ids if name not in there]
             refused = next((d.refused for d in self._roster.founders if d.refused), None)
             raise RunStoppedError(
-                f"{len(devices)} of {self._roster.expected} devices are there, the quorum is {quorum}; missing: "
+                f"{len(devices)} of {self._roster.expected} devices take part, but the quorum is {quorum}; missing: "
                 f"{', '.join(missing[:10])}" + (f" ({refused})" if refused else "")
             )
 
@@ -140,8 +140,8 @@ class Enrolment:
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not places_late:
             raise ExcludedError(
-                f"{request.device_id} came after the devices were grouped, and method "
-                f"{self._experiment.method.name} has nothing to place it by; start it before the run next time"
+                f"{request.device_id} enrolled after the devices were grouped, and method "
+                f"{self._experiment.method.name} cannot place a late device; next time start it before the run"
             )
         is_late = self.is_closed or request.device_index in self._roster.newcomers
         device = self._roster.enroll(request, is_late=is_late)

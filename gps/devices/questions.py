@@ -45,11 +45,11 @@ class Questions:
         self._decided = {index: asyncio.Event() for index in self._relays}
         self.changes = Changes()
         self._hold_s = hold_s(roster.expected)
-        self.is_closed = False  # whether no answer to a relayed question is waited for any more
-        self.sponsors: Sequence[Sequence[int]] | None = None  # by cluster, once there are clusters
+        self.is_closed = False  # whether the GPS has stopped waiting for answers to relayed questions
+        self.sponsors: Sequence[Sequence[int]] | None = None  # indexes of devices by cluster; None before grouping
         self._clock = clock
         self._carried: list[rounds_pb2.Carried] = []
-        self._decided_ns: dict[int, int] = {}  # when the answer of a device was there, as far as it is known
+        self._decided_ns: dict[int, int] = {}  # by device index: when its answer had arrived, if known
         self._on_change = on_change
         self._on_late = on_late
 
@@ -136,7 +136,7 @@ class Questions:
         if device.is_late and not places_late(type(self._method)):
             raise ExcludedError(
                 f"{device.device_id} answered after the devices were grouped, and method {self._method.options.name} "
-                "has nothing to place it by; raise deadlines.enrolment.deadline_s next time"
+                "cannot place a late device; next time raise deadlines.enrolment.deadline_s"
             )
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
@@ -227,13 +227,13 @@ async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterat
     if header.payload_bytes != expected:
         raise PayloadError(f"{header.payload_bytes} bytes announced for {question.name}, expected {expected}")
     if not 0 <= header.trained_examples < MOST_MEASURED:
-        raise PayloadError(f"{header.trained_examples} examples trained on for {question.name}; expected 0 or more")
+        raise PayloadError(f"{question.name}: {header.trained_examples} trained examples reported; expected 0 or more")
     async for part in parts:
         data += part.data
         if len(data) > expected:
-            raise PayloadError(f"more bytes of an answer to {question.name} than the {expected} announced")
-    if len(data) < expected:  # the stream was cut, which is nobody's fault
-        raise SupersededError(f"{len(data)} of {expected} bytes of an answer to {question.name}; send it again")
+            raise PayloadError(f"an answer to {question.name} has more bytes than the {expected} announced")
+    if len(data) < expected:  # the connection broke; the device is not at fault
+        raise SupersededError(f"answer to {question.name} cut after {len(data)} of {expected} bytes; send it again")
     answer = pb.Answer(question=question.name, arrays=header.arrays, data=bytes(data))
     answer.trained_examples = header.trained_examples
     return answer

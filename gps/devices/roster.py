@@ -23,8 +23,8 @@ from fedstrata.v1 import gps_service_pb2 as pb
 from gps.journal.devices import DeviceRow
 from gps.journal.journal import Journal
 
-MOST_HELD_OUT = 1 << 20  # unless the experiment says
-NEVER_JOINED = "a newcomer that was not there by the deadline"
+MOST_HELD_OUT = 1 << 20  # the limit if the experiment has no bounds.max_held_out
+NEVER_JOINED = "a newcomer that had not joined by the deadline"
 POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 
@@ -32,10 +32,10 @@ POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 class Device(DeviceRow):
     """Hold what the GPS knows about one device. `Places` sets the fields `cluster` and `home`."""
 
-    answered: set[str] = field(default_factory=set)  # the questions before training
+    answered: set[str] = field(default_factory=set)  # names of the questions before training that it has answered
     cluster: int | None = None
-    home: int | None = None  # the number of the LPS that it belongs to
-    from_global_round: int = 0  # of a late device: the first it takes part in
+    home: int | None = None  # the number of the device's LPS
+    from_global_round: int = 0  # the first global round in which a late device takes part
     refused: str | None = None
     process_id: str = ""
     calls_under_way: int = 0
@@ -50,7 +50,7 @@ class Roster:
         self._ids = experiment.device_ids()
         self._indexes = {device_id: index for index, device_id in enumerate(self._ids)}
         self.newcomers = experiment.newcomer_indexes
-        self.awaits_newcomers = False  # whether the next global round begins once they are there
+        self.awaits_newcomers = False  # whether the next global round waits for the newcomers
         self.devices: dict[int, Device] = {}
         for row in journal.devices.all():
             first = self._first_round(row.device_index)
@@ -121,8 +121,8 @@ class Roster:
         index = request.device_index
         if not 0 <= index < len(self._ids) or self._ids[index] != request.device_id:
             raise UnknownChildError(
-                f"{quoted(request.device_id)} with index {index} is not of this experiment, which has "
-                f"{self._ids[0]} … {self._ids[-1]}"
+                f"this experiment has no device {quoted(request.device_id)} with index {index}; it has "
+                f"{self._ids[0]} to {self._ids[-1]}"
             )
         if request.num_examples < 1:
             raise PayloadError(f"{request.device_id} has no examples to train on; give it data or leave it out")
@@ -134,8 +134,8 @@ class Roster:
         ):
             if not 0 <= number <= bound:
                 raise PayloadError(
-                    f"{request.device_id} has {number} examples to {what} on; at most {bound} may be claimed: where "
-                    f"that is wrong, set bounds.{key}"
+                    f"{request.device_id} claims {number} examples to {what} on; expected 0 to {bound}; if it "
+                    f"has more, raise bounds.{key}"
                 )
 
     def _claim(self, request: pb.EnrollRequest, *, is_late: bool) -> Device:
@@ -159,12 +159,12 @@ class Roster:
         enrolled, now = (device.num_examples, device.num_held_out), (request.num_examples, request.num_held_out)
         if enrolled != now:
             raise PayloadError(
-                f"{device.device_id} enrolled with {enrolled[0]} examples and {enrolled[1]} to measure on, and now has "
-                f"{now[0]} and {now[1]}"
+                f"{device.device_id} enrolled with {enrolled[0]} examples to train on and {enrolled[1]} to measure on, "
+                f"but now has {now[0]} and {now[1]}; give it the same data as before"
             )
         if device.process_id not in {"", request.process_id} and device.calls_under_way:
             raise DuplicateDeviceError(
-                f"{device.device_id} is enrolled by another process that is still there; give this one its own index"
+                f"another process runs {device.device_id} already; give this process an index of its own"
             )
         device.process_id = request.process_id
         self._note_pod(device, request.pod_name)
@@ -190,8 +190,8 @@ class Roster:
         if device.refused:
             raise ExcludedError(f"{device_id} was {device.refused}")
         if device.process_id and device.process_id != process_id:
-            raise DuplicateDeviceError(f"{device_id} has since been enrolled by another process; stop one of the two")
-        device.process_id = process_id  # a restarted GPS learns it again here
+            raise DuplicateDeviceError(f"another process has enrolled as {device_id}; stop one of the two")
+        device.process_id = process_id  # after a restart of the GPS it is not known until now
         device.calls_under_way += 1
         try:
             yield device

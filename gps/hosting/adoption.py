@@ -44,7 +44,7 @@ class Adoption:
             due = loop.time() + check_again_s
             await self._changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
             if loop.time() > due + self._serving.presence.hold_s:
-                self._serving.presence.listen()  # it was the GPS that stood still
+                self._serving.presence.listen()  # the GPS itself was paused, so it cannot tell which LPSs were absent
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:

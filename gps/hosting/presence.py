@@ -7,7 +7,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.process.sleeping import CALL_S, HOLD_S
 from fedstrata.trust.security import Security
 
-ASKED_PER_DEADLINE = 3  # how often an LPS that lives is heard of before it would count as away
+ASKED_PER_DEADLINE = 3  # a live LPS calls this often within the deadline after which it counts as absent
 
 
 class LpsPresence:

@@ -26,10 +26,10 @@ from gps.journal.journal import Journal
 from gps.plans.places import Places
 
 MODEL_HEADER_BYTES = 1 << 20  # more than the header of any model file
-MOST_COUNTS = 64  # of bytes by link, direction, kind and end; there are 22
-MOST_CARRIED = 5  # of a device in an LPS round: model, answer, word to go on, update, and its computing
-MOST_EXCLUSIONS = 4  # of a device in an LPS round, whose rounds may have been gone through again
-STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # of an LPS's exclusions
+MOST_COUNTS = 64  # byte counts in a report: one per link, direction, kind and end, of which there are 22
+MOST_CARRIED = 5  # transfers per device and LPS round: model, answer, go-on message, update, computing
+MOST_EXCLUSIONS = 4  # exclusions per device and LPS round; rounds may have been repeated
+STAGES = re.compile(r"training|evaluation|round [1-9][0-9]{0,8}")  # stages in which an LPS excludes devices
 
 
 class Reports:
@@ -57,11 +57,11 @@ class Reports:
         self._layout = layout
         self._largest = layout.float32_bytes + MODEL_HEADER_BYTES
         self._begun = 0
-        self._newest: dict[str, Supersedable] = {}  # by cluster, the report that is being taken
+        self._newest: dict[str, Supersedable] = {}  # by cluster: the newest report whose upload has begun
         self._under_way = 0
         self._changes = Changes()
         self.latest_rounds: dict[str, rounds_pb2.LpsRound] = {}
-        self.latest_measured: dict[str, dict[str, float | None]] = {}  # loss and metrics; not every model is measured
+        self.latest_measured: dict[str, dict[str, float | None]] = {}  # by cluster: loss and metrics
         self._exclude = exclude
         clear_asides(models)
 
@@ -98,7 +98,7 @@ class Reports:
         with self._journal.together():
             self.counts.note(header.lps_id or header.home_id, link_bytes_from_proto(header.link_bytes))
             if not is_current:
-                return  # whoever serves the cluster now tells of its rounds
+                return  # the LPS that serves the cluster now reports the cluster's rounds
             self._journal.rounds.add(
                 (row.home_id, row.lps_round, row.SerializeToString(deterministic=True)) for row in rows
             )
@@ -133,14 +133,14 @@ class Reports:
             _check_length("transfers of a round", row.times.carried, MOST_CARRIED * len(members))
             children = [*(flow.child for flow in flows), *(each.child for each in row.times.carried)]
             if any(not 0 <= child < self._device_count for child in children):
-                raise PayloadError(f"{header.home_id} reports the link of a device that there is not")
+                raise PayloadError(f"{header.home_id} reports the link of a device that does not exist")
             if row.times.slowest and row.times.slowest not in members:
-                raise PayloadError(f"{header.home_id} waited for {quoted(row.times.slowest)}, which is none of its own")
+                raise PayloadError(f"{header.home_id} waited for {quoted(row.times.slowest)}, not a device of its own")
         for gone in header.exclusions:
             if gone.device_id not in members or not STAGES.fullmatch(gone.stage):
                 raise PayloadError(
-                    f"{header.home_id} reports {quoted(gone.device_id)} excluded at {quoted(gone.stage)}; "
-                    "expected a device of its own, and a round, training or evaluation"
+                    f"{header.home_id} reports {quoted(gone.device_id)} excluded at stage {quoted(gone.stage)}; "
+                    "expected one of its own devices, and as stage a round, training or evaluation"
                 )
 
     def _members(self, home_id: str) -> set[str]:
@@ -161,9 +161,9 @@ class Reports:
         self._check_said(header)
         self._check_current(header)
         if self._journal.rounds.closed() < self._global_rounds:
-            raise NotReadyError(f"{header.home_id} reports before the last global round; try again after it")
+            raise NotReadyError(f"{header.home_id} reports before the last global round has ended; try again then")
         self._check_evaluations(header)
-        if not self._places.spans_lps:  # else the models are here already
+        if not self._places.spans_lps:  # otherwise the GPS has the models already
             await self._take_newest(header, parts)
         self.note(header)
         self._journal.rounds.add_report(header.home_id, header.SerializeToString(deterministic=True))
@@ -182,7 +182,7 @@ class Reports:
     def _check_current(self, header: pb.ReportHeader) -> None:
         if not self._serving.is_current(header.home_id, header.term):
             now = self._serving.lps_of(header.home_id)
-            raise NotServedError(f"{header.home_id} is served by {now} now; a report of an earlier term is void")
+            raise NotServedError(f"{now} serves {header.home_id} now; this report is of an earlier term and is ignored")
 
     def _check_evaluations(self, header: pb.ReportHeader) -> None:
         members = self._places.members(header.home_id)
@@ -193,8 +193,8 @@ class Reports:
             check_evaluation(evaluation)
             if evaluation.device_id not in left:
                 raise PayloadError(
-                    f"{header.home_id} reports a measurement of {quoted(evaluation.device_id)}, expected one of "
-                    "each of its own devices"
+                    f"{header.home_id} reports a measurement of {quoted(evaluation.device_id)}; expected one "
+                    "measurement per device, of its own devices only"
                 )
             left.remove(evaluation.device_id)
             held_out.check(evaluation)
@@ -202,16 +202,16 @@ class Reports:
     async def _take_model(self, header: pb.ReportHeader, parts: AsyncIterator[pb.ReportPart]) -> None:
         path = self._models / f"{header.home_id}.safetensors"
         size = 0
-        self._begun += 1  # one that hangs must not share its file with the next try
+        self._begun += 1  # each upload gets its own file: an earlier one may still hang
         with write_aside(path, label=f".{self._begun}") as file:
             async for part in parts:
                 size += len(part.data)
                 if size > self._largest:
-                    raise PayloadError(f"a model file of more than {self._largest} bytes")
+                    raise PayloadError(f"the model file of {header.home_id} has more than {self._largest} bytes")
                 file.write(part.data)
             file.flush()
             header.model_sha256 = await asyncio.to_thread(self._digest_of, Path(file.name))
-            self._check_current(header)  # before the file takes its name: it may be the new LPS's already
+            self._check_current(header)  # a new LPS may have sent its file meanwhile, which must stay
 
     def _digest_of(self, path: Path) -> str:
         """Return the digest of the values in a model file. Raises PayloadError if the file is not a complete model of
@@ -222,7 +222,7 @@ class Reports:
                 model.verify()
                 return model.values_digest()
         except StateError as error:
-            raise PayloadError(f"not a whole model file: {error}") from None
+            raise PayloadError(f"the model file is incomplete or damaged: {error}") from None
 
     def all(self) -> dict[str, pb.ReportHeader]:
         """Return the final reports so far, by cluster."""

@@ -27,7 +27,7 @@ class Handover:
 
     home_id: str
     lps_id: str
-    global_round: int  # the one open when it does
+    global_round: int  # the global round that is open at the change
 
     @property
     def is_return(self) -> bool:
@@ -62,10 +62,10 @@ class Serving:
             UnknownChildError, AddressError: the id or the address of the LPS is invalid.
         """
         if request.experiment_sha256 != self._experiment.digest:
-            raise WrongRunError(f"{quoted(request.lps_id)} was started with another experiment than the GPS")
+            raise WrongRunError(f"{quoted(request.lps_id)} has another experiment than the GPS; give both one file")
         number = request.lps_id.removeprefix("lps-")
         if not number.isdecimal() or len(number) > LONGEST_NUMBER or home_name(int(number)) != request.lps_id:
-            raise UnknownChildError(f"{quoted(request.lps_id)} is no LPS's id; they are lps-0, lps-1, …")
+            raise UnknownChildError(f"{quoted(request.lps_id)} is not the id of an LPS; give lps-0, lps-1, …")
         split_address(request.address)
         self._addresses[request.lps_id] = request.address
         self._journal.hosting.register(request.lps_id, request.address)
@@ -92,7 +92,7 @@ class Serving:
         message states no term, the caller may be any LPS that serves or has served the cluster.
         """
         handovers = [handover.lps_id for handover in self.handovers if handover.home_id == claim.home_id]
-        served = [claim.home_id or "", *handovers]  # by term
+        served = [claim.home_id or "", *handovers]  # the LPS that served in term i is at index i
         if claim.term is not None:
             served = served[claim.term : claim.term + 1] if claim.term >= 0 else []
         return any(peer.is_("lps", lps_id) and claim.id in (None, lps_id) for lps_id in served)

@@ -21,11 +21,11 @@ from gps.plans.places import Places
 from gps.plans.rounds import GlobalRounds
 
 LOOK_S = 1.0
-PATIENCE_S = 5.0  # who is waited for no longer is not named
-START_S = 60.0  # how long processes may take to come up before an Event says so
-REMINDED_S = 60.0  # how long a name is not told of again in an Event
+PATIENCE_S = 5.0  # shorter waits are not reported
+START_S = 60.0  # time for processes to start before an Event names the missing ones
+REMINDED_S = 60.0  # an Event names the same device or LPS at most once in this time
 WAITS_MAX = 100
-NAMED_MAX = 10  # in an Event, a log line, and as series of a metric
+NAMED_MAX = 10  # names in one Event, one log line, and as series of the metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +70,9 @@ class Waiting:
         self._log = log
         self._clock = clock
         self._since: dict[tuple[str, str], float] = {}
-        self._said_by_lps: dict[str, list[tuple[str, str, float]]] = {}  # name, what, since
+        self._said_by_lps: dict[str, list[tuple[str, str, float]]] = {}  # by LPS: (name, what, since)
         self._calls: Counter[str] = Counter()
-        self._noted: dict[str, float] = {}  # by name when an Event last named it
+        self._noted: dict[str, float] = {}  # by name: when an Event last named it
         self._progress: object = None
         self.waits: list[Wait] = []
 
@@ -127,7 +127,7 @@ class Waiting:
         for home_id in self._places.homes:
             lps_id = self._serving.lps_of(home_id)
             if self._serving.presence.is_revoked(lps_id):
-                yield (lps_id, "to be replaced: it is revoked, and no other LPS is there; start one"), None
+                yield (lps_id, "to be replaced: its certificate is revoked, and no other LPS is there; start one"), None
             elif not self._calls[lps_id]:
                 yield (lps_id, "to serve its clusters"), None
             else:

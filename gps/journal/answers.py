@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gps.journal.journal_file import JournalFile
 
-BEFORE = -1  # the global round of what is asked and planned before training
+BEFORE = -1  # stands for a global round in rows of questions and plans before training
 
 
 class AnswerTable:

@@ -12,9 +12,9 @@ class DeviceRow:
     device_index: int
     device_id: str
     num_examples: int
-    num_held_out: int  # examples that it measures models on
+    num_held_out: int  # examples on which it measures models
     pod_name: str
-    kernel: str = ""  # of its OpenBLAS, when it computed its profile
+    kernel: str = ""  # the OpenBLAS kernel with which it computed its profile
     is_late: bool = False
     has_lost_state: bool = False
 

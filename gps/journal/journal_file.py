@@ -57,10 +57,10 @@ class JournalFile:
         WrongRunError for a file of another run.
         """
         self._path = path
-        # Grouping works in a thread of its own, and one thread at a time is in SQLite: a write waits there for Python
-        # to compute its seals, and a reader beside it would wait for SQLite while it keeps Python for itself.
+        # Grouping runs in its own thread, so two threads use the journal. The lock prevents a deadlock: a write inside
+        # SQLite needs Python's global lock for its seals, and a reader would hold this lock while it waits for SQLite.
         self._using = threading.RLock()
-        self._is_durable: bool | None = None  # the transaction under way, if there is one
+        self._is_durable: bool | None = None  # None: no transaction is open
         try:
             if not path.exists():
                 create(path)
@@ -69,7 +69,7 @@ class JournalFile:
             self._db.execute("PRAGMA synchronous=NORMAL")
             verify(self._db, path)
             known = self._db.execute("SELECT run_id FROM run").fetchone()
-        except sqlite3.OperationalError as error:  # the disk is full, say, or the file locked: it may be whole
+        except sqlite3.OperationalError as error:  # such as a full disk or a locked file: not damage
             raise StateError(f"cannot open {path}: {error}; free space and start again") from None
         except sqlite3.DatabaseError as error:
             raise StateError(f"{path}: {error}; move it away to begin the run again") from None
@@ -77,7 +77,7 @@ class JournalFile:
         if known is None:
             self.write("INSERT INTO run VALUES (?, ?, 0, NULL)", run_id, experiment)
         elif known[0] != run_id:
-            raise WrongRunError(f"{path} is of run {known[0]}, not {run_id}; give another --state")
+            raise WrongRunError(f"{path} belongs to run {known[0]}, not to {run_id}; give another --state")
 
     def write(self, statement: str, *values: object, durable: bool = False) -> int:
         """Execute one statement, and return the number of changed rows. With `durable`, also flush the statement's
@@ -143,7 +143,7 @@ def create(path: Path) -> None:
     """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)
-    open(aside, "xb", opener=only_the_owner).close()  # its logs are opened to as many
+    open(aside, "xb", opener=only_the_owner).close()  # SQLite gives its log files the same permissions
     database = sqlite3.connect(aside)
     for table in TABLES:
         database.execute(_creation(table))
@@ -175,7 +175,7 @@ def verify(database: sqlite3.Connection, path: Path) -> None:
     names the file.
     """
     if database.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
-        raise StateError(f"{path}: damaged; move it away to begin the run again")
+        raise StateError(f"{path} is damaged; move it away to begin the run again")
     for table in TABLES:
         query = f"SELECT COUNT(*) FROM {table} WHERE seal IS NOT seal_of({_columns(table)})"  # noqa: S608  # our own
         (altered,) = database.execute(query).fetchone()

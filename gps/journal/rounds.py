@@ -78,7 +78,7 @@ class LpsRounds:
 
     def __init__(self, table: RoundTable) -> None:
         self._table = table
-        self._keys = table.keys()  # the same each time: a file's lines and their sum are of one state
+        self._keys = table.keys()  # fixed, so that every iteration yields the same rows
 
     def __iter__(self) -> Iterator[rounds_pb2.LpsRound]:
         for row in self._table.rows(self._keys):

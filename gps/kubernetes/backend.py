@@ -11,7 +11,7 @@ class Standing:
     phase: str
     global_round: int
     global_rounds: int
-    reason: str  # why the run has failed, or empty
+    reason: str  # why the run has failed; empty if it has not
 
 
 class Backend:
@@ -23,7 +23,7 @@ class Backend:
     processes.
     """
 
-    job = ""  # the Kubernetes Job that ends with the run
+    job = ""  # the name of the Kubernetes Job that ends with the run
 
     async def scale_lps(self, replicas: int) -> None:
         """Request that this number of LPSs run."""

@@ -17,7 +17,7 @@ from fedstrata.trust.security import add_operator_option, security_of
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
-WATCH_S = 600.0  # how long one call may follow the run; then another does
+WATCH_S = 600.0  # the longest duration of one call that watches the run; a new call follows
 
 
 def parse() -> argparse.Namespace:
@@ -37,7 +37,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
     log, backoff = EventLog("run"), Backoff()
     phase = waits_for = ""
     while True:
-        why = f"the GPS at {options.gps} has the run of another Job"
+        why = f"the GPS at {options.gps} still works on the run of another Job"
         try:
             async with channel_to(options.gps, security_of(options, OPERATOR)) as channel:
                 async for status in RunServiceStub(channel).WatchRun(

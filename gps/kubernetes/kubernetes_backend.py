@@ -16,10 +16,10 @@ from fedstrata.errors import ExperimentError
 from fedstrata.process.logs import EventLog
 from gps.kubernetes.backend import Standing
 
-PHASE, ROUND, REASON = "fedstrata.io/phase", "fedstrata.io/round", "fedstrata.io/reason"  # of the Job
+PHASE, ROUND, REASON = "fedstrata.io/phase", "fedstrata.io/round", "fedstrata.io/reason"  # on the Job
 REASON_MAX = 1000  # characters
-LABEL = "fedstrata.io/lps"  # to look at: all of a pod's LPSs in one value
-LABEL_PREFIX = "lps.fedstrata.io/"  # to select by: one label for each of them
+LABEL = "fedstrata.io/lps"  # for people: all LPSs of a pod in one value
+LABEL_PREFIX = "lps.fedstrata.io/"  # for selectors: one label per LPS
 LABEL_MAX = 63  # characters of a label's value
 INSTANCE = "app.kubernetes.io/instance"
 DEVICES = "app.kubernetes.io/component=device"
@@ -76,7 +76,8 @@ class KubernetesApi:
             namespace = NAMESPACE_FILE.read_text().strip()
         if not statefulset or not namespace:
             raise ExperimentError(
-                "--lps-backend kubernetes needs FEDSTRATA_LPS_STATEFULSET and FEDSTRATA_NAMESPACE; the chart sets both"
+                "--lps-backend kubernetes needs the variables FEDSTRATA_LPS_STATEFULSET and FEDSTRATA_NAMESPACE; set "
+                "both, as the chart does"
             )
         return cls(
             namespace=namespace,
@@ -95,7 +96,7 @@ class KubernetesApi:
 
         configuration = client.Configuration()
         config.load_incluster_config(client_configuration=configuration)
-        configuration.retries = False  # one attempt a call
+        configuration.retries = False  # one attempt per call; `Reconciler` repeats calls
         return client.ApiClient(configuration)
 
     @cached_property
@@ -151,7 +152,7 @@ class KubernetesApi:
         pods = {pod.metadata.name: pod.metadata.labels or {} for pod in listed.items}
         for stranger in sorted(set(lps_ids) - set(pods) - self._strangers):
             self._strangers.add(stranger)
-            self._log.warning("pod_not_ours", pod=stranger)  # gone just now, or a device claims another's name
+            self._log.warning("pod_not_ours", pod=stranger)  # it has just ended, or a device claims a wrong name
         return self._label_each({name: (pods[name], ids) for name, ids in sorted(lps_ids.items()) if name in pods})
 
     def _label_each(self, wanted: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]) -> int:
@@ -182,7 +183,7 @@ class KubernetesApi:
         try:
             self._core.patch_namespaced_pod(pod_name, self._namespace, body, _request_timeout=REQUEST_S)
         except client.ApiException as error:
-            if error.status != GONE:  # a pod that has gone since is labelled when it is back
+            if error.status != GONE:  # a deleted pod is labelled when it is back
                 raise
             return False
         return True
@@ -212,9 +213,9 @@ class KubernetesApi:
         """
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {
-            "scale": f"where it stays so, {by_hand}, one for each cluster",
-            "label": "until then pods carry no LPS label",
-            "show": f"until then Job {self.job} has no labels of phase and round",
+            "scale": f"if this goes on, run {by_hand}, where N is the number of clusters",
+            "label": "until then pods have no LPS label",
+            "show": f"until then Job {self.job} has no labels for phase and round",
         }.get(what, "until then no Events are recorded")
 
 

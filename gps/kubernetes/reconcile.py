@@ -17,7 +17,7 @@ from fedstrata.process.sleeping import Changes
 from gps.kubernetes.backend import Backend, Standing
 from gps.kubernetes.kubernetes_backend import KubernetesApi, Note
 
-NOTES_MAX = 100  # of those that could not be recorded yet, the latest are kept
+NOTES_MAX = 100  # the latest Events that are kept until they can be recorded
 FORBIDDEN = 403
 
 
@@ -31,7 +31,7 @@ class Pauses:
     longest_s: float = 10.0
     forbidden_s: float = 60.0
     look_again_s: float = 60.0
-    shown_s: float = 2.0  # at least between two labels of the Job, however short rounds are
+    shown_s: float = 2.0  # the shortest time between two changes of the Job's labels
 
 
 @dataclass
@@ -40,8 +40,8 @@ class _Wish:
 
     what: str
     attempt: Callable[[], None]
-    is_once: bool = False  # not looked at again: by then it may be for another run to say
-    rest_s: float = 0.0  # after each attempt
+    is_once: bool = False  # if done, not checked again: the next run may want something else
+    rest_s: float = 0.0  # the pause after each attempt
     is_new: bool = True
     failures: int = 0
     changes: Changes = field(default_factory=Changes)
@@ -130,7 +130,7 @@ class Reconciler(Backend):
         """
         try:
             await asyncio.to_thread(wish.attempt)
-        except Exception as error:  # the client raises its own, urllib3's and socket errors
+        except Exception as error:  # the client raises its own errors, urllib3's and socket errors
             return self._failed(wish, error)
         if wish.failures:
             self._log.info("kubernetes_answers_again", call=wish.what, attempts=wish.failures + 1)
@@ -171,5 +171,5 @@ class Reconciler(Backend):
         while self._notes:
             note = self._notes[0]
             self._api.record(note)
-            if self._notes and self._notes[0] is note:  # else it was pushed out meanwhile
+            if self._notes and self._notes[0] is note:  # otherwise newer notes have pushed it out
                 self._notes.popleft()

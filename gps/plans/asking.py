@@ -70,16 +70,18 @@ class Asking:
         impossible, raise the errors of `take`.
         """
         if self.question is None:
-            raise PayloadError("nobody is asked in the global rounds of this run")
+            raise PayloadError("this run asks devices nothing in global rounds")
         if len(answers) < header.answers:
-            raise SupersededError(f"{len(answers)} of {header.answers} answers; send them again")
+            raise SupersededError(f"{len(answers)} of {header.answers} answers arrived; send all again")
         members = {device.device_index for device in self._places.members(header.home_id)}
         if not set(answers) <= members:
-            raise UnknownChildError(f"{header.home_id} tells of {len(set(answers) - members)} devices of others")
+            raise UnknownChildError(
+                f"{header.home_id} sends answers of {len(set(answers) - members)} devices that are not its own"
+            )
         for answer in answers.values():
             self._method.check_answer(self.question, arrays_of(self.question, answer), ())
         if not 0 <= header.answered_ns < LATEST_NS:
-            raise PayloadError(f"{header.home_id} tells of answers at {header.answered_ns} ns; that is no time")
+            raise PayloadError(f"{header.home_id} sends answers of time {header.answered_ns} ns, which is impossible")
         return self.question
 
     @property

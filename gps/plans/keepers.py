@@ -28,7 +28,7 @@ class Move:
     start: int
     stop: int
     update: Flat | None
-    is_absolute: bool = False  # whether the mean is of whole values and not of differences
+    is_absolute: bool = False  # whether the mean is of weights, not of differences
 
 
 def kept_at_gps(streams: Streams) -> Streams:
@@ -58,8 +58,8 @@ class Keeper:
         self._plans = places.plans
         self._rounds = experiment.training.lps_rounds_per_global_round
         self._is_exact = streams.spans and self._rounds == 1
-        self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by the number of clusters, and what travels
-        self.is_fetched_first = streams.spans  # whether LPSs fetch what the first global round starts from, or make it
+        self._acceptances: dict[tuple[int, Layout], Acceptance] = {}  # by number of clusters and layout
+        self.is_fetched_first = streams.spans  # whether LPSs fetch the initial model, instead of computing it
 
     def _clusters(self, global_round: int) -> int:
         return len(self._plans.before(global_round).clusters)
@@ -136,7 +136,7 @@ class Keeper:
         members = [(device, device.cluster or 0) for device in self._places.members(home)]
         if plan.weights:
             devices = [(cluster, weight(each), shares_of(plan, each.device_index)) for each, cluster in members]
-        else:  # the weights of a cluster's devices add up
+        else:  # one entry per cluster with the sum of its devices' weights
             examples: Counter[int] = Counter()
             for device, cluster in members:
                 examples[cluster] += weight(device)
@@ -173,7 +173,7 @@ class Keeper:
                 parent = plan.parents[parent]
             start = starts[stream.channel, parent]
             is_mixed = self._is_exact and stream.channel in plan.weights
-            for place in tensors.slices_of(stream.tensors):  # all of it, but for what is withdrawn now
+            for place in tensors.slices_of(stream.tensors):  # all tensors that are not withdrawn
                 for a, b in pieces_of(place.stop - place.start):
                     first, last = place.start + a, place.start + b
                     mean = total.mean(first, last) if total.num_examples or not streams.spans else None

@@ -59,7 +59,7 @@ class KeptModel:
         self._optimiser.begin(global_round, self.keeper.layout(global_round))
         expected = self._metadata(global_round)
         if found.metadata != expected:
-            raise StateError(f"{found.path}: of {found.metadata}, expected {expected}; it is another file renamed")
+            raise StateError(f"{found.path} has metadata {found.metadata}, expected {expected}; was it renamed?")
         return found
 
     def following(self, model: AnyModel, sums: Gathered, global_round: int) -> AnyModel:

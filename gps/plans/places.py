@@ -49,10 +49,10 @@ class Places:
         self.plans = Plans(method, journal)
         self._journal = journal
         self.spans_lps = spans_lps(experiment, method)
-        self._moves: list[tuple[int, int, int, int]] = []  # global round, device index, LPS before, LPS from then on
-        self._left: set[tuple[int, int]] = set()  # LPS and index of devices that belonged to it before
-        self._members: Mapping[str, list[Device]] = {}  # by LPS
-        self.homes: Mapping[str, list[str]] = {}  # device ids by the LPS that they belong to
+        self._moves: list[tuple[int, int, int, int]] = []  # global round, device, LPS before, LPS from then on
+        self._left: set[tuple[int, int]] = set()  # (LPS, index of a device that has left it)
+        self._members: Mapping[str, list[Device]] = {}  # the devices by LPS
+        self.homes: Mapping[str, list[str]] = {}  # device ids by LPS
         # Device ids by cluster. A cluster with an LPS of its own has that LPS's name.
         self.clusters: Mapping[str, list[str]] = {}
         self._arrange()
@@ -82,7 +82,7 @@ class Places:
             homes[index] = home
         self._moves = moves
         by_home, by_cluster = defaultdict[int, list[Device]](list), defaultdict[int, list[Device]](list)
-        for index, device in sorted(self._roster.devices.items()):  # a device may enrol meanwhile
+        for index, device in sorted(self._roster.devices.items()):  # a copy: a device may enrol meanwhile
             device.cluster, device.home = clusters.get(index), homes.get(index)
             if device.home is not None:
                 by_home[device.home].append(device)

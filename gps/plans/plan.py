@@ -13,7 +13,7 @@ from fedstrata.v1 import answers_pb2
 from gps.journal.answers import BEFORE
 from gps.journal.journal import Journal
 
-NO_PLAN = Plan(clusters=(), rule="")  # in force until the first is made
+NO_PLAN = Plan(clusters=(), rule="")  # applies until the method has made its first plan
 
 
 class Plans:
@@ -23,7 +23,7 @@ class Plans:
         self._method = method
         self._journal = journal
         self._made = {made_in: _plan(*row) for made_in, row in journal.plans.made().items()}
-        self._moved: dict[int, int] = {}  # by the global round of a plan, how many devices it has moved; once asked for
+        self._moved: dict[int, int] = {}  # a cache: number of moved devices by the plan's global round
 
     @property
     def is_made(self) -> bool:
@@ -78,7 +78,7 @@ class Plans:
         self.told(plan)
         affinity = plan.affinity.astype("<f8").tobytes() if plan.affinity is not None else b""
         self._journal.plans.make(global_round, written, affinity)
-        self._made[global_round] = _plan(written, affinity)  # as a restarted GPS reads it
+        self._made[global_round] = _plan(written, affinity)  # decoded, so that a restarted GPS has the same plan
 
     def forget_after(self, global_round: int) -> None:
         """Delete the answers, plans and moves of later global rounds, because the GPS repeats the run from this
@@ -101,7 +101,7 @@ class Plans:
             arrays_of(question, answer)
         except PayloadError as error:
             raise PluginError(
-                f"method {self._method.options.name} tells devices what it has not said: {error}"
+                f"method {self._method.options.name} tells devices other arrays than it has declared: {error}"
             ) from None
         return answer
 
@@ -129,7 +129,7 @@ def _json(plan: Plan) -> str:
     try:
         return json.dumps(fields, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise PluginError(f"a plan's memory holds JSON values and its weights are finite, and here: {error}") from None
+        raise PluginError(f"a plan needs a memory of JSON values, and finite weights: {error}") from None
 
 
 def _plan(text: str, affinity: bytes) -> Plan:

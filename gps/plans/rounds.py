@@ -22,10 +22,10 @@ from gps.plans.places import Places
 class ClosedRound:
     """Describe a closed global round."""
 
-    done: int  # global rounds, with it
+    done: int  # the number of closed global rounds, including this one
     gathered: RoundResult
     seconds: float
-    moved: Sequence[str]  # the devices that belong to another LPS from the next round on
+    moved: Sequence[str]  # the devices that change their LPS before the next round
 
 
 class GlobalRounds:
@@ -74,7 +74,7 @@ class GlobalRounds:
             await joined(self.global_round)
             children = self._places.examples(self.global_round)
             self._open(model, children, evaluate_only=False)
-            opened()  # after the LPSs, who are waited for
+            opened()  # after the LPSs, because the round waits for them
             if await self._plan_round(self.global_round, self._experiment.deadlines.gps.deadline_s):
                 opened()
             sums = self._keeper.sums(children, self.global_round)
@@ -84,7 +84,7 @@ class GlobalRounds:
             following = await asyncio.to_thread(self._kept.following, model, sums, self.global_round)
             model.close()
             model = following
-            with self._journal.together(durable=True):  # from here to the next round's opening nothing is waited for
+            with self._journal.together(durable=True):  # no `await` in this block
                 self._journal.rounds.close(self.global_round)
                 self._clock.keep(self.global_round, times)
                 closing()

@@ -48,8 +48,8 @@ class KeptModel(Holding):
         self._updates = Acceptance(self._layout, parts.update_encoding, UPDATE_PART)
         self._told = parts.gps.plans.told
         self._takeover = Takeover(parts, self._state, self._initial)
-        self._standing: RoundStart  # where the open LPS round starts
-        self._local: AnyModel  # at the end of a global round, before the shared layers come
+        self._standing: RoundStart  # the start of the open LPS round
+        self._local: AnyModel  # the model at the end of a global round, until new shared layers arrive
 
     @property
     def final_model(self) -> Path:
@@ -105,7 +105,7 @@ class KeptModel(Holding):
         standing, following = self._standing, lps_round + 1
         is_base, optimiser = following % self._parts.rounds == 0, self._state.optimiser
         walk = partial(moves, standing.model, sums.total, optimiser, lps_round)
-        if optimiser.has_state:  # on disk before the model that it belongs to
+        if optimiser.has_state:  # its state must be on disk before the model
             await asyncio.to_thread(optimiser.save, following, self._layout, walk, durable=is_base)
         pieces = optimiser.moved(walk())
         if is_base:
@@ -162,6 +162,6 @@ class KeptModel(Holding):
         self._parts.log.warning("rounds_missed", sent=global_round, now=now)
         if self._parts.lps.experiment.deadlines.gps.deadline_s is None:
             raise StateError(
-                f"{self._state.folder}: the newest whole state of {self._parts.cluster.home_id} is of global round "
-                f"{global_round + 1}, and the GPS is at {now + 1}; put the newer files back, or begin the run again"
+                f"{self._state.folder}: the newest complete state of {self._parts.cluster.home_id} is of global round "
+                f"{global_round + 1}, but the GPS is at {now + 1}; put the newer files back, or begin the run again"
             )

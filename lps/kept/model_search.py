@@ -29,8 +29,8 @@ from fedstrata.v1 import lps_service_pb2 as lps_pb
 from fedstrata.v1 import rounds_pb2 as pb
 
 REUNION_S = 10.0  # twice as long as devices take to notice that their LPS is away
-ASKED = 16  # devices at once: more than most liars can be, and each may have sent 64 KiB before it is read
-MOST_CUTS = 3  # of one device's model, before another is read
+ASKED = 16  # devices asked at once, so that liars are a minority; each may send 64 KiB before it is read
+MOST_CUTS = 3  # cut transfers of one device's model before another device is read
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -57,9 +57,9 @@ class Votes:
         these rounds are preferred to other models.
         """
         self._rounds = rounds
-        self.held: dict[str, int] = {}  # the round of each device that has asked; -1 for none
+        self.held: dict[str, int] = {}  # by device that has called: the round of its model, or -1
         self.asked: set[str] = set()
-        self.said: dict[str, Said] = {}  # by those asked whose streams are there
+        self.said: dict[str, Said] = {}  # by device: which model it states that it has
         self.reading: str | None = None
 
     def holders(self, tried: set[str]) -> set[str]:
@@ -130,7 +130,7 @@ class ModelSearch:
                 await self._changes.wait_until(lambda: self._votes.are_decided, timeout_s)
                 self._votes.reading = self._votes.most_believed()
                 if self._votes.reading is None:
-                    break  # nobody has said anything for as long as a model may take
+                    break  # no device has answered in the time that a model may take
                 self._changes.tell()
                 await self._changes.wait_until(
                     lambda: self._model is not None or self._votes.reading is None, timeout_s
@@ -187,7 +187,7 @@ class ModelSearch:
         if device_id in self._members and self._model is None:
             held_round = request.held_round if request.HasField("held_round") else -1
             if device_id in self._votes.asked and held_round != self._votes.held[device_id]:
-                self._give_up(device_id)  # it has been started again, and what it was asked for is gone
+                self._give_up(device_id)  # the device has restarted and lost the model that it was asked for
             self._votes.held[device_id] = held_round
             self._changes.tell()
         await self._changes.wait_until(lambda: self._is_released or self._is_wanted(device_id), HOLD_S)
@@ -230,9 +230,9 @@ class ModelSearch:
         """Note which model a device states that it has. If the search chooses this device, read the device's model."""
         who, held_round = header.device_id, self._votes.held[header.device_id]
         if header.round != held_round:
-            raise PayloadError(f"{who} sends its model of round {header.round}, and was asked for {held_round}")
+            raise PayloadError(f"{who} sends its model of round {header.round}, but was asked for round {held_round}")
         if not DIGEST.fullmatch(header.sha256):
-            raise PayloadError(f"{who} sends a model of digest {quoted(header.sha256)}, expected a SHA-256")
+            raise PayloadError(f"{who} sends a model with digest {quoted(header.sha256)}, expected a SHA-256")
         codec, _ = accepted_codec(header.payload, layout=self._layout, encoding="float32", name=MODEL_PART)
         self._votes.said[who] = Said(header.round, header.sha256)
         self._changes.tell()
@@ -264,7 +264,7 @@ class ModelSearch:
                 self._give_up(who)
             raise NotReadyError(f"the model of {who} was cut at byte {offset} of {codec.payload_bytes}; send it again")
         if digest.hexdigest() != header.sha256:
-            raise PayloadError(f"the model that {who} sends is not of the digest that it said")
+            raise PayloadError(f"the model that {who} sends has another digest than {who} announced")
         return flat
 
     async def submit(self, header: pb.UpdateHeader, parts: AsyncIterator[pb.UpdatePart]) -> pb.UpdateReply:

@@ -71,7 +71,7 @@ class ClusterState:
         self.optimiser = OptimiserFiles(
             optimiser or server_optimiser(NoOptimiserSettings(name="none")), self.folder, self._metadata_of
         )
-        self._last_base: tuple[int, AnyModel] | None = None  # of small models, the start of the last global round
+        self._last_base: tuple[int, AnyModel] | None = None  # a cache of the last start, for small models
         clear_asides(self.folder)
 
     def _folder_of(self, term: int) -> Path:
@@ -171,8 +171,8 @@ class ClusterState:
             model.verify()
             if model.metadata != self._metadata_of(lps_round):
                 raise StateError(
-                    f"{model.path}: of {model.metadata}, expected {self._metadata_of(lps_round)}; "
-                    "it is another file renamed"
+                    f"{model.path} has metadata {model.metadata}, expected {self._metadata_of(lps_round)}; "
+                    "was it renamed?"
                 )
 
     def open(self, lps_round: int) -> RoundStart:

@@ -93,7 +93,7 @@ class Takeover:
             self._parts.log.warning("model_held_by_no_device", starts_from=starts_from)
             pieces, held_round = earlier.model.pieces() if earlier else iter([self._initial()]), None
         model = await asyncio.to_thread(self._state.scratch, pieces)
-        del held  # `model` has it now
+        del held  # free memory: the values are in `model` now
         shared = await self._parts.gps.model()
         if self._is_exact:
             check_goes_on(held_round, shared.round, self._parts.rounds, self._parts.cluster.home_id)
@@ -110,7 +110,7 @@ class Takeover:
 
     def _lost(self, why: str) -> StateError:
         return StateError(
-            f"{self._state.folder}: no whole state of {self._parts.cluster.home_id} is here, and {why}; put the "
+            f"{self._state.folder} has no complete state of {self._parts.cluster.home_id}, and {why}; put the "
             "files back, or begin the run again"
         )
 
@@ -137,7 +137,7 @@ def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: 
     """
     if round_to_open(held_round, global_round, rounds_per_global) != held_round:
         raise StateError(
-            f"no whole state of {home_id} is here, and the newest model that its devices hold is of LPS round "
+            f"this LPS has no complete state of {home_id}, and the newest model of the devices is of LPS round "
             f"{held_round}, while the GPS is at global round {global_round + 1}; put the files back, or begin the run "
             "again"
         )
@@ -156,7 +156,7 @@ def write_start(
     base = opened - opened % rounds
     report = state.empty_report()
     is_of_now = base == shared.round * rounds
-    if opened != base:  # first: a base that stands alone would pass for the round to go on from
+    if opened != base:  # this file first: with the base alone, a restart would continue at the base
         state.write(opened, held.pieces(), report, durable=True)
     state.save(base, spliced(held, shared.flat, places) if is_of_now else held.pieces(), report).close()
     return opened

@@ -30,7 +30,7 @@ class UpdateLayouts:
 
     def __init__(self, encoding: AnyEncoding) -> None:
         self._encoding = encoding
-        self._since: list[tuple[int, Acceptance]] = []  # from which LPS round on
+        self._since: list[tuple[int, Acceptance]] = []  # (first LPS round, its layout)
         self._accepted: dict[Layout, Acceptance] = {}
 
     def begin(self, lps_round: int, layout: Layout) -> None:
@@ -50,7 +50,7 @@ class UpdateLayouts:
             NotReadyError: this LPS has restarted, and does not know yet which tensors are sent.
         """
         if not self._since:
-            raise NotReadyError("no model has come from the GPS yet; ask again")
+            raise NotReadyError("this LPS has received no model from the GPS yet; try again")
         return next((known for first, known in reversed(self._since) if first <= lps_round), self._since[0][1])
 
 
@@ -61,13 +61,13 @@ class ReceivedStreams(Holding):
         self._parts = parts
         self._reports = RoundReports(parts.folder, parts.log)
         self._layouts = UpdateLayouts(parts.update_encoding)
-        self._began_in: Mapping[str, int] = {}  # by device, its cluster as the open LPS round began
+        self._began_in: Mapping[str, int] = {}  # by device: its cluster at the start of the LPS round
         self._global_round = 0
         self._streams: Streams = parts.lps.streams
-        self._to_devices: dict[str, Any] = {}  # what goes with the models of the open global round
-        self._base: StreamVector  # as the GPS has sent it
-        self._vector: StreamVector  # as this LPS's rounds have moved it
-        self._sums: RoutedSums | None = None  # if a global round has one LPS round: then the sums go up
+        self._to_devices: dict[str, Any] = {}  # fields sent with the models of the global round
+        self._base: StreamVector  # as received from the GPS
+        self._vector: StreamVector  # after this LPS's rounds
+        self._sums: RoutedSums | None = None  # sums for the GPS, if a global round has one LPS round
 
     # --- what the GPS sends -------------------------------------------------------------------
 
@@ -89,8 +89,8 @@ class ReceivedStreams(Holding):
             parts.log.info("cluster_resumed", global_round=received.round)
         elif parts.clock.kept_here and received.round:
             raise StateError(
-                f"no report of {parts.cluster.home_id} at the start of global round {received.round + 1} is here, and "
-                f"nobody else has {parts.clock.kept_here}; put the files back, or begin the run again"
+                f"this LPS has no report of {parts.cluster.home_id} at the start of global round {received.round + 1}, "
+                f"and only this report has {parts.clock.kept_here}; put the files back, or begin the run again"
             )
         report = report or parts.empty_report()
         parts.clock.received(report, received.round, received.begins_ns, received.whole_bytes)
@@ -118,7 +118,8 @@ class ReceivedStreams(Holding):
             parts.members.begin_global_round(received.round)
         if received.offers and not are_offers(received.offers, received.clusters):
             raise PayloadError(
-                f"offers to {len(received.offers)} of {received.clusters} clusters; each has its own and some others"
+                f"the GPS offers models to {len(received.offers)} of {received.clusters} clusters; expected for each "
+                "cluster its own model and some others"
             )
         self._global_round = received.round
         self._to_devices = {"withdrawn": received.withdrawn, "told": received.told}
@@ -185,7 +186,7 @@ class ReceivedStreams(Holding):
         """
         self._parts.members.end_global_round()
         await asyncio.to_thread(self._reports.save, self._global_round + 1, report)
-        clusters = self._parts.members.clusters  # by the plan that was made in the round, if one was
+        clusters = self._parts.members.clusters  # as of the newest plan
         if self._sums is None:
             return changes(self._vector, self._base, self._streams.parts(clusters), self._parts.gps.link.up)
         sums, self._sums = self._sums, None

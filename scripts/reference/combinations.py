@@ -17,7 +17,7 @@ partition:
 training: {lps_rounds_per_global_round: 1}
 """
 OPTIONS: Mapping[str, str] = {"ifca": ", clusters: 2", "scores": ", normalised: false"}
-MODELS: Mapping[str, str] = {"fedbn": "model: {name: resnet18}"}  # of methods that are for certain models only
+MODELS: Mapping[str, str] = {"fedbn": "model: {name: resnet18}"}  # models for methods that need certain models
 TOP = """<!-- Written by `make reference` from fedstrata/checks/combinations.py. -->
 # What does not go together
 

@@ -85,7 +85,7 @@ def _default(option: Any) -> str:
 
 def _of_service(name: str, parser: argparse.ArgumentParser) -> str:
     rows = []
-    for action in parser._actions:  # argparse has no public list of its options
+    for action in parser._actions:  # argparse has no public list of options
         if action.dest == "help":
             continue
         text, _, variable = (action.help or "").partition(" (environment: ")

@@ -45,7 +45,9 @@ def _keys_of(field: Schema, definitions: Mapping[str, Schema], name: str, *, is_
     if inner and not any("enum" in branch for branch in branches):
         yield from dict.fromkeys(inner)
         return
-    is_required = is_required or all("const" in branch for branch in branches)  # it chooses one of several
+    is_required = is_required or all(
+        "const" in branch for branch in branches
+    )  # a constant key that selects one of several forms
     default = "required" if is_required else code(_default(field.get("default")))
     kind = " or ".join(dict.fromkeys(_kind(branch, definitions) for branch in branches))
     yield Key(name=name, kind=kind, default=default, description=cell(field.get("description", "")))

@@ -39,7 +39,7 @@ LABELS: Mapping[str, str] = {
     "who": "Id of a device or LPS, for as long as the run waits for it.",
 }
 RELEASE = 'namespace="$namespace",app_kubernetes_io_instance="$release"'
-# A rule of the template: its name, its query in Go's printf, how long it must hold, and the alert's summary.
+# An alert in the template: its name, its query for Go's printf, how long the query must hold, and its summary.
 RULE = re.compile(
     r'- alert: (?P<name>\w+)\n\s+expr: \{\{ printf "(?P<query>.+)" \$of(?P<numbers>.*?) \| quote \}\}\n'
     r"(?:\s+for: (?P<holds>\w+)\n)?(?:.*\n){2}\s+summary: (?P<summary>.+)\n"

@@ -22,7 +22,7 @@ TOP = """<!-- Written by `make reference` from the docstrings of fedstrata/ and 
 a float32 array of shape (size,) with all tensors of a model. `Arrays` are small arrays by name. GPS and LPS are the
 global and local parameter servers.
 """
-# Each module with what it is for, and its names.
+# By module: its purpose, and its names.
 MODULES: Mapping[str, tuple[str, Sequence[object]]] = {
     "fedstrata": ("Runs and their records.", [run, load, sweep, Record, SweepRecord, Table, Matrix]),
     "fedstrata.methods": (

@@ -138,7 +138,7 @@ def _rows(kind: type, absent: str) -> list[list[str]]:
     said, hints = descriptions(kind), get_type_hints(kind, include_extras=True)
     rows = []
     for name in (field.name for field in fields(kind)):
-        if hints[name] == dict[str, Measured]:  # each has its keys beside the others
+        if hints[name] == dict[str, Measured]:  # the keys of each metric are beside the other keys
             rows += _rows(Measured, absent)
         else:
             rows.append([code(_alias(name, hints[name])), _kind(hints[name], absent), cell(said[name])])

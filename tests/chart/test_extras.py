@@ -131,7 +131,7 @@ def test_code_in_an_image_is_copied_before_the_service_starts() -> None:
 
 
 def test_code_from_two_places_is_refused() -> None:
-    with pytest.raises(HelmRenderError, match=r"one place, and code.files and code.image are given"):
+    with pytest.raises(HelmRenderError, match=r"one source, but code.files and code.image are given"):
         render({"code": {**MINE, "image": "registry.example/mine:1"}})
 
 

@@ -178,13 +178,16 @@ def test_the_notes_say_what_a_board_runs() -> None:
     ("outside", "message"),
     [
         ({"type": "LoadBalancer", "gps": "a:1"}, "outside.type needs outside.gps and outside.lps"),
-        ({"type": "LoadBalancer", "gps": "a:1", "lps": "a:2+", "from": []}, "outside.from says who may dial in"),
+        ({"type": "LoadBalancer", "gps": "a:1", "lps": "a:2+", "from": []}, "outside.from is empty: give the peers"),
         ({"type": "LoadBalancer", "gps": "a:1", "lps": "a:2"}, "outside.lps a:2 is one address for 2 LPSs"),
         (
             {"type": "NodePort", "gps": "a:50051", "lps": "a:30061+"},
-            "outside.type NodePort: ports are from 30000 to 32767",
+            "outside.type NodePort: give ports from 30000 to 32767",
         ),
-        ({"type": "NodePort", "gps": "a:30051", "lps": "$(FEDSTRATA_POD_NAME):30061"}, "those of LPSs count up"),
+        (
+            {"type": "NodePort", "gps": "a:30051", "lps": "$(FEDSTRATA_POD_NAME):30061"},
+            "let the ports of LPSs count up",
+        ),
         ({"type": "Gateway", "gps": "a:1", "lps": "$(FEDSTRATA_POD_NAME).a:1"}, "needs outside.gateway.name"),
         ({"type": "Gateway", "gps": "a:1", "lps": "a:1+", "gateway": {"name": "g"}}, "names rather than ports"),
     ],
@@ -232,6 +235,6 @@ def test_a_domain_that_is_none_is_refused(domain: str) -> None:
 def test_the_number_of_addresses_has_to_be_known() -> None:
     text = "name: lab\npartition: {kind: iid, devices: 4, examples_per_device: 5}\n"
     outside = {"type": "LoadBalancer", "gps": "a:1", "lps": "a:2+", "from": FROM}
-    with pytest.raises(HelmRenderError, match=r"set lps\.replicas to the most there may be"):
+    with pytest.raises(HelmRenderError, match=r"set lps\.replicas to the largest possible number"):
         render({"experiment": text, "outside": outside})
     assert len(services({"experiment": text, "outside": outside, "lps": {"replicas": 3}})) == 4

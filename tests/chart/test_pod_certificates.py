@@ -37,9 +37,9 @@ def secrets(spec: Object) -> dict[str, str]:
 
 
 def test_helm_alone_is_told_in_a_line_that_a_mode_has_to_be_chosen() -> None:
-    with pytest.raises(HelmRenderError, match=r"tls\.mode says how pods prove who they are") as refused:
+    with pytest.raises(HelmRenderError, match=r"tls\.mode is not given") as refused:
         rendered_files({"tls": {}}, version="v1.37.0", release="demo", namespace="lab")
-    assert "`fedstrata up` makes their certificates" in str(refused.value)
+    assert "Install with `fedstrata up`" in str(refused.value)
 
 
 @pytest.mark.parametrize("mode", ["off", False])
@@ -199,7 +199,7 @@ def test_fewer_certificates_than_the_run_begins_with_lpss_are_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["off", "secret", "generated"])
 def test_an_issuer_of_which_nothing_is_asked_is_refused(mode: str) -> None:
-    with pytest.raises(HelmRenderError, match=f"issuer is given, and tls.mode is {mode}"):
+    with pytest.raises(HelmRenderError, match=f"issuer is given, but tls.mode is {mode}"):
         render({"experiment": FIVE, "tls": {"mode": mode, "certManager": {"issuer": {"name": "lab"}}}})
 
 
@@ -217,7 +217,7 @@ def test_the_notes_name_the_command_for_a_board_where_its_certificate_would_be_t
 ) -> None:
     text = notes({**values_of(CHART / "ci" / "outside.yaml"), "tls": tls})
     assert ("fedstrata certs issue device NAME" in text) is issues
-    assert ("issues for spiffe://demo.lab/device/NAME" in text) is not issues
+    assert ("certificate for spiffe://demo.lab/device/NAME" in text) is not issues
 
 
 def test_another_authority_or_mode_makes_other_pods() -> None:

@@ -55,7 +55,7 @@ def test_the_schema_names_the_key_and_what_it_takes(values: dict[str, Any], mess
         ),
         (
             {"experiment": IID, "gps": {"rbac": {"create": False}}},
-            "how many LPSs experiment lab needs is not said, and gps.rbac.create is false",
+            "the number of LPSs of experiment lab is not given, and gps.rbac.create is false",
         ),
         ({"experiment": IID, "device": {"external": 11}}, "device.external is 11, more than the 10 devices"),
         (
@@ -74,12 +74,12 @@ def test_the_schema_names_the_key_and_what_it_takes(values: dict[str, Any], mess
         ),
         (
             {"experiment": LOCAL, "device": {"kind": "DaemonSet", "persistence": {"enabled": True}}},
-            "device.persistence gives each pod of a StatefulSet a claim, which a DaemonSet cannot",
+            "device.persistence is enabled, but a DaemonSet cannot give each pod a claim",
         ),
         ({"experiment": IID + "data: {name: svhn}\n"}, "experiment lab reads svhn from files: set data.type"),
-        ({"data": {"type": "hostPath"}}, "data.hostPath says which folder"),
-        ({"data": {"type": "claim"}}, "data.claimName says which"),
-        ({"image": {"tag": "latest"}}, "latest says nothing about what runs"),
+        ({"data": {"type": "hostPath"}}, "data.hostPath is empty: give a folder"),
+        ({"data": {"type": "claim"}}, "data.claimName is empty: give the name of a"),
+        ({"image": {"tag": "latest"}}, "latest does not say which version runs"),
     ],
 )
 def test_contradictions_are_told_with_both_sides_and_a_way_out(values: dict[str, Any], message: str) -> None:

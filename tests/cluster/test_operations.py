@@ -185,7 +185,7 @@ def test_a_failed_run_is_begun_again_and_pods_are_given_back_when_it_is_over(lab
     with lab.waiting("failed", "again") as wait:
         assert wait.wait(timeout=120) == 0  # before 1.29 the Job looks four times
     assert "the quorum is 10" in lab.job("again").metadata.annotations["fedstrata.io/reason"]
-    assert "--again --release again begins it anew" in said
+    assert "begin the run again: fedstrata up EXPERIMENT.yaml --again --release again" in said
     (device,) = (pod.metadata.name for pod in lab.pods("device", "again"))
     _wait(lambda: "run_stopped" in lab.core.read_namespaced_pod_log(device, lab.namespace))
     (idle,) = lab.pods("device", "again")  # and is not started again and again
@@ -231,7 +231,7 @@ def test_the_release_of_another_chart_is_left_alone(lab: Lab, tmp_path: Path) ->
         helm.install(tmp_path, "theirs", {})
         for command in (("down", "--delete-records", "--yes"), ("up", "experiments/digits.yaml")):
             said = lab.here(*command, release="theirs", code=2)
-            assert "is of chart somebodys-database-3.1.4, not of fedstrata" in said
+            assert "has chart somebodys-database-3.1.4, not fedstrata" in said
         assert [found["name"] for found in helm.list(all_states=True)] == ["theirs"]
         claims = lab.core.list_namespaced_persistent_volume_claim(lab.namespace).items
         assert [claim.metadata.name for claim in claims] == ["theirs"]
@@ -262,7 +262,7 @@ def test_whoever_has_rights_in_one_namespace_only_installs_collects_and_removes(
     mine = ("--kubeconfig", str(_account(lab, tmp_path, "tenant", "ClusterRole", "admin")))
     bare = ("--set-value", "gps.persistence.enabled=false")
     said = lab.here("up", "experiments/digits.yaml", "--values", _values(lab), *bare, *mine, release="tenant")
-    assert "gps.rbac.recordEvents is false" in said
+    assert "gps.rbac.recordEvents is set to false" in said
     lab.here("collect", "--out", str(tmp_path / "record"), "--quiet", *mine, release="tenant")
     assert summary(tmp_path / "record")["status"] == "completed"
     lab.here("down", *mine, release="tenant")

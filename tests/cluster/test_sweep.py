@@ -128,7 +128,7 @@ def test_a_sweep_in_pods_that_is_interrupted_gives_the_table_of_this_machine(
     file, out = sweep_file(tmp_path, "short", seeds=1), tmp_path / "out"
     first = Command(lab, file, out, "--claim", claim, "--parallelism", "1")
     first.until_followed("short-sweep", lab)
-    assert "job short-sweep goes on" in first.interrupt()
+    assert "job short-sweep keeps running" in first.interrupt()
     second = Command(lab, file, out, "--claim", claim, "--parallelism", "1")
     assert '"completed": 2' in second.end()
     job = client.BatchV1Api().read_namespaced_job("short-sweep", lab.namespace)

@@ -107,7 +107,7 @@ def test_with_a_full_quorum_one_device_with_other_features_stops_the_run(tmp_pat
     record = run_in_process(small(), tmp_path / "run", liars={LIAR: narrower})
     assert record.summary.status == "failed"
     assert record.summary.reason == (
-        f"4 of 5 devices are there, the quorum is 5; missing: device-002 (refused: {NARROW})"
+        f"4 of 5 devices take part, but the quorum is 5; missing: device-002 (refused: {NARROW})"
     )
     assert excluded(record) == [("device-002", "enrolment")]
 

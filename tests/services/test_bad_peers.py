@@ -159,7 +159,7 @@ async def test_a_second_process_cannot_take_a_device_that_is_there(tmp_path: Pat
         await servicers[0].asked.wait()  # it now waits for the others' profiles
         second = await tiers.host()
         assert second.process_id != first.process_id
-        with pytest.raises(DuplicateDeviceError, match="enrolled by another process that is still there"):
+        with pytest.raises(DuplicateDeviceError, match="another process runs device-000 already"):
             await tiers.start_device(second, 0)
         await tiers.start_devices([1, 2, 3, 4])
         assert (await tiers.ended()).summary.status == "completed"
@@ -306,7 +306,7 @@ async def test_a_bundle_of_answers_in_a_run_that_asks_nothing_in_training_is_ref
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).SubmitAnswers(bundle()))
     assert isinstance(error, PayloadError)
-    assert str(error) == "nobody is asked in the global rounds of this run"
+    assert str(error) == "this run asks devices nothing in global rounds"
 
 
 async def test_an_lps_that_has_waited_for_ever_is_refused(tiers: Tiers) -> None:
@@ -358,7 +358,7 @@ async def test_an_aggregate_that_is_announced_is_refused(tiers: Tiers) -> None:
     async with grpc.aio.insecure_channel(tiers.address) as gps:
         error = await refused(GpsServiceStub(gps).Attend(iter([rounds_pb2.UpdatePart(announced=header)])).read())
     assert isinstance(error, PayloadError)
-    assert "updates are not announced here; send them" in str(error)
+    assert "takes no announced updates; send the update itself" in str(error)
 
 
 async def test_a_message_larger_than_a_chunk_is_refused_before_it_is_read(tiers: Tiers) -> None:

@@ -172,7 +172,7 @@ async def test_a_report_larger_than_the_model_is_refused_and_leaves_no_file(grou
     stream = and_no_more(pb.ReportPart(header=header), mebibyte, mebibyte)
     async with grpc.aio.insecure_channel(grouped.address) as channel:
         error = await refusal_of(GpsServiceStub(channel).SubmitReport(stream))
-    assert "a model file of more than" in (error.details() or "")
+    assert "the model file of lps-0 has more than" in (error.details() or "")
     assert not [path for path in grouped.run.record_folder.rglob("*") if path.is_file()]
 
 

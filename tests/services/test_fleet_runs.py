@@ -233,7 +233,7 @@ def test_a_run_whose_boards_are_withdrawn_ends_with_one_line(lab: Lab) -> None:
     assert execute(["fleet", "withdraw", *at, offer.offer_id]) == 0
     list(run.lines())
     assert run.end() == 4
-    assert [line for line in run.errors() if "does not lend boards" in line]
+    assert [line for line in run.errors() if "has withdrawn the boards" in line]
 
 
 @pytest.mark.timeout(300)
@@ -260,7 +260,7 @@ def test_a_run_fails_with_the_reason_of_the_board_that_refuses_it(lab: Lab) -> N
     run = lab.run("code", SMALL, "method={name: 'fedstrata.methods.fed_avg:FedAvg'}")
     list(run.lines())
     assert run.end() != 0
-    assert any("--own-code does not allow" in line for line in run.errors())
+    assert any("that the board does not allow" in line for line in run.errors())
     assert not asyncio.run(lab.everything()).offers
 
 

@@ -48,7 +48,7 @@ async def test_it_ends_with_its_own_run_after_a_lost_gps_and_the_run_of_another_
     assert follower.returncode == code
     assert last in follower.stderr.splitlines()[-1]
     assert follower.stderr.count('"phase": "training"') == 1
-    assert "has the run of another Job" in follower.stderr
+    assert "works on the run of another Job" in follower.stderr
 
 
 async def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":

@@ -77,7 +77,7 @@ async def test_a_late_device_that_nobody_can_place_is_refused_with_the_reason(tm
         await tiers.until(lambda: tiers.run.roster.states()["enrolled"] == 4)
         clock.advance(3600)
         await tiers.until(lambda: tiers.run.plans.is_made)
-        with pytest.raises(ExcludedError, match="device-004 came after the devices were grouped"):
+        with pytest.raises(ExcludedError, match="device-004 enrolled after the devices were grouped"):
             await tiers.start_device(host, 4)
         assert (await tiers.ended()).summary.status == "completed"
 

@@ -154,7 +154,7 @@ def test_it_completes_with_six_models_of_148_devices(ended: Ended) -> None:
 def test_the_log_of_the_gps_names_the_two_missing_once_and_nobody_else(ended: Ended) -> None:
     log = events(ended.folder / "logs" / "gps.log")
     missing = [(event["device"], event["reason"]) for event in log if event["event"] == "device_missing"]
-    assert missing == [(name, "absent at the deadline") for name in names_of(ABSENT)]
+    assert missing == [(name, "not enrolled by the deadline") for name in names_of(ABSENT)]
     assert sum(event["event"] == "device_enrolled" for event in log) == 148
 
 

@@ -224,7 +224,7 @@ def test_another_release_of_the_same_version_is_refused(copy: Path, keys: Path, 
     (copy / "gps-arm64.tar").unlink()
     done = publish(copy, there, keys / "key.pem")
     assert done.returncode == 1
-    assert f"{IMAGE}:{VERSION} is another one, such as of another release" in done.stderr
+    assert f"{IMAGE}:{VERSION} exists with other content, such as from another release" in done.stderr
     assert before.items() <= state(there).items()
 
 
@@ -233,7 +233,10 @@ def test_another_release_of_the_same_version_is_refused(copy: Path, keys: Path, 
     [
         (b"no archive", "gps-arm64.tar: loading tar component manifest.json: unexpected EOF"),
         (image("arm64", {}), "gps-arm64.tar has no /opt/packages/sbom.cdx.json; build the image anew"),
-        (image("arm64", of_packages(b"{}")), "gps-arm64.tar is no image of scripts/images ('components'); build it"),
+        (
+            image("arm64", of_packages(b"{}")),
+            "gps-arm64.tar is not an image that scripts/images has made ('components')",
+        ),
         (image("amd64", of_packages(bill("x"))), "gps-arm64.tar is an image for amd64; build it anew"),
     ],
     ids=["no archive", "no bill", "another file", "another architecture"],
@@ -247,7 +250,7 @@ def test_nothing_is_pushed_of_a_release_that_is_not_whole(
     with served_registry(tmp_path) as address:
         done = publish(copy, address)
         assert (done.returncode, done.stderr) == (
-            1, f"publish: {changed} is not the file of SHA256SUMS; run `make release` again\n",
+            1, f"publish: {changed} differs from its checksum in SHA256SUMS; run `make release` again\n",
         )  # fmt: skip
         (copy / "SHA256SUMS").unlink()
         checksums(copy)
@@ -261,7 +264,10 @@ def test_nothing_is_pushed_of_a_release_that_is_not_whole(
 def test_a_folder_without_a_release_and_a_silent_registry_are_named(release: Path, tmp_path: Path) -> None:
     with served_registry(tmp_path) as address:
         done = publish(tmp_path, address)
-    assert (done.returncode, done.stderr) == (1, f"publish: {tmp_path} is no folder of a release; see `make release`\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"publish: {tmp_path} is not the folder of a release; run `make release`, or give --release\n",
+    )
     done = publish(release, address)
     assert done.returncode == 1
     assert "connection refused" in done.stderr

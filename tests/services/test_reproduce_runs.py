@@ -114,13 +114,13 @@ SUMMARY = "runs/fedavg/seed-4/summary.json"
     "falsified",
     [
         ("table.csv", lambda text: text.replace("fedavg,mean_accuracy,2,0", "fedavg,mean_accuracy,2,1"),
-         "table.csv: fedavg: mean_accuracy has '1."),
-        ("table.md", lambda text: text.replace("| fedavg | 2 |", "| fedavg | 9 |"), "table.md: the records give"),
-        ("table.md", lambda text: text + "| local | 9 |\n", "and here is '| local | 9 |'"),
-        ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "the row Of 2 published values: 1"),
-        ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "the row | fedavg | 2 | 10.00"),
-        ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md: the records give the row"),
-        (SUMMARY, far_away, "summary.json names a model '../../elsewhere'"),
+         "table.csv: fedavg: mean_accuracy is '1."),
+        ("table.md", lambda text: text.replace("| fedavg | 2 |", "| fedavg | 9 |"), "table.md has the row"),
+        ("table.md", lambda text: text + "| local | 9 |\n", "table.md has the row '| local | 9 |'"),
+        ("reproduced.md", lambda text: text.replace("1 within", "2 within"), "records give Of 2 published values: 1"),
+        ("reproduced.md", lambda text: text.replace("| 10.00 ± 200.00 |", "| 90.00 |"), "give | fedavg | 2 | 10.00"),
+        ("published.yaml", lambda text: text.replace("- 200\n", "- 1\n"), "reproduced.md has the row"),
+        (SUMMARY, far_away, "summary.json has a model '../../elsewhere'"),
         (SUMMARY, other_hash, "fedavg, seed 4: lps-0.safetensors has other weights than the model_sha256"),
     ],
 )  # fmt: skip
@@ -182,7 +182,7 @@ def test_other_experiments_under_the_name_of_a_published_table_are_found(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("emulator.reproduce.table.TABLES", tmp_path / "tables")
         code, told = verified(done, capfd, "--cells", "0")
-    assert (code, "its experiments are not as in this Fedstrata's table" in told) == (3, True), told
+    assert (code, "the experiments differ from this Fedstrata's table" in told) == (3, True), told
 
 
 def test_a_run_that_names_another_processor_is_not_confirmed(
@@ -194,7 +194,7 @@ def test_a_run_that_names_another_processor_is_not_confirmed(
     code, told = verified(changed(done, tmp_path, SUMMARY, elsewhere), capfd, "--cells", "1")
     assert code == 3
     assert "fedavg, seed 4: not confirmed" in told
-    assert "the record names kernels 'Abacus'" in told
+    assert "the record has the kernels 'Abacus'" in told
 
 
 def test_bad_input_is_one_line(done: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -63,4 +63,4 @@ def test_where_none_is_left_one_more_is_started(tmp_path: Path, plain: Any) -> N
 
 def test_who_is_started_in_place_of_another_is_not_said_to_have_died() -> None:
     said = restart_line(Restart(process="lps-2", cause="lps-0 is revoked", count=1, instead_of="lps-0"))
-    assert said == "lps-0 is revoked; lps-2 is started in place of it"
+    assert said == "lps-0 is revoked; lps-2 is started instead"

@@ -222,7 +222,7 @@ def test_an_object_that_is_no_record_of_the_run_is_refused(name: str, to: str, t
             tar.addfile(member, io.BytesIO(b"evil"))
     Bucket(to).put(f"{RUN.path}/{RUN.experiment.digest[:12]}.tar", archive.getvalue() or b"evil")
     there = machine(to, tmp_path, "there")
-    with pytest.raises(OutputError, match=r"seed-3/[0-9a-f]{12}\.tar in s3.* is not the record of its run"):
+    with pytest.raises(OutputError, match=r"seed-3/[0-9a-f]{12}\.tar in s3.* is not a complete record of its run"):
         there.claim(RUN)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".seed-3.claim"]
 
@@ -310,7 +310,7 @@ def test_a_server_that_is_no_address(
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server)
     code, said = refusal(["--to", to], tmp_path, capsys)
     assert code == 2
-    assert f"AWS_ENDPOINT_URL_S3 '{server}': give an address such as https://s3.example.org" in said
+    assert f"AWS_ENDPOINT_URL_S3 '{server}' is not an address; give one such as https://s3.example.org" in said
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"])
@@ -322,7 +322,7 @@ def test_a_variable_with_the_end_of_a_line(
     code, said = refusal(["--to", to], tmp_path, capsys)
     assert (code, said) == (
         2,
-        f"error: {name} is empty, or has a space or the end of a line; correct it, or unset it\n",
+        f"error: {name} is empty, or has a space or line break in it; correct it, or unset it\n",
     )
 
 
@@ -365,7 +365,7 @@ def old_store(to: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_store_without_conditions_for_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = refusal(["--to", "s3://lab/tiny"], tmp_path, capsys)
     assert code == 2
-    assert "ignores the conditions If-None-Match and If-Match of writes; use a newer store, or a shared folder" in said
+    assert "ignores the conditions If-None-Match and If-Match of writes; use a newer store, or leave --to out" in said
 
 
 def test_a_bucket_that_falls_silent_is_asked_again_and_not_for_ever(

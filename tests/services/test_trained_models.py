@@ -180,7 +180,9 @@ def test_a_module_with_a_number_that_depends_on_the_inputs_is_found(
     monkeypatch.setattr(Normed, "forward", lambda self, inputs: self.last.bias * inputs.flatten(1).sum().item())
     file = tmp_path / "found.onnx"
     assert exported(normed, "--to", "onnx", "--cluster", "lps-0", "--out", str(file)) == 2
-    assert "model tests.support.normed:Normed has no form in ONNX: outputs differ from torch's by" in said(capsys)
+    assert "model tests.support.normed:Normed cannot be exported to ONNX: outputs differ from torch's by" in said(
+        capsys
+    )
     assert not file.exists()
 
 
@@ -198,8 +200,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--cluster", "lps-7"], (3, "has no cluster 'lps-7'; there is lps-0, lps-1")),
-        (["--device", "device-9"], (3, "has no model of device 'device-9': there are device-000 to device-003, and")),
+        (["--cluster", "lps-7"], (3, "has no cluster 'lps-7'; its clusters are lps-0, lps-1")),
+        (["--device", "device-9"], (3, "has no model of device 'device-9': devices are device-000 to device-003, and")),
         ([], (2, "give either --cluster NAME or --device NAME")),
         (["--cluster", "lps-0", "--device", "device-000"], (2, "give either --cluster NAME or --device NAME")),
     ],
@@ -239,7 +241,9 @@ def test_files_and_options_are_refused_in_one_line(
 def test_layers_that_stayed_on_devices_are_named(override: str, lacking: str, normed: Path, tmp_path: Path) -> None:
     folder = altered(normed, tmp_path / "other", override)
     for name in ("lps-0", "device-000"):
-        with pytest.raises(DataError, match=re.escape(f"no whole model of {name}: {lacking} never left the devices")):
+        with pytest.raises(
+            DataError, match=re.escape(f"only a part of the model of {name}: {lacking} never left the devices")
+        ):
             fedstrata.load(folder).predict(name, ONE)
 
 
@@ -247,7 +251,7 @@ def test_layers_that_stayed_on_devices_are_named(override: str, lacking: str, no
 def test_a_devices_own_model_is_refused_and_the_clusters_is_given(method: str, normed: Path, tmp_path: Path) -> None:
     record = fedstrata.load(altered(normed, tmp_path / "other", f"method={method}", method=method))
     with pytest.raises(
-        DataError, match=f"device-000 uses a model of its own with method {method}, which never left it; take .*, lps-0"
+        DataError, match=f"method {method}, device-000 uses a model of its own, which never left the device; .*, lps-0"
     ):
         record.predict("device-000", ONE)
     assert record.predict("lps-0", ONE).shape == (1, 10)
@@ -257,7 +261,7 @@ def test_code_and_inputs_that_do_not_fit_the_run_are_one_line(
     normed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wider = altered(normed, tmp_path / "wider", "model.options.width=32")
-    with pytest.raises(DataError, match=r"has \(32,\) as norm.weight, and the model of lps-0 has \(16,\); bring"):
+    with pytest.raises(DataError, match=r"has \(32,\) as norm.weight, but the model of lps-0 has \(16,\); use"):
         fedstrata.load(wider).predict("lps-0", ONE)
     missing = altered(normed, tmp_path / "missing", "name=missing")
     text = (missing / "experiment.yaml").read_text().replace("tests.support.normed:Normed", "my_lost_model:Net")

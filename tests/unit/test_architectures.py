@@ -58,7 +58,7 @@ def test_architectures_are_part_of_the_digest() -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("method=fedavg", "architectures.0: with method fedavg all devices share fc1.bias of shape 10, and this model "
+        ("method=fedavg", "architectures.0: with method fedavg all devices share fc1.bias of shape 10, but this model "
                           "has fc1.bias of shape 6"),
         ("architectures.1.model.channels=[5]", "architectures.1: with method fedper all devices share conv1.bias of "
                                                "shape 4, but this model has conv1.bias of shape 5"),

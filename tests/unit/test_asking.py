@@ -140,7 +140,7 @@ async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there
     assert setting.asking.planned_ns == expected_ns
     await setting.bundle("lps-0", FIRST, global_round=1, answered_ns=20 * S)
     assert setting.asking.planned_ns == expected_ns  # of the newest plan, as long as the next is not made
-    with pytest.raises(PayloadError, match="lps-1 tells of answers at -1 ns; that is no time"):
+    with pytest.raises(PayloadError, match="lps-1 sends answers of time -1 ns, which is impossible"):
         await setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
 
 
@@ -151,13 +151,13 @@ async def test_at_the_deadline_who_has_not_answered_stays_where_it_was(setting: 
 
 
 async def test_a_bundle_that_was_cut_leaves_nothing_behind(setting: Setting) -> None:
-    with pytest.raises(SupersededError, match="1 of 2 answers; send them again"):
+    with pytest.raises(SupersededError, match="1 of 2 answers arrived; send all again"):
         await setting.bundle("lps-0", {0: (1.0, 2.0)}, announced=2)
     assert setting.gps.journal.answers.bundled(0) == set()
 
 
 async def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
-    with pytest.raises(UnknownChildError, match="lps-0 tells of 2 devices of others"):
+    with pytest.raises(UnknownChildError, match="lps-0 sends answers of 2 devices that are not its own"):
         await setting.bundle("lps-0", {0: (1.0, 2.0), 2: (1.0, 2.0), 77: (1.0, 2.0)})
     assert setting.gps.journal.answers.all("losses", 0) == {}
 
@@ -196,7 +196,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
         clock=clock_of(gps.experiment).gps(gps.journal.clock),
     )
     assert asking.question is None
-    with pytest.raises(PayloadError, match="nobody is asked in the global rounds of this run"):
+    with pytest.raises(PayloadError, match="this run asks devices nothing in global rounds"):
         await asking.take(pb.BundleHeader(home_id="lps-0"), {})
 
 

@@ -83,7 +83,7 @@ def test_a_finding_fails_the_check(tmp_path: Path) -> None:
     assert (said.returncode, said.stderr) == (1, "")
     assert said.stdout.splitlines() == [
         f"audit: {IN_JINJA}; update it, or allow it with a reason",
-        "audit: CVE-2026-1 is allowed in numpy, and not found any more",
+        "audit: CVE-2026-1 is allowed in numpy, but is not found any more; remove its line",
         "audit: 2 packages looked up, 1 findings",
     ]
 
@@ -94,14 +94,14 @@ def test_where_nobody_can_be_asked_one_line_says_so_and_nothing_fails(tmp_path: 
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1/query"
         said = audit(tmp_path, url, BOTH)
     assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout == f"audit: findings in packages were not looked for: {url} cannot be reached\n"
+    assert said.stdout == f"audit: packages were not checked for findings: {url} cannot be reached\n"
 
 
 def test_an_answer_of_somebody_else_is_none(tmp_path: Path) -> None:
     with serving(Portal) as url:
         said = audit(tmp_path, url, BOTH)
     assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout.startswith(f"audit: findings in packages were not looked for: {url} fails: ")
+    assert said.stdout.startswith(f"audit: packages were not checked for findings: {url} fails: ")
     assert said.stdout.count("\n") == 1
 
 
@@ -140,12 +140,12 @@ def test_a_finding_that_is_allowed_with_a_reason_is_told_and_does_not_fail(name:
 
 
 def test_what_is_allowed_has_a_reason() -> None:
-    with pytest.raises(ValueError, match="line 1 of what is allowed: 'jinja2 CVE-2026-1'; expected a package, a fi"):
+    with pytest.raises(ValueError, match="line 1: 'jinja2 CVE-2026-1'; expected a package, a finding and a reason"):
         loaded().allowed_in("jinja2 CVE-2026-1\n")
 
 
 def test_an_audit_of_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="has looked no package up"):
+    with pytest.raises(ValueError, match="has looked up no package"):
         loaded().parsed('{"dependencies": [{"name": "numpy", "skip_reason": "not found"}], "fixes": []}')
 
 

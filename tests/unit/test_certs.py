@@ -54,12 +54,12 @@ def test_what_is_issued_can_be_shown_by_who_it_names(folder: Path, words: list[s
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["boss"], "'boss' is not a role; roles are gps, operator, lps, device, fleet"),
+        (["boss"], "'boss' is not a role; give one of gps, operator, lps, device, fleet"),
         (["gps", "x"], "a name of gps must have the form gps"),
-        (["lps"], "the lps has no name; fedstrata certs issue lps NAME"),
+        (["lps"], "the lps has no name; give one: fedstrata certs issue lps NAME"),
         (["lps", "x"], "'x' is not the id of an LPS; these are lps-0, lps-1, …"),
         (["lps", "lps-0", "lps-1"], "a certificate of lps has one name, not 2"),
-        (["device"], "the device has no name; fedstrata certs issue device NAME"),
+        (["device"], "the device has no name; give one: fedstrata certs issue device NAME"),
         (
             ["device", "a", "--server-domain", "fl.example.org"],
             "--server-domain is for certificates of servers, not of device; leave it out",
@@ -131,7 +131,7 @@ def test_a_renewed_certificate_of_a_server_can_get_another_domain(
     assert certs(folder, "renew", "--server-domain", "A.org") == 2
     assert "'A.org' is not a domain" in capsys.readouterr().err
     assert certs(folder, "renew", "--server-domain", "a.org", "--authority", "new") == 2
-    assert "--server-domain goes without --authority" in capsys.readouterr().err
+    assert "--server-domain does not go with --authority" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("domain", "fault"), [("a..b", "'a..b' is not a domain"), ("a.org", "give --tls")])
@@ -209,7 +209,7 @@ def test_the_authority_of_a_release_is_changed_for_its_pods_and_its_boards_toget
     assert TlsFiles.load(board).ca == release.existing_authority().trusted()
     assert certs(tmp_path, *step, "--pods") == 0
     assert certs(tmp_path, *step, "--authority", "drop") == 2  # the board's is by the one before
-    assert f"{board} still has a certificate by the old authority" in capsys.readouterr().err
+    assert f"{board} still has a certificate from the former authority" in capsys.readouterr().err
     assert release.existing_authority().before
     assert certs(tmp_path, *step) == 0
     assert certs(tmp_path, *step, "--authority", "drop") == 0
@@ -264,9 +264,9 @@ def test_an_authority_is_changed_in_three_steps_and_each_is_refused_out_of_turn(
     assert last.ca != first.ca
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in said] == ["error"] * 3
-    assert "--authority new makes a second one" in said[0]
+    assert "make a second one with" in said[0]
     assert "has been renewed already" in said[1]
-    assert "still has a certificate by the old authority" in said[2]
+    assert "still has a certificate from the former authority" in said[2]
 
 
 def test_what_is_issued_while_two_authorities_count_is_trusted_by_holders_of_either(folder: Path) -> None:

@@ -93,7 +93,7 @@ def test_own_code_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
 def test_another_number_of_lpss_than_the_experiment_makes_is_refused() -> None:
     experiment = load_for_cluster(DIGITS, ("method.clusters=3",), None)
     asked = {"lps": {"replicas": 2}}
-    with pytest.raises(ExperimentError, match=r"lps\.replicas is 2, but experiment digits makes it 3"):
+    with pytest.raises(ExperimentError, match=r"lps\.replicas is 2, but experiment digits needs 3"):
         with_lps_count(asked, asked, experiment)
     unknown = load_for_cluster(DIGITS, (), None)
     assert with_lps_count(asked, asked, unknown) == asked

@@ -76,11 +76,15 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
     [
         (
             ["method=oracle"],
-            ["clusters 2", "LPS 2, one a cluster", "method oracle", "shared by all fc1.weight, fc1.bias"],
+            ["clusters 2", "LPS 2, one per cluster", "method oracle", "shared by all fc1.weight, fc1.bias"],
         ),
         (
             [],
-            ["clusters as many as the method finds", "LPS as many as the method finds, one a cluster", "profile, once"],
+            [
+                "clusters as many as the method finds",
+                "LPS as many as the method finds, one per cluster",
+                "profile, once",
+            ],
         ),
         (["method=fedavg"], ["clusters 1", "shared by all fc1.weight, fc1.bias, fc2.weight, fc2.bias"]),
         (
@@ -91,7 +95,7 @@ def test_a_method_without_questions_exchanges_no_answers() -> None:
         (["method=fedprox"], ["method fedprox: mu 0.01", "stays on devices no layer"]),
         (
             ["method={name: ifca, clusters: 3}", "topology={lps: 2}"],
-            ["clusters 3", "LPS 2, which clusters span", "losses, a global round"],
+            ["clusters 3", "LPS 2, which clusters span", "losses, per global round"],
         ),
     ],
 )
@@ -144,14 +148,14 @@ def deadline(seconds: float, quorum: float = 1.0) -> str:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([deadline(1.29, 0.5)], "of 4 devices of lps-0 at most 0 can make it in the first round, of 2 that are needed"),
-        ([deadline(1.29), "clock=real"], "device-003 takes 1.294 s; raise it"),
+        ([deadline(1.29, 0.5)], "only 0 of 4 devices of lps-0 can meet it in the first round, and 2 are needed"),
+        ([deadline(1.29), "clock=real"], "device-003 takes 1.294 s; raise the deadline"),
         (
             [deadline(2), SLOW],
-            "at most 3 can make it in the first round, of 4 that are needed: device-003 takes 5.274 s",
+            "in the first round, and 4 are needed: device-003 takes 5.274 s",
         ),
-        ([deadline(2), SLOW, "topology={lps: 2}"], "of 2 devices of lps-1 at most 1"),
-        ([deadline(1.29, 0.1), "method=one_shot"], "of 4 devices of all LPSs at most 0"),
+        ([deadline(2), SLOW, "topology={lps: 2}"], "only 1 of 2 devices of lps-1"),
+        ([deadline(1.29, 0.1), "method=one_shot"], "only 0 of 4 devices of all LPSs"),
         ([deadline(0.4, 0.5), "method={name: ifca, clusters: 2}"], "device-001 takes 0.7"),  # two models down
     ],
 )

@@ -229,13 +229,13 @@ def test_zeros_of_both_signs_beside_the_weights_are_each_devices_own() -> None:
 @pytest.mark.parametrize(
     ("correct", "reason"),
     [
-        (lambda gradient, weights: gradient / gradient.norm(), "another value when fewer stand beside it"),
-        (lambda gradient, weights: gradient + torch.rand_like(gradient), "another value when fewer"),
+        (lambda gradient, weights: gradient / gradient.norm(), "depends on how many others there are"),
+        (lambda gradient, weights: gradient + torch.rand_like(gradient), "depends on how many others"),
         (lambda gradient, weights: gradient.sum(), r"gives torch.float32 \(\)"),
         (lambda gradient, weights: gradient.double(), "gives torch.float64"),
         (lambda gradient, weights: None, "gives NoneType"),
-        (lambda gradient, weights: gradient + weights.mul_(2), "changes what it must leave alone"),
-        (lambda gradient, weights: weights, "gives one of its arguments back"),
+        (lambda gradient, weights: gradient + weights.mul_(2), "changes an argument other than the gradient"),
+        (lambda gradient, weights: weights, "returns one of its arguments"),
     ],
 )
 def test_what_is_no_elementwise_correction_is_refused(trained: Any, correct: Any, reason: str) -> None:
@@ -251,12 +251,12 @@ def test_whether_zeros_stay_zeros_is_tried() -> None:
 
 
 def test_vectors_beside_the_weights_are_of_the_models_size_and_belong_to_a_correction() -> None:
-    with pytest.raises(PayloadError, match=r"shape \(3,\): float32"):
+    with pytest.raises(PayloadError, match=r"shape \(3,\); expected float32"):
         job(9, 0, SETTINGS["one epoch"], correct=Pulled(), beside=(np.zeros(3, np.float32),))
-    with pytest.raises(PluginError, match="1 vectors in `beside`, and no correction"):
+    with pytest.raises(PluginError, match="`beside` has 1 vectors, but `correct` is not given"):
         job(9, 0, SETTINGS["one epoch"], beside=(vector(0),))
 
-    with pytest.raises(PluginError, match="has no hash: make it a function or a frozen dataclass"):
+    with pytest.raises(PluginError, match="has no hash; give a function or a frozen dataclass"):
         job(9, 0, SETTINGS["one epoch"], correct=Unhashable())
 
 

@@ -369,7 +369,9 @@ def test_the_data_command_fetches_once_and_then_finds(
 ) -> None:
     place = tmp_path / "data" / "fashion-mnist"
     assert cli.execute(["data"]) == 0
-    assert "fashion-mnist is not here: fedstrata data fashion-mnist\n" in capsys.readouterr().out
+    assert (
+        "fashion-mnist is not on this machine; fetch it with fedstrata data fashion-mnist\n" in capsys.readouterr().out
+    )
     assert cli.execute(["data", "fashion-mnist"]) == 0
     for file in publisher.iterdir():
         file.unlink()  # what is here is not fetched again
@@ -405,7 +407,7 @@ def test_the_data_command_knows_its_names(capsys: pytest.CaptureFixture[str]) ->
     assert cli.execute(["data", "fashon-mnist"]) == 3
     assert "did you mean fashion-mnist?" in capsys.readouterr().err
     assert cli.execute(["data", "digits"]) == 0
-    assert capsys.readouterr().out == "digits ships with scikit-learn, which is here\n"
+    assert capsys.readouterr().out == "digits comes with scikit-learn, which is installed here\n"
 
 
 def test_a_download_of_other_content_leaves_nothing_behind(published: tuple[Path, str], tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ async def test_who_gives_other_features_than_the_experiment_says_is_refused_whoe
 async def test_a_profile_that_was_cut_is_sent_again_and_refuses_nobody(gps: GpsParts, size: int) -> None:
     gps.enrol(0)
     header = answer_header(0, {"eigenvectors": np.eye(2, FEATURES, dtype=np.float32)})
-    with pytest.raises(SupersededError, match=f"{size} of 32 bytes of an answer to profile; send it again"):
+    with pytest.raises(SupersededError, match=f"answer to profile cut after {size} of 32 bytes; send it again"):
         await gps.questions.take(header, "profile", parts_of(bytes(size)))
     assert not gps.roster.devices[0].answered
     await gps.profile(0)
@@ -150,7 +150,7 @@ async def test_a_profile_that_was_cut_is_sent_again_and_refuses_nobody(gps: GpsP
 async def test_a_profile_longer_than_announced_is_refused(gps: GpsParts, size: int) -> None:
     gps.enrol(0)
     header = answer_header(0, {"eigenvectors": np.eye(2, FEATURES, dtype=np.float32)})
-    with pytest.raises(PayloadError, match="more bytes of an answer to profile than the 32 announced"):
+    with pytest.raises(PayloadError, match="answer to profile has more bytes than the 32 announced"):
         await gps.questions.take(header, "profile", parts_of(bytes(size)))
     assert gps.roster.devices[0].refused
 
@@ -223,8 +223,8 @@ async def test_at_the_deadline_the_run_goes_on_with_a_quorum(tmp_path: Path) -> 
     reasons = {device: reason for device, _, reason in gps.journal.exclusions()}
     assert reasons == {
         IDS[2]: "no answer by the deadline",
-        IDS[3]: "absent at the deadline",
-        IDS[4]: "absent at the deadline",
+        IDS[3]: "not enrolled by the deadline",
+        IDS[4]: "not enrolled by the deadline",
     }
     await gps.relate(0, {1: 0.5})
     await gps.relate(1, {0: 0.3})
@@ -236,7 +236,7 @@ async def test_below_the_quorum_the_run_stops_and_names_the_missing(tmp_path: Pa
     gps = GpsParts(tmp_path, *DEADLINE)
     gps.enrol(0)
     await gps.profile(0)
-    with pytest.raises(RunStoppedError, match="1 of 5 devices are there, the quorum is 2; missing: device-001, dev"):
+    with pytest.raises(RunStoppedError, match="1 of 5 devices take part, but the quorum is 2; missing: device-001, d"):
         await gps.enrolment.gather_devices()
 
 
@@ -247,7 +247,7 @@ async def test_a_refusal_below_the_quorum_is_told_with_its_reason(gps: GpsParts)
     with pytest.raises(PayloadError):
         await gps.profile(4, np.eye(2, 5, dtype=np.float32))
     with pytest.raises(
-        RunStoppedError, match=r"4 of 5 .* missing: device-004 \(refused: eigenvectors of 'float32' and"
+        RunStoppedError, match=r"4 of 5 .* missing: device-004 \(refused: the answer to profile has eigenvectors of"
     ):
         await gps.enrolment.gather_devices()
 
@@ -331,7 +331,7 @@ async def test_who_comes_late_to_a_method_that_places_nobody_is_told_so(tmp_path
     gps = GpsParts(tmp_path, "method={name: ifca, clusters: 2}", "training.lps_rounds_per_global_round=1", *DEADLINE)
     gps.enrol(0, 1, 2, 3)
     await gps.enrolment.gather_devices()
-    with pytest.raises(ExcludedError, match="method ifca has nothing to place it by; start it before the run"):
+    with pytest.raises(ExcludedError, match="method ifca cannot place a late device; next time start it before"):
         gps.enrol(4)
     gps.enrol(1)  # who has been there comes back
 

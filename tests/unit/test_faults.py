@@ -83,10 +83,10 @@ def test_a_fault_that_never_came_about_is_told(tmp_path: Path) -> None:
     driver = FaultDriver(faults, tmp_path, told.append)
     driver.observe(pb.RunStatus(phase="training"))
     driver.close()
-    assert told == ["never came about: kill lps-9 in global round 1"]
+    assert told == ["did not happen: kill lps-9 in global round 1"]
 
 
 def test_where_faults_cannot_be_had_they_are_refused() -> None:
-    with pytest.raises(ExperimentError, match="Kubernetes cannot cause them"):
+    with pytest.raises(ExperimentError, match="Kubernetes cannot cause faults"):
         refuse_faults(experiment("{do: kill, process: gps, at: {phase: training}}"), "Kubernetes")
     refuse_faults(parse_experiment(BASE), "Kubernetes")

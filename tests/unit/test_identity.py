@@ -29,7 +29,7 @@ def test_what_is_no_index_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["10", "0-10", "5-4"])
 def test_a_device_that_the_experiment_does_not_have_is_refused(text: str) -> None:
-    with pytest.raises(ExperimentError, match="the experiment has 0 to 9"):
+    with pytest.raises(ExperimentError, match="the experiment has devices 0 to 9"):
         device_indexes(TEN, text, None)
 
 
@@ -63,12 +63,12 @@ def test_without_any_word_of_who_it_is_a_process_does_not_start(
 ) -> None:
     monkeypatch.setenv("FEDSTRATA_POD_NAME", pod_name)
     monkeypatch.setenv("FEDSTRATA_DEVICES_PER_POD", per_pod)
-    with pytest.raises(ExperimentError, match="give --devices, --device-name, or FEDSTRATA_POD_NAME"):
+    with pytest.raises(ExperimentError, match="give --devices or --device-name, or set FEDSTRATA_POD_NAME"):
         device_indexes(TEN, None, None)
 
 
 def test_a_pod_beyond_the_last_device_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSTRATA_POD_NAME", "device-10")
     monkeypatch.setenv("FEDSTRATA_DEVICES_PER_POD", "1")
-    with pytest.raises(ExperimentError, match="the experiment has 0 to 9"):
+    with pytest.raises(ExperimentError, match="the experiment has devices 0 to 9"):
         device_indexes(TEN, None, None)

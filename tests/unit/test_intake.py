@@ -193,9 +193,12 @@ async def test_an_upload_continued_with_other_scales_voids_what_it_began() -> No
 
 async def test_a_child_may_switch_to_another_update_once_a_round_and_is_refused_the_second_time() -> None:
     intake, _ = intake_of({"a": 9, "b": 1})
-    for error in (OffsetError, PayloadError):
+    for error, said in (
+        (OffsetError, "continues with another update"),
+        (PayloadError, "for the second time in a round"),
+    ):
         await begun(intake, "a", 1, bytes_of(vector(1.0))[:4])
-        with pytest.raises(error, match="a continues with another update than the one"):
+        with pytest.raises(error, match=said):
             await intake.begin("a", CODEC, (2,), 4)
     assert intake.voided == 1
 

@@ -290,7 +290,7 @@ def test_a_journal_closed_under_a_writer_is_an_error_of_the_writer(tmp_path: Pat
 
 def test_the_journal_of_another_run_is_refused(tmp_path: Path) -> None:
     filled(tmp_path)
-    with pytest.raises(WrongRunError, match="is of run run-1, not run-2"):
+    with pytest.raises(WrongRunError, match="belongs to run run-1, not to run-2"):
         opened(tmp_path, "run-2")
 
 

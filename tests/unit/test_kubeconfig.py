@@ -19,7 +19,7 @@ current-context: here
 @pytest.mark.parametrize(
     ("kubeconfig", "message"),
     [
-        ("- a list", "the kubeconfig is not one, as kubectl writes it"),
+        ("- a list", "the kubeconfig has another structure than kubectl writes"),
         ("clusters: [", "the kubeconfig cannot be read: while parsing a flow"),
         ("a: b", "no Kubernetes context: Invalid kube-config file"),
         (UNREACHABLE.replace("current-context: here", "current-context: there"), "name there in"),

@@ -107,7 +107,7 @@ def test_what_others_have_made_stays_and_is_named(
 ) -> None:
     theirs = core.kept[GPS] = a_secret(labels, kind, annotations)
     for attempt in (lambda: secrets.check_replaceable(GPS), lambda: secrets.write(GPS, SECOND)):
-        with pytest.raises(CertificateError, match=r"Secret lab-tls-gps in namespace garden .* set tls\.mode to"):
+        with pytest.raises(CertificateError, match=r"Secret lab-tls-gps in namespace garden.* set tls\.mode to"):
             attempt()
     assert core.kept == {GPS: theirs}
     assert secrets.made_here() == []

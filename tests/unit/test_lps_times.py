@@ -88,7 +88,7 @@ async def test_so_it_is_where_clusters_span_lpss(tmp_path: Path, term: int) -> N
     experiment = parse_experiment(TEXT, overrides=[*TIMED, "topology={lps: 1}"])
     third = ReceivedModel(round=2, global_round=2, evaluate_only=False, plan_version=1, flat=np.zeros(1, np.float32))
     session = session_of(experiment, tmp_path, Cluster(home_id="lps-0", term=term), third)
-    with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3 is here, and nobody"):
+    with pytest.raises(StateError, match="no report of lps-0 at the start of global round 3, and only this report"):
         await session.run()
 
 

@@ -155,7 +155,7 @@ async def test_newcomers_that_stay_away_are_left_out_at_the_deadline(tmp_path: P
     gps.questions.publish_sponsors([[0], [3]])
     await gps.relate(4, {0: 0.1, 3: 0.9})
     await gps.enrolment.gather_newcomers()
-    assert gps.journal.exclusions() == [(IDS[2], "enrolment", "a newcomer that was not there by the deadline")]
+    assert gps.journal.exclusions() == [(IDS[2], "enrolment", "a newcomer that had not joined by the deadline")]
     assert not gps.roster.awaits_newcomers
     gps.restart()
     assert gps.roster.unplaced_newcomers() == [IDS[4]]  # where this test has placed it; nobody waits for 2 again

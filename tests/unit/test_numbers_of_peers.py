@@ -86,5 +86,5 @@ def test_what_is_no_number_is_refused_wherever_it_is_read(field: str, number: fl
 
 @pytest.mark.parametrize("number", NO_NUMBERS)
 def test_waits_that_a_gps_tells_are_refused_alike(number: float) -> None:
-    with pytest.raises(PayloadError, match="the GPS tells a state with"):
+    with pytest.raises(PayloadError, match="the GPS sends a state with"):
         checked_status(pb.RunStatus(waits=[pb.Wait(seconds=number)]))

@@ -84,6 +84,6 @@ def test_a_run_that_still_goes_on_is_not_resumed_and_nothing_of_it_changes(
 
 
 def test_a_folder_that_is_no_runs_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="has no state/ to go on from"), run_folder(tmp_path, None):
+    with pytest.raises(OutputError, match="has no state/ to continue from"), run_folder(tmp_path, None):
         pass
     assert not list(tmp_path.iterdir())

@@ -301,7 +301,7 @@ async def test_what_does_not_come_up_in_time_is_named(folder: Path, monkeypatch:
     monkeypatch.setattr(local, "STARTUP_DEADLINE_S", 0.1)
     write_module("gps", "import sys\nsys.stdin.read()\n")
     async with backend(folder) as running:
-        with pytest.raises(RunStoppedError, match=r"gps did not come up within 0\.1 s"):
+        with pytest.raises(RunStoppedError, match=r"gps did not start within 0\.1 s"):
             await running.start(parse_experiment(EXPERIMENT))
 
 

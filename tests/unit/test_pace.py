@@ -56,5 +56,5 @@ def test_what_cannot_be_measured_is_refused_in_one_line(tmp_path: Path, capsys: 
     assert execute(["bench-device", str(tmp_path / "pace.yaml"), "--device", "7"]) == 2
     assert capsys.readouterr().err == "error: device 7 is not one of 0 to 1\n"
     boards = "name: b\npartition: {kind: local, names: [a]}\ndata: {name: folder, input_shape: [4], num_classes: 2}\n"
-    with pytest.raises(ExperimentError, match="the data lie on the boards"):
+    with pytest.raises(ExperimentError, match="the data are on the boards"):
         training_job(parse_experiment(boards), 0)

@@ -204,7 +204,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
     await clock.run(asking.take(header, answers), look())
     assert kept == [set(), {"lps-1"}]  # nothing is kept before it is there
     header.home_id = "lps-0"
-    with pytest.raises(Exception, match="tells of 3 devices of others"):
+    with pytest.raises(Exception, match="sends answers of 3 devices that are not its own"):
         await asking.take(header, answers)
 
 

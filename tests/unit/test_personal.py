@@ -141,11 +141,11 @@ def test_a_state_of_another_run_device_or_round_is_passed_over(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("described", "reason"),
     [
-        ([["model", "<f4", [1000]]], "4004 bytes of arrays; its header says 4000"),
+        ([["model", "<f4", [1000]]], "4004 bytes of arrays, but its header says 4000"),
         ([["model", "<f4", [-1001]]], "header says -4004"),
-        ([["model", "|O", [1001]]], "not one of a personal state"),
-        ([["model", "<f4"]], "not one of a personal state"),
-        (7, "not one of a personal state"),
+        ([["model", "|O", [1001]]], "does not have the header of a personal state"),
+        ([["model", "<f4"]], "does not have the header of a personal state"),
+        (7, "does not have the header of a personal state"),
     ],
 )
 def test_a_sealed_file_whose_header_is_wrong_is_passed_over(
@@ -160,7 +160,7 @@ def test_a_sealed_file_whose_header_is_wrong_is_passed_over(
 
 def test_only_numbers_are_kept(tmp_path: Path) -> None:
     for wrong in (np.zeros(3, np.float16), np.array(["a"]), np.array([object()])):
-        with pytest.raises(PluginError, match=r"'mine' is .*; float32, float64 and int64 are kept"):
+        with pytest.raises(PluginError, match=r"'mine' has type .*; give float32, float64 or int64"):
             store(tmp_path).save(0, {"mine": wrong})
     assert store(tmp_path).at(0) is None
 

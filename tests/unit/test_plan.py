@@ -168,7 +168,7 @@ def test_where_devices_were_as_a_round_began_is_known_once_its_plan_is_made_and_
 
 
 def test_what_a_method_has_not_said_that_it_tells_is_its_fault(gps: GpsParts) -> None:
-    with pytest.raises(PluginError, match="tells devices what it has not said"):
+    with pytest.raises(PluginError, match="tells devices other arrays than it has declared"):
         gps.places.make(BEFORE, replace(PLAN, told={"batch": np.arange(3)}))
     assert not gps.plans.is_made
 
@@ -177,7 +177,7 @@ def test_what_a_method_has_not_said_that_it_tells_is_its_fault(gps: GpsParts) ->
 def test_a_memory_that_cannot_be_written_is_the_methods_fault_and_leaves_no_plan(
     gps: GpsParts, memory: dict[str, object]
 ) -> None:
-    with pytest.raises(PluginError, match="a plan's memory holds JSON values"):
+    with pytest.raises(PluginError, match="a plan needs a memory of JSON values"):
         gps.places.make(BEFORE, replace(PLAN, memory=memory))
     assert not gps.plans.is_made
     gps.restart()

@@ -254,7 +254,7 @@ def test_the_data_command_finds_what_the_user_unpacked(tmp_path: Path, capsys: p
     said = capsys.readouterr().out.splitlines()
     assert f"cifar-100 is in {tmp_path / 'share' / 'fedstrata' / 'cifar-100'}" in said
     assert [line for line in said if line.startswith(("emnist", "cifar-10 ", "svhn"))] == [
-        f"{name} is not here: fedstrata data {name}" for name in ("emnist", "cifar-10", "svhn")
+        f"{name} is not on this machine; fetch it with fedstrata data {name}" for name in ("emnist", "cifar-10", "svhn")
     ]
 
 

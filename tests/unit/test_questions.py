@@ -208,7 +208,7 @@ async def test_who_answers_too_late_for_a_method_that_places_nobody_is_told_so(t
     await gps.enrolment.gather_devices()
     gps.questions.publish_sponsors(())
     with pytest.raises(
-        ExcludedError, match=r"device-002 answered after .* method own:TwoNumbers has nothing to place it by"
+        ExcludedError, match=r"device-002 answered after .* method own:TwoNumbers cannot place a late device"
     ):
         await gps.answer(2, "first", number=number(2))
     assert not gps.roster.devices[2].refused

@@ -249,8 +249,8 @@ def at(values: Any, name: str) -> Any:
 def test_the_charts_readme_has_a_row_with_default_and_meaning_for_every_value(chart: Path) -> None:
     text = (chart / "values.yaml").read_text()
     rows = re.findall(r"^\| `([\w.]+)` \| `(.*)` \| (.+) \|$", (chart / "README.md").read_text(), re.MULTILINE)
-    assert ("ports.grpc", "50051", "The protocol.") in rows
-    assert ("gps.podDisruptionBudget.enabled", "true", "Whether a drain of its node waits.") in rows
+    assert ("ports.grpc", "50051", "For calls between processes.") in rows
+    assert ("gps.podDisruptionBudget.enabled", "true", "Whether a drain of the GPS's node has to wait.") in rows
     keys_with_values = re.findall(r"^ *(\w+): +\S", text, re.MULTILINE)
     assert [name.rpartition(".")[2] for name, _, _ in rows if name != "networkPolicy.metricsFrom"] == keys_with_values
     for name, default, _ in rows:

@@ -36,14 +36,14 @@ def test_volumes_that_kubernetes_does_not_change_are_told_with_the_value_that_ke
     said = 'StatefulSet.apps "lab-lps" is invalid: spec: Forbidden: updates to statefulset spec for fields other than'
     error = _refused(f"UPGRADE FAILED: cannot patch: {said} 'replicas', 'template' are forbidden")
     assert isinstance(error, ExperimentError)
-    assert "lps.persistence.enabled=false for one of an older chart" in str(error)
+    assert "lps.persistence.enabled=false if an older chart" in str(error)
 
 
 @pytest.mark.parametrize(
     "said", ["release: already exists", "another operation (install/upgrade/rollback) is in progress"]
 )
 def test_a_release_that_another_changes_at_the_moment_is_told_as_that(said: str) -> None:
-    assert "somebody else is changing this release" in str(_refused(said))
+    assert "another program is changing this release" in str(_refused(said))
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_of_the_network() -> None:
@@ -59,7 +59,7 @@ def test_this_machines_data_folder_does_not_go_to_the_cluster() -> None:
     path = EXPERIMENTS / "fmnist_three_tasks.yaml"
     told: list[str] = []
     here = load_for_cluster(path, ("data.folder=/somewhere/here",), None, told.append)
-    assert "data.folder /somewhere/here is this machine's and left out" in told[0]
+    assert "data.folder /somewhere/here is on this machine" in told[0]
     assert here.data.folder is None
     assert here.digest == load_for_cluster(path, (), None).digest
 
@@ -106,7 +106,7 @@ def test_where_own_code_is_not_here_the_charts_memory_holds_and_that_is_said(
     noted = Noted(monkeypatch, chart=None, claims=[])
     remote.up(LAB, UpRequest(experiment=load_for_cluster(path, (), None)), Console())
     assert "device" not in noted.upgraded
-    assert "memory of the pods is the chart's or as given" in capsys.readouterr().out
+    assert "the chart's or your values apply" in capsys.readouterr().out
 
 
 def test_the_chart_of_a_release_is_told_by_the_command_and_by_the_library() -> None:
@@ -179,7 +179,7 @@ def test_a_release_of_another_chart_is_neither_upgraded_nor_removed(
         lambda: remote.up(LAB, request, console),
         lambda: remote.down(LAB, deletes_records=True, console=console),
     ):
-        with pytest.raises(ExperimentError, match=f"is of chart {chart}, not of fedstrata; nothing was done"):
+        with pytest.raises(ExperimentError, match=f"has chart {chart}, not fedstrata; nothing was changed"):
             attempt()
     assert noted.calls == []
     assert noted.upgraded == {}
@@ -246,14 +246,14 @@ def test_a_failed_run_is_begun_again_once_and_the_word_stays_with_the_experiment
     assert noted.upgraded["again"] == ""
 
 
-@pytest.mark.parametrize(("phase", "says"), [("training", "is in training"), ("completed", "has completed and its")])
+@pytest.mark.parametrize(("phase", "says"), [("training", "is in training"), ("completed", "has completed, and its")])
 def test_a_run_that_has_not_failed_is_not_begun_again(
     monkeypatch: pytest.MonkeyPatch, console: Console, phase: str, says: str
 ) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=[])
     same, other = (load_for_cluster(DIGITS, sets, None) for sets in ((), ("seed=7",)))
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=same.run_id))
-    with pytest.raises(ExperimentError, match=f"--again begins a failed run again, and digits-.* {says}"):
+    with pytest.raises(ExperimentError, match=f"--again begins a failed run again, but digits-.* {says}"):
         remote.up(LAB, UpRequest(experiment=same, begins_again=True), console)
     assert noted.upgraded == {}
     remote.up(LAB, UpRequest(experiment=other, begins_again=True, replaces_run=True), console)
@@ -295,7 +295,7 @@ def test_a_run_under_way_is_not_replaced_by_another_unasked(
     noted.kept["experiment"] = first.to_yaml()
     monkeypatch.setattr(remote, "status", lambda *_, **__: pb.RunStatus(phase=phase, run_id=first.run_id))
     with pytest.raises(
-        ExperimentError, match=f"has run {first.run_id} in {phase}; give another --release, or --replace"
+        ExperimentError, match=f"has run {first.run_id} in phase {phase}; give another --release, or --replace"
     ):
         remote.up(LAB, UpRequest(experiment=other), console)
     assert noted.upgraded == {}
@@ -338,9 +338,9 @@ def test_a_run_that_is_over_is_replaced_by_another(
 
 
 @pytest.mark.parametrize(("theirs", "said"), [
-    ({"experiment": "name: other"}, "other values of experiment while .*: run digits-.* was replaced"),
+    ({"experiment": "name: other"}, "has changed experiment of release .*: run digits-.* was replaced"),
     ({"lps": {"env": [], "replicas": 3}, "image": {"tag": "2"}},
-     "other values of image, lps while .*: the values of this up do not hold"),
+     "has changed image, lps of release .*: your values do not apply"),
 ])  # fmt: skip
 def test_an_up_that_another_has_overtaken_does_not_report_success(
     monkeypatch: pytest.MonkeyPatch, console: Console, theirs: dict[str, Any], said: str
@@ -379,7 +379,7 @@ def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
     monkeypatch: pytest.MonkeyPatch, console: Console
 ) -> None:
     Noted(monkeypatch, chart=None, claims=["lab-fedstrata-gps"])
-    with pytest.raises(AddressError, match="it has left lab-fedstrata-gps, which --delete-records deletes"):
+    with pytest.raises(AddressError, match="--delete-records deletes what it has left: lab-fedstrata-gps"):
         remote.down(LAB, deletes_records=False, console=console)
     done = remote.down(LAB, deletes_records=True, console=console)
     assert (done.was_installed, done.deleted) == (False, ["lab-fedstrata-gps"])
@@ -388,7 +388,7 @@ def test_claims_that_an_uninstallation_has_left_can_be_deleted_later(
 def test_records_are_not_deleted_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     noted = Noted(monkeypatch, chart="fedstrata-0.1.0", claims=["lab-fedstrata-gps"])
     assert execute(["down", "--release", "lab", "--delete-records"]) == 2  # standard input is no terminal here
-    assert "deletes lab-fedstrata-gps with all records; say --yes" in capsys.readouterr().err
+    assert "deletes lab-fedstrata-gps with all records; add --yes" in capsys.readouterr().err
     assert "uninstall" not in noted.calls
     assert execute(["down", "--release", "lab", "--delete-records", "--yes"]) == 0
     assert noted.calls[-4:] == ["uninstall", "delete_tests", "delete_claims", "wait_gone"]
@@ -460,7 +460,7 @@ def test_a_gps_that_does_not_run_is_named_with_its_reason(monkeypatch: pytest.Mo
     pod = a_pod("lab-gps-0", owner="lab-gps", ready=False, unscheduled=SCHEDULER)
     pod.metadata.labels["app.kubernetes.io/component"], pod.status.phase = "gps", "Pending"
     found = release_that_sees(monkeypatch, Seen(sets=[a_set("lab-gps", wanted=1, ready=0)], pods=[pod]))
-    with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node for lab-gps-0: 0/3 nodes"):
+    with pytest.raises(AddressError, match="the GPS's pod lab-gps-0 is Pending: no node can run lab-gps-0: 0/3 nodes"):
         GpsAccess(found).pod()
 
 

@@ -93,12 +93,12 @@ def test_the_schedulers_reason_is_told_once_with_the_pods_it_holds_up() -> None:
     pods = [a_pod(f"lab-lps-{n}", ready=False, unscheduled=SCHEDULER) for n in range(7)]
     line = progress(Seen(sets=[a_set(wanted=7, ready=0)], pods=pods)).line
     held_up = "lab-lps-0, lab-lps-1, lab-lps-2, lab-lps-3, lab-lps-4 and 2 more"
-    assert line == f"0 of 7 pods are ready; no node for {held_up}: {SCHEDULER}"
+    assert line == f"0 of 7 pods are ready; no node can run {held_up}: {SCHEDULER}"
 
 
 def test_pods_of_a_job_wait_for_a_node_as_others_do() -> None:
     pods = [a_pod(f"tiny-sweep-{n}", owner="tiny-sweep", kind="Job", ready=False, unscheduled=SCHEDULER) for n in "ab"]
-    assert list(unscheduled(pods)) == [f"no node for tiny-sweep-a, tiny-sweep-b: {SCHEDULER}"]
+    assert list(unscheduled(pods)) == [f"no node can run tiny-sweep-a, tiny-sweep-b: {SCHEDULER}"]
 
 
 def test_a_quota_that_lets_no_pod_be_made_is_told() -> None:
@@ -125,8 +125,8 @@ def test_a_pod_that_was_killed_for_memory_is_told_with_the_value_that_gives_it_m
     killed = a_pod("lab-device-3", ready=False, waiting="CrashLoopBackOff", message="back-off", ended="OOMKilled")
     killed.metadata.labels["app.kubernetes.io/component"] = "device"
     assert progress(Seen(sets=[a_set(ready=2)], pods=[killed])).hopeless == (
-        "pod lab-device-3 was killed for using more memory than it may: raise device.resources.limits.memory, or lower "
-        "device.devicesPerPod"
+        "pod lab-device-3 was killed because it used more memory than its limit; raise "
+        "device.resources.limits.memory, or lower device.devicesPerPod"
     )
 
 

@@ -33,14 +33,14 @@ def test_a_device_enrols_once_however_often_it_calls(gps: GpsParts) -> None:
     ("field", "value", "kind", "reason"),
     [
         ("experiment_sha256", "f" * 64, WrongRunError, "was started with another experiment"),
-        ("device_index", 5, UnknownChildError, "is not of this experiment, which has device-000 … device-004"),
-        ("device_index", -1, UnknownChildError, "is not of this experiment"),
+        ("device_index", 5, UnknownChildError, "with index 5; it has device-000 to device-004"),
+        ("device_index", -1, UnknownChildError, "this experiment has no device 'device-002' with index -1"),
         ("device_index", 3, UnknownChildError, "'device-002' with index 3"),
-        ("device_id", "x" * 5000, UnknownChildError, "is not of this experiment"),
+        ("device_id", "x" * 5000, UnknownChildError, "this experiment has no device 'xxx"),
         ("num_examples", 0, PayloadError, "has no examples to train on"),
-        ("num_examples", 21, PayloadError, "21 examples to train on; at most 20 may be claimed"),  # as in partition
-        ("num_examples", (1 << 30) // 10, PayloadError, "where that is wrong, set bounds.max_examples"),
-        ("num_held_out", 1 << 40, PayloadError, "1099511627776 examples to measure on; at most 1048576 may be claimed"),
+        ("num_examples", 21, PayloadError, "21 examples to train on; expected 0 to 20"),  # as in partition
+        ("num_examples", (1 << 30) // 10, PayloadError, "if it has more, raise bounds.max_examples"),
+        ("num_held_out", 1 << 40, PayloadError, "1099511627776 examples to measure on; expected 0 to 1048576"),
         ("num_held_out", -1, PayloadError, "-1 examples to measure on"),
     ],
 )
@@ -60,17 +60,17 @@ def test_a_device_cannot_come_back_with_other_data(gps: GpsParts) -> None:
     gps.roster.enroll(gps.enrol_request(2), is_late=False)
     request = gps.enrol_request(2)
     request.num_examples = 11
-    with pytest.raises(PayloadError, match="enrolled with 10 examples and 2 to measure on, and now has 11 and 2"):
+    with pytest.raises(PayloadError, match="enrolled with 10 examples to train on and 2 to measure on, but now has 11"):
         gps.roster.enroll(request, is_late=False)
 
 
 def test_the_experiment_may_bound_what_a_device_claims(tmp_path: Path) -> None:
     gps = GpsParts(tmp_path, "bounds={max_examples: 12, max_held_out: 1}")
     request = gps.enrol_request(4)
-    with pytest.raises(PayloadError, match="20 examples to train on; at most 12 may be claimed"):
+    with pytest.raises(PayloadError, match="20 examples to train on; expected 0 to 12"):
         gps.roster.enroll(request, is_late=False)
     request.num_examples = 12
-    with pytest.raises(PayloadError, match="2 examples to measure on; at most 1 may be claimed"):
+    with pytest.raises(PayloadError, match="2 examples to measure on; expected 0 to 1"):
         gps.roster.enroll(request, is_late=False)
     request.num_held_out = 1
     gps.roster.enroll(request, is_late=False)
@@ -83,7 +83,10 @@ def test_the_experiment_may_bound_what_a_device_claims(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_while_the_first_is_in_a_call(gps: GpsParts) -> None:
     gps.roster.enroll(gps.enrol_request(2, "first"), is_late=False)
-    with gps.roster.call_of(IDS[2], "first"), pytest.raises(DuplicateDeviceError, match="give this one its own index"):
+    with (
+        gps.roster.call_of(IDS[2], "first"),
+        pytest.raises(DuplicateDeviceError, match="give this process an index"),
+    ):
         gps.roster.enroll(gps.enrol_request(2, "second"), is_late=False)
 
 
@@ -93,7 +96,7 @@ def test_a_restarted_device_takes_the_place_of_the_one_that_is_gone(gps: GpsPart
     with gps.roster.call_of(IDS[2], "second") as device:
         assert device.device_id == IDS[2]
     with (
-        pytest.raises(DuplicateDeviceError, match="has since been enrolled by another process"),
+        pytest.raises(DuplicateDeviceError, match="another process has enrolled as"),
         gps.roster.call_of(IDS[2], "first"),
     ):
         pass

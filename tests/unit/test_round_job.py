@@ -204,7 +204,7 @@ async def test_examples_trained_on_before_an_answer_are_said_with_it() -> None:
 async def test_less_than_no_trained_examples_are_refused() -> None:
     host = host_of("fedavg")
     work = DeviceWork(host, device_data(host.experiment, host.dataset, 1), 1)
-    with pytest.raises(PluginError, match="trained_examples is -1: the examples gone through, 0 or more"):
+    with pytest.raises(PluginError, match="trained_examples is -1; give the number of examples used, 0 or more"):
         await work.compute(lambda: 1, trained_examples=-1)
 
 
@@ -217,8 +217,11 @@ def test_a_methods_work_has_the_examples_that_the_device_measures_on() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.zeros(3, np.float32), r"method own:Method gave weights of float32 and shape \(3,\); .* of shape \(310,\)"),
-        (np.zeros(310), r"gave weights of float64 and shape \(310,\)"),
+        (
+            np.zeros(3, np.float32),
+            r"method own:Method returned weights of float32 and shape \(3,\); .* of shape \(310,\)",
+        ),
+        (np.zeros(310), r"returned weights of float64 and shape \(310,\)"),
         ([1.0], "failed to do its local work: AttributeError: 'list' object has no attribute 'shape'"),
     ],
     ids=["shape", "dtype", "list"],
@@ -273,7 +276,7 @@ async def test_of_some_clusters_models_a_device_knows_which_they_are_and_its_own
     sent = await job.go_on(0)
     expected = await job_of(host_of("fedavg"), models[0]).begin()
     assert values_of(sent).tobytes() == values_of(expected).tobytes()
-    with pytest.raises(PayloadError, match="told to go on in cluster 1, which there is not"):
+    with pytest.raises(PayloadError, match="told to go on in cluster 1, which does not exist"):
         await job.go_on(1)
 
 
@@ -317,7 +320,7 @@ async def test_what_a_device_is_told_that_its_method_does_not_tell_is_refused() 
 async def test_a_cluster_that_there_is_not_is_none_to_go_on_in(cluster: int) -> None:
     host = host_of("{name: ifca, clusters: 2}")
     job = job_of(host, np.concatenate([host.model.initial(0)] * 2), clusters=2)
-    with pytest.raises(PayloadError, match="which there is not"):
+    with pytest.raises(PayloadError, match="which does not exist"):
         await job.go_on(cluster)
 
 
@@ -370,7 +373,7 @@ class Verbose(Norms):
 
 async def test_an_answer_in_a_round_that_fits_no_message_is_refused_with_both_sizes() -> None:
     host = host_of("fedavg", own=Verbose)
-    with pytest.raises(PluginError, match="norm of 8388608 bytes: 1048576 at most"):
+    with pytest.raises(PluginError, match="norm has 8388608 bytes; at most 1048576"):
         await job_of(host, host.model.initial(3)).begin()
 
 

@@ -54,7 +54,7 @@ async def test_an_lps_that_is_slow_and_still_the_one_is_waited_for() -> None:
 
 async def test_a_silent_lps_is_left_when_another_serves_the_cluster() -> None:
     exchange = RoundTerms([0, 1, 1])
-    with pytest.raises(ParentAwayError, match="lps-0 is silent, and lps-1 serves lps-0 now"):
+    with pytest.raises(ParentAwayError, match="lps-0 does not answer, and lps-1 serves lps-0 now"):
         await served(exchange, SOON_S).hear(exchange.run())
     await asyncio.sleep(0)
     assert exchange.was_cancelled

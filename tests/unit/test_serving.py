@@ -100,14 +100,14 @@ def test_an_lps_that_comes_back_elsewhere_is_found_there_by_a_restarted_gps_too(
 
 @pytest.mark.parametrize("lps_id", ["lps-", "lps-01", "gps-0", "lps-x", "lps--1", "", "lps-²", "lps-" + "9" * 5000])
 def test_what_is_no_lps_is_refused(setting: Setting, lps_id: str) -> None:
-    with pytest.raises(UnknownChildError, match="is no LPS's id"):
+    with pytest.raises(UnknownChildError, match="is not the id of an LPS"):
         setting.serving.register(setting.registration(lps_id))
 
 
 def test_an_lps_of_another_experiment_or_without_address_is_refused(setting: Setting) -> None:
     request = setting.registration("lps-0")
     request.experiment_sha256 = "0" * 64
-    with pytest.raises(WrongRunError, match="started with another experiment"):
+    with pytest.raises(WrongRunError, match="has another experiment"):
         setting.serving.register(request)
     with pytest.raises(AddressError, match="write host:port"):
         setting.serving.register(setting.registration("lps-0", address="somewhere"))

@@ -282,7 +282,7 @@ def test_a_damaged_record_is_the_failure_of_its_run_alone(
     request = SweepRequest(sweep=SWEEP, store=machine(store, tmp_path), jobs=1)
     (first, damage), (second, other) = sweep_module.sweep(request, QuietSweep()).failures
     assert (first, second) == (RUN, OTHER)
-    assert "is not the record of its run" in str(damage)
+    assert "is not a complete record of its run" in str(damage)
     assert str(other) == "no quorum"
 
 
@@ -302,7 +302,7 @@ def test_a_damaged_record_of_a_pod_is_the_failure_of_its_run_alone(
     )  # fmt: skip
     outcome = sweep_job.sweep_on_kubernetes(request, QuietSweep(), lambda _: None)
     assert [run for run, _ in outcome.failures] == [RUN]
-    assert "is not the record of its run" in str(outcome.failure)
+    assert "is not a complete record of its run" in str(outcome.failure)
     assert len(outcome.results.records) == 1
 
 
@@ -356,15 +356,23 @@ def test_what_a_store_says_becomes_a_message(
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("AWS_ENDPOINT_URL_S3", "https://s3.example.org\n", "AWS_ENDPOINT_URL_S3 'https://s3.example.org\\\\n': give"),
-        ("AWS_ENDPOINT_URL_S3", " https://s3.example.org", "AWS_ENDPOINT_URL_S3 ' https://s3.example.org': give"),
-        ("AWS_ENDPOINT", "nonsense", "AWS_ENDPOINT 'nonsense': give an address such as"),
+        (
+            "AWS_ENDPOINT_URL_S3",
+            "https://s3.example.org\n",
+            "AWS_ENDPOINT_URL_S3 'https://s3.example.org\\\\n' is not an address; give",
+        ),
+        (
+            "AWS_ENDPOINT_URL_S3",
+            " https://s3.example.org",
+            "AWS_ENDPOINT_URL_S3 ' https://s3.example.org' is not an address; give",
+        ),
+        ("AWS_ENDPOINT", "nonsense", "AWS_ENDPOINT 'nonsense' is not an address; give one such as"),
         (
             "AWS_ENDPOINT_URL",
             "https://me:secret word@s3.example.org",
-            "^AWS_ENDPOINT_URL names a user; give an address",
+            "^AWS_ENDPOINT_URL has a user name in its address; give an address",
         ),
-        ("AWS_TOKEN", "token\n", "AWS_TOKEN is empty, or has a space or the end of a line"),
+        ("AWS_TOKEN", "token\n", "AWS_TOKEN is empty, or has a space or line break in it"),
     ],
 )
 def test_a_variable_at_which_obstore_would_panic_is_named(

@@ -105,7 +105,7 @@ def test_who_is_offered_some_streams_gets_these_alone_and_is_told_which_they_are
 
 def test_an_lps_that_is_back_asks_for_patience_until_it_knows_what_travels() -> None:
     layouts = UpdateLayouts("float32")
-    with pytest.raises(NotReadyError, match="ask again"):
+    with pytest.raises(NotReadyError, match="try again"):
         layouts.of(3)
     for number, withdrawn in enumerate([[], [], ["head"], ["head"]]):
         layouts.begin(number, STREAMS.without(withdrawn).travelling)
@@ -297,7 +297,7 @@ def test_who_has_answered_too_late_outlives_the_lps_by_global_round(tmp_path: Pa
         files.save(number, late if number % 2 else [])
     again = LateAnswers(tmp_path)
     assert [again.read(number) for number in (2, 3)] == [[], late]
-    with pytest.raises(StateError, match=r"late-000001\.pb is gone"):  # if the folder is lost nobody knows who was late
+    with pytest.raises(StateError, match=r"late-000001\.pb is missing"):  # the folder alone knows who was late
         again.read(1)
     (tmp_path / "late-000003.pb").write_bytes(b"\0" * 50)
     with pytest.raises(StateError, match=r"late-000003\.pb"):  # or those would go on who were left out

@@ -84,7 +84,7 @@ def test_another_stream_draws_other_batches() -> None:
 def test_vectors_of_another_shape_and_a_result_without_steps_are_refused() -> None:
     steps = LocalSteps(job())
     for wrong in (steps.weights[1:], steps.weights.double()):
-        with pytest.raises(PluginError, match=r"a vector of torch.float.* for steps: torch.float32 \(2410,\) expected"):
+        with pytest.raises(PluginError, match=r"got a vector of torch.float.*; give torch.float32 \(2410,\)"):
             steps.move(wrong)
     with pytest.raises(PluginError, match="call `move` before `trained`"):
         steps.trained()

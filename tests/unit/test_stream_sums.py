@@ -194,7 +194,7 @@ def test_a_sum_that_was_cleared_holds_nothing_of_what_was_added(cleared: str) ->
 
 @pytest.mark.parametrize("weights", [(), (0,), (4,), (-1,), (1, 1)])
 def test_a_child_stands_for_one_up_to_its_own_examples(weights: tuple[int, ...]) -> None:
-    with pytest.raises(PayloadError, match="expected 1 to 3"):
+    with pytest.raises(PayloadError, match="from 1 to 3"):
         OneSum(5, {"b": 3}).check("b", weights)
 
 

@@ -202,14 +202,14 @@ def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_not_of_a_run_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(OutputError, match=r"thesis\.tex is not of a run"):
+    with pytest.raises(OutputError, match=r"thesis\.tex does not belong to a run"):
         stand(tmp_path)
 
 
 def test_processes_of_one_sweep_share_its_folder_and_another_sweep_waits_for_their_end(tmp_path: Path) -> None:
     out, other = tmp_path / "out", sweep(seeds=[3])
     with joined(out, sweep()), joined(out, sweep()):
-        with pytest.raises(OutputError, match="another sweep is at work"), joined(out, other):
+        with pytest.raises(OutputError, match="a sweep with another file is using"), joined(out, other):
             pass
         assert (out / SWEEP).read_text(encoding="utf-8") == sweep().text
     with joined(out, other):

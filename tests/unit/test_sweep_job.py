@@ -50,14 +50,14 @@ def sweep(seeds: Sequence[int] = (3, 4), **keys: Any) -> Sweep:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"data": {"name": "digits", "folder": "mine"}}, "base, seed 3: pods have no folder mine of this machine"),
+        ({"data": {"name": "digits", "folder": "mine"}}, "base, seed 3: pods cannot read data.folder mine"),
         ({"data": {"name": "folder", "input_shape": [2], "num_classes": 2},
           "partition": {"kind": "local", "names": ["a"]}},
-         "base, seed 3: partition.kind local is of boards"),
+         "base, seed 3: partition.kind local is for boards"),
         ({"links": {"traces": {"bus": {"file": "bus.log", "format": "mahimahi", "after": "hold"}},
                     "device-lps": {"down_trace": "bus"}},
           "clock": "virtual"},
-         "pods have no files of this machine"),
+         "pods cannot read files of this machine"),
     ],
 )  # fmt: skip
 def test_what_a_pod_has_not_is_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_own_code_goes_along_or_is_in_an_image_of_ones_own(tmp_path: Path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     loaded = sweep(method={"name": "minelike:Mine"})
     files = {"tiny.yaml": loaded.text}
-    with pytest.raises(ExperimentError, match="no module of minelike:Mine; send its file with --code"):
+    with pytest.raises(ExperimentError, match="do not have the module of minelike:Mine; send its file with --code"):
         check(loaded, files, JobRequest(storage=SHARED))
     check(loaded, {**files, "minelike.py": ""}, JobRequest(storage=SHARED))
     check(loaded, files, JobRequest(storage=SHARED, image="mine:1"))
@@ -87,7 +87,7 @@ def test_a_run_that_is_too_large_for_a_pod_is_told_the_number_of_devices_that_fi
 
 
 def test_files_larger_than_a_config_map_are_refused() -> None:
-    with pytest.raises(ExperimentError, match="have 1,000,001 bytes, and a ConfigMap holds 1,000,000"):
+    with pytest.raises(ExperimentError, match="have 1,000,001 bytes, but a ConfigMap holds 1,000,000"):
         check(sweep(), {"tiny.yaml": "x" * 1_000_001}, JobRequest(storage=SHARED))
 
 
@@ -97,13 +97,13 @@ def test_files_larger_than_a_config_map_are_refused() -> None:
         (["--on", "kubernetes"], "--on kubernetes needs a volume claim that all pods mount, or a bucket"),
         (
             ["--on", "kubernetes", "--claim", "shared", "--to", "s3://lab/tiny"],
-            "or --to, not both",
+            "give either --claim",
         ),
-        (["--on", "kubernetes", "--claim", "shared", "--secret", "lab"], "--secret: for a bucket only; add --to"),
-        (["--to", "s3://lab/tiny", "--secret", "lab"], "--secret: for pods only; add --on kubernetes"),
-        (["--claim", "shared"], "--claim: for pods only; add --on kubernetes"),
-        (["--queue", "lab", "--retries", "2"], "--queue, --retries: for pods only; add --on kubernetes"),
-        (["--on", "kubernetes", "--claim", "shared", "--jobs", "2"], "--jobs: for runs on this machine only"),
+        (["--on", "kubernetes", "--claim", "shared", "--secret", "lab"], "--secret is only for a bucket; add --to"),
+        (["--to", "s3://lab/tiny", "--secret", "lab"], "--secret: only for pods; add --on kubernetes"),
+        (["--claim", "shared"], "--claim: only for pods; add --on kubernetes"),
+        (["--queue", "lab", "--retries", "2"], "--queue, --retries: only for pods; add --on kubernetes"),
+        (["--on", "kubernetes", "--claim", "shared", "--jobs", "2"], "--jobs is only for runs on this machine"),
         (["--on", "kubernetes", "--claim", "shared", "--memory", "much"], "--memory 'much'"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_reader_that_sends_other_files_is_not_believed(name: str, tmp_path: Pa
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Lying)) as address:
         with pytest.raises(PayloadError, match="is not a file of a run record"):
             fetch_record(address, RUN, here)
-        with pytest.raises(PayloadError, match="no list of runs"):
+        with pytest.raises(PayloadError, match="does not send a list of runs"):
             BegunRuns.at(address)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -283,7 +283,7 @@ def test_an_interrupted_command_fetches_the_rest_when_it_is_called_again(followe
     with pytest.raises(KeyboardInterrupt):
         follower.follow(state(pods=2), KeyboardInterrupt())
     assert follower.pods.calls == ["ensure tiny-sweep", "delete reader"]
-    assert "job tiny-sweep goes on; the same command follows it again" in follower.told[-1]
+    assert "job tiny-sweep keeps running; the same command follows it again" in follower.told[-1]
     first = (follower.out / RUN / "summary.json").stat().st_mtime_ns
 
     finish(follower.pods_folder, sweep(), 1, 0.7)
@@ -300,7 +300,7 @@ def test_a_kubernetes_that_does_not_answer_for_a_while_is_asked_again(follower: 
     away = AddressError("Kubernetes does not answer")
     _, outcome = follower.follow(state(pods=1), away, away, state(ended="Complete"))
     assert outcome.failure is None
-    assert follower.told == ["Kubernetes does not answer; asking again"]
+    assert follower.told == ["Kubernetes does not answer; trying again"]
 
 
 def test_a_job_without_hope_is_deleted_and_its_reason_told(follower: Follower) -> None:
@@ -340,7 +340,7 @@ def test_a_failed_run_is_told_at_the_end_of_the_job(follower: Follower) -> None:
 
 
 def test_a_job_that_failed_before_its_runs_ended_says_the_last_words_of_a_pod(follower: Follower) -> None:
-    failed = {"tiny-sweep-x": "pod tiny-sweep-x used more memory than it may; give more --memory"}
+    failed = {"tiny-sweep-x": "pod tiny-sweep-x used more memory than its limit; raise --memory"}
     with pytest.raises(RunStoppedError, match="2 runs missing: BackoffLimitExceeded; pod tiny-sweep-x used more"):
         follower.follow(state(ended="Failed", reason="BackoffLimitExceeded", failed=failed))
 

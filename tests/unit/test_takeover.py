@@ -186,10 +186,10 @@ async def test_without_deadlines_every_member_is_waited_for_and_strangers_do_not
 @pytest.mark.parametrize(
     ("held_round", "flat", "sha256", "reason"),
     [
-        (4, MODEL, None, "of round 4, and was asked for 5"),
+        (4, MODEL, None, "of round 4, but was asked for round 5"),
         (5, np.float32([1, 2, np.nan, 4, 5]), None, "not finite"),
         (5, np.append(MODEL, MODEL), None, "a chunk has 8 bytes"),
-        (5, MODEL, "f" * 64, "not of the digest that it said"),
+        (5, MODEL, "f" * 64, "has another digest than"),
         (5, MODEL, "x" * 64, "expected a SHA-256"),
     ],
 )

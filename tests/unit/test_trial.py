@@ -60,8 +60,8 @@ OWN_GENERATOR = torch.Generator().manual_seed(1)
             after(lambda logits: logits[:, 12]),
             r"net: the module fails on inputs of shape \(3, 1, 8, 8\) with Index",
         ),
-        (after(lambda logits: logits * random.random()), "or draws from a generator of its own, of NumPy or of"),
-        (after(lambda logits: logits + 0 * np.random.rand()), "of NumPy or of Python's random"),
+        (after(lambda logits: logits * random.random()), "or draws from its own generator, NumPy's or Python's"),
+        (after(lambda logits: logits + 0 * np.random.rand()), "NumPy's or Python's random"),
         (after(lambda logits: logits + torch.rand(1, generator=OWN_GENERATOR)), "other outputs for the same weights"),
     ],
     ids=["classes", "a vector", "labels", "a tuple", "an error", "random", "numpy", "own generator"],
@@ -128,7 +128,7 @@ class Wrong(Classification):
             r"own:Wrong failed on 3 examples with targets torch.int64 of shape \(3,\).*: ValueError: no loss",
         ),
         ("loss", r"task own:Wrong gives losses of shape \(1,\) and a mean loss of shape \(\) for 3 examples"),
-        ("sums", "task own:Wrong measures 2 numbers, and declares 1 sums"),
+        ("sums", "task own:Wrong measures 2 numbers, but declares 1 sums"),
     ],
 )
 def test_a_task_that_gives_something_else_is_named_before_the_run(wrong: str, message: str) -> None:
@@ -242,9 +242,9 @@ def rows_experiment(folder: Path, name: str, examples: int, *overrides: str) -> 
         (
             "Fitting",
             160,
-            "^training.batch_size 53 leaves a batch of 1 example of the 160 of device 1; choose another: ",
+            "^training.batch_size 53 leaves a batch of 1 of the 160 examples of device 1; choose another: ",
         ),
-        ("Fitting", 1, "^device 1 has 1 example, and the model fails on a batch of 1; give it more: "),
+        ("Fitting", 1, "^device 1 has 1 example, and the model fails on a batch of 1; give the device more: "),
     ],
 )
 def test_a_trial_before_the_run_refuses_what_would_end_the_run(

@@ -179,7 +179,7 @@ def test_the_check_says_what_a_round_should_take_in_energy(capsys: pytest.Captur
     expected = 3 * 1.28804 + 8e-3 * (0.05197 + 0.43839) + (10 + 3 * 0.2) / 4
     assert expected_times(experiment, payloads).device_fj / 1e15 == pytest.approx(expected)
     print_times(experiment, payloads, Console(width=100))
-    assert f"energy: about {expected:.2f}\u00a0J a mean device and LPS round" in capsys.readouterr().out
+    assert f"energy: about {expected:.2f}\u00a0J per LPS round for a mean device" in capsys.readouterr().out
     print_times(parse_experiment(CHECKED), payloads, Console(width=100))
     assert "energy" not in capsys.readouterr().out
 

@@ -121,7 +121,7 @@ def test_a_revoked_lps_is_named_with_what_to_do_though_it_asks_still(setting: Se
     setting.revoked = Revoked(frozenset({Name("lps", "lps-0")}))
     with setting.ask("lps-0"), setting.ask("lps-1"):
         assert setting.after(5, "training") == {"lps-0": 5.0}
-        assert "it is revoked, and no other LPS is there; start one" in setting.waiting.waits[0].what
+        assert "its certificate is revoked, and no other LPS is there; start one" in setting.waiting.waits[0].what
 
 
 async def test_names_are_in_metrics_log_and_one_event_a_minute(

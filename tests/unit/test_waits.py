@@ -116,7 +116,7 @@ def test_a_round_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"waits\.csv has no global round 7; it has 1 to 1"):
         write_report(folder, 7)
     plain = write_record(tmp_path / "plain")
-    with pytest.raises(DataError, match=r"no global round 1; it has none, and only runs with a clock"):
+    with pytest.raises(DataError, match=r"no global round 1; it has none. Only runs with a clock"):
         write_report(plain, 1)
     assert document_of(load_record(plain))["parts"]["round_picture"] is None
 

@@ -31,7 +31,7 @@ class Columns:
     title: str
     names: Sequence[str]
     series: Sequence[Series]
-    factor: float = 100.0  # of what is drawn to the values
+    factor: float = 100.0  # multiplies the values for the drawing
 
     @property
     def size(self) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def _draw_series(axes: "Axes", series: Series, columns: Columns, place: tuple[in
             left + 0.75 * width, factor * spread.mean, deviation, **style, markersize=7.5, markeredgecolor="white",
             capsize=4, linewidth=1.6, label=label, zorder=3,
         )  # fmt: skip
-        label = ""  # once in the legend
+        label = ""  # only one entry in the legend
 
 
 def _label_of(group: "Group", *, named: bool) -> str:

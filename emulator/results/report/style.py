@@ -18,14 +18,14 @@ LINE = "#b8c2cc"
 FAINT = "#eef1f4"
 # The page's light colours, --c0 to --c7: Okabe and Ito's palette, darkened to a contrast of 3:1 on white
 COLOURS = ("#0072b2", "#b34700", "#008f68", "#cc79a7", "#c08400", "#1d9dcc", "#6f4e37", "#6b7680")
-SVG_METADATA = ("Date", "Creator", "Format", "Type")  # what matplotlib would put into a file of itself and of today
+SVG_METADATA = ("Date", "Creator", "Format", "Type")  # left out: matplotlib would write its name and the date
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
     "text.color": INK,
-    "text.parse_math": False,  # a `$` in a device's name is a character
+    "text.parse_math": False,  # show a `$` in a device's name as it is
     "axes.labelcolor": MUTED,
     "axes.labelsize": 8.5,
     "axes.titlesize": 10,
@@ -45,7 +45,7 @@ RC: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
+    "svg.fonttype": "none",  # keep text as text, which can be searched, selected and read aloud
     "svg.hashsalt": "fedstrata",
 }
 

@@ -31,19 +31,19 @@ volumeClaimTemplates:
 {{- end }}
 {{- end }}
 
-{{/* Does the chart make a StatefulSet's claims itself? Where they shall go with the release and Kubernetes does not see to it. */}}
+{{/* Does the chart make a StatefulSet's claims itself? It does if they shall be deleted with the release and Kubernetes cannot do this. */}}
 {{- define "fedstrata.makesClaims" -}}
 {{- $persistence := (index .root.Values .component).persistence -}}
 {{- $deletes := and $persistence.enabled (eq $persistence.retain "delete") -}}
 {{- if and $deletes (not (include "fedstrata.since" (dict "root" .root "version" "1.27"))) }}true{{ end -}}
 {{- end }}
 
-{{/* These claims, under the names that the set looks for: (dict "root" $ "component" "lps" "count" 3). */}}
+{{/* The claims that the chart makes, with the names that the StatefulSet expects: (dict "root" $ "component" "lps" "count" 3). */}}
 {{- define "fedstrata.ownClaims" -}}
 {{- $tier := . -}}
 {{- range $ordinal := until (int .count) }}
 ---
-# Before 1.27 Kubernetes keeps a StatefulSet's claims. Made here, they go with the release.
+# Before 1.27 Kubernetes keeps a StatefulSet's claims. Claims of the chart are deleted with the release.
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
@@ -56,7 +56,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* Where a tier's pods keep state, when no claim of the set is mounted there: it outlives the container, not the pod. */}}
+{{/* The volume for a tier's state if no claim is mounted: it survives a restart of the container, but not of the pod. */}}
 {{- define "fedstrata.stateVolume" -}}
 {{- if not (index .root.Values .component).persistence.enabled }}
 - name: state

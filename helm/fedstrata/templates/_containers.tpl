@@ -1,4 +1,4 @@
-{{/* What is particular to each tier's container: its arguments, environment, mounts and volumes. */}}
+{{/* The parts of a container that differ between tiers: arguments, environment, mounts and volumes. */}}
 
 {{- define "fedstrata.gps.args" -}}
 - --experiment=/etc/fedstrata/experiment.yaml
@@ -44,7 +44,7 @@
 {{- end }}
 {{- end }}
 
-{{/* LPSs and devices keep the state of a run that was begun anew apart from that of the failed one; the GPS puts its own aside. */}}
+{{/* The state folder. If a failed run begins again, LPSs and devices use another folder. The GPS moves its old state aside. */}}
 {{- define "fedstrata.stateFolder" -}}
 /state{{ with .Values.again }}/again-{{ . }}{{ end }}
 {{- end }}
@@ -88,7 +88,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Do devices have a data folder? `none` has one only for what the experiment downloads. */}}
+{{/* Do devices have a data folder? With data.type none they have one only if the experiment downloads its data. */}}
 {{- define "fedstrata.hasData" -}}
 {{- if or (ne .Values.data.type "none") (fromJson (include "fedstrata.plan" .)).download }}true{{ end -}}
 {{- end }}

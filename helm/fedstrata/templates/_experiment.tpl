@@ -7,8 +7,8 @@
 {{- fail (printf "experiment: %s. Give the whole file with --set-file experiment=FILE.yaml" .) -}}
 {{- end }}
 
-{{/* What the chart needs of the experiment, as JSON: name, devices, lps (how many LPSs it begins with, a number or "auto"), names (of
-     devices that the partition names), data, download, globalRounds. The services check the rest; here only what the pods depend on. */}}
+{{/* The parts of the experiment that the chart needs, as JSON: name, devices, lps (the number of LPSs at the start, or "auto"), names (of
+     devices, if the partition has names), data, download, globalRounds. The services check all other keys. */}}
 {{- define "fedstrata.plan" -}}
 {{- $text := include "fedstrata.experiment" . -}}
 {{- if gt (len $text) 1000000 }}{{ include "fedstrata.experimentError" "the file is larger than the 1 MB that a ConfigMap holds" }}{{ end -}}
@@ -42,8 +42,8 @@
       "globalRounds" (int ($training.global_rounds | default 5)) | toJson -}}
 {{- end }}
 
-{{/* How many LPSs the run begins with: as the experiment's topology says, else as lps.replicas does. `auto` where neither
-     does; then there are none until the GPS asks for them. What a method makes of it the GPS knows, and no template. */}}
+{{/* The number of LPSs at the start of the run: from the experiment's topology, otherwise from lps.replicas. If neither gives it,
+     `auto`: then there are none until the GPS scales them, because only the GPS knows what the method needs. */}}
 {{- define "fedstrata.lpsCount" -}}
 {{- $topology := .file.topology -}}
 {{- $given := .root.Values.lps.replicas -}}
@@ -57,7 +57,7 @@
 {{- else if kindIs "invalid" $given -}}
   auto
 {{- else if gt (int $given) .devices -}}
-  {{- fail (printf "lps.replicas is %d, more than the %d devices of experiment %s. Set it to null, or to at most so many" (int $given) .devices .file.name) -}}
+  {{- fail (printf "lps.replicas is %d, more than the %d devices of experiment %s. Set lps.replicas to null, or to at most this number" (int $given) .devices .file.name) -}}
 {{- else -}}
   {{- int $given -}}
 {{- end -}}

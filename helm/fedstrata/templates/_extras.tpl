@@ -1,4 +1,4 @@
-{{/* What runs before a tier's container, and own code: (dict "root" $ "component" "lps") or the root, as each says. */}}
+{{/* Containers that run before a tier's container, and own code. Each template says whether it takes the root or (dict "root" $ "component" "lps"). */}}
 
 {{/* A tier's own volumes: (dict "root" $ "component" "lps"). */}}
 {{- define "fedstrata.extraVolumes" -}}
@@ -20,11 +20,11 @@
 {{- end }}
 {{- end }}
 
-{{/* Gives a new volume to the user that the tier runs as, where the volume's maker gave it to root. */}}
+{{/* A container that gives a new volume to the tier's user, if the volume belongs to root. */}}
 {{- define "fedstrata.volumeOwner" -}}
 {{- $security := fromYaml (include "fedstrata.podSecurityContext" .) -}}
 {{- if and .root.Values.volumeOwner.enabled (index .root.Values .component).persistence.enabled }}
-{{- if not (and $security.runAsUser $security.runAsGroup) }}{{ fail "volumeOwner.enabled gives volumes to podSecurityContext.runAsUser and runAsGroup: say both, or set volumeOwner.enabled to false" }}{{ end }}
+{{- if not (and $security.runAsUser $security.runAsGroup) }}{{ fail "volumeOwner.enabled gives volumes to podSecurityContext.runAsUser and runAsGroup: set both, or set volumeOwner.enabled to false" }}{{ end }}
 - name: volume-owner
   image: {{ include "fedstrata.image" . | quote }}
   imagePullPolicy: {{ .root.Values.image.pullPolicy }}
@@ -48,16 +48,16 @@
 
 {{/* --- own code, which an experiment names as module:function: all of these take the root ------------------------- */}}
 
-{{/* Where it lies in the pods; empty where there is none. It comes from one place. */}}
+{{/* The folder of own code in pods; empty if there is none. Own code comes from one source only. */}}
 {{- define "fedstrata.codeFolder" -}}
 {{- $code := .Values.code -}}
 {{- $given := list -}}
 {{- range $name := list "files" "configMap" "image" }}{{ if get $code $name }}{{ $given = append $given (printf "code.%s" $name) }}{{ end }}{{ end -}}
 {{- range $name, $_ := $code.files -}}
 {{- $module := regexFind "^[A-Za-z_][A-Za-z0-9_]*\\.[A-Za-z0-9]+$" $name -}}
-{{- if or (not $module) (has $name (list "gps.py" "lps.py" "device.py" "fedstrata.py")) }}{{ fail (printf "code.files: %s cannot be imported: a file's name has letters, digits and underscores before its ending, and is none of the services' own (gps, lps, device, fedstrata); rename it" $name) }}{{ end -}}
+{{- if or (not $module) (has $name (list "gps.py" "lps.py" "device.py" "fedstrata.py")) }}{{ fail (printf "code.files: %s cannot be imported: a file's name has letters, digits and underscores before its ending, and is not gps, lps, device or fedstrata; rename the file" $name) }}{{ end -}}
 {{- end -}}
-{{- if gt (len $given) 1 }}{{ fail (printf "own code comes from one place, and %s are given: leave all but one out" (join " and " $given)) }}{{ end -}}
+{{- if gt (len $given) 1 }}{{ fail (printf "own code comes from one source, but %s are given: leave out all but one" (join " and " $given)) }}{{ end -}}
 {{- if $given }}/code{{ end -}}
 {{- end }}
 
@@ -80,7 +80,7 @@
 {{- end }}
 {{- end }}
 
-{{/* From an image: copied by the image's own cp, as every Kubernetes can; volumes of images came with 1.33. */}}
+{{/* A container that copies own code from an image with the image's own `cp`. Every Kubernetes can do this; volumes of images need 1.33. */}}
 {{- define "fedstrata.codeCopy" -}}
 {{- if .Values.code.image }}
 - name: code

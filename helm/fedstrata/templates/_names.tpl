@@ -1,4 +1,4 @@
-{{/* The release's name for everything: RELEASE-fedstrata, or RELEASE where it says fedstrata already. At most 40
+{{/* The name of all objects: RELEASE-fedstrata, or RELEASE if it has fedstrata in it already. At most 40
      characters, so that a pod's name and its revision label stay within 63. A Service's name begins with a letter. */}}
 {{- define "fedstrata.fullname" -}}
 {{- $name := .Values.fullnameOverride -}}
@@ -39,19 +39,19 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $own := (index .root.Values .component).image -}}
 {{- $tag := $own.tag | default $shared.tag | default .root.Chart.AppVersion -}}
 {{- if eq $tag "latest" -}}
-{{- fail (printf "%s.image.tag: latest says nothing about what runs; give a version or a digest" .component) -}}
+{{- fail (printf "%s.image.tag: latest does not say which version runs; give a version or a digest" .component) -}}
 {{- end -}}
 {{- with (.root.Values.global).imageRegistry | default $shared.registry }}{{ . }}/{{ end -}}
 {{- $own.repository -}}
 {{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- end }}
 
-{{/* Where children find the GPS. */}}
+{{/* The address of the GPS for LPSs and devices in pods. */}}
 {{- define "fedstrata.gpsAddress" -}}
 {{ include "fedstrata.fullname" . }}-gps.{{ .Release.Namespace }}.svc:{{ .Values.ports.grpc }}
 {{- end }}
 
-{{/* A tier's service account: the one that is named; else the GPS's own, and the namespace's default for the others. */}}
+{{/* A tier's service account: the given one. Otherwise the GPS has its own, and other tiers have the namespace's default. */}}
 {{- define "fedstrata.serviceAccount" -}}
 {{- $named := (index .root.Values .component).serviceAccount.name -}}
 {{- $own := ternary (printf "%s-gps" (include "fedstrata.fullname" .root)) "" (eq .component "gps") -}}

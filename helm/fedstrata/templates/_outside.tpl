@@ -1,4 +1,4 @@
-{{/* The way in for devices that are no pods: addresses that they dial, and who may. */}}
+{{/* Access for devices that are not pods: the addresses that they call, and who may call. */}}
 
 {{/* The port of an address host:port or host:port+, for the LPS of a number: (dict "address" "…" "number" 2). */}}
 {{- define "fedstrata.portOf" -}}
@@ -6,17 +6,17 @@
 {{- if hasSuffix "+" $port }}{{ add (trimSuffix "+" $port | int) .number }}{{ else }}{{ $port }}{{ end -}}
 {{- end }}
 
-{{/* What stands before the port, with the pod's name in place of $(FEDSTRATA_POD_NAME): (dict "address" "…" "pod" "…"). */}}
+{{/* The part of an address before the port, with the pod's name in place of $(FEDSTRATA_POD_NAME): (dict "address" "…" "pod" "…"). */}}
 {{- define "fedstrata.hostOf" -}}
 {{- regexReplaceAll ":[0-9]+\\+?$" .address "" | replace "$(FEDSTRATA_POD_NAME)" .pod -}}
 {{- end }}
 
-{{/* The address of LPSs: one for all servers where these have names in a domain. */}}
+{{/* The address of LPSs. With outside.serverDomain it is the same for all servers. */}}
 {{- define "fedstrata.outsideLps" -}}
 {{ ternary .Values.outside.lps .Values.outside.gps (empty .Values.outside.serverDomain) }}
 {{- end }}
 
-{{/* What devices are told of an LPS: where the way in is for all of them, or its pod's name in the headless service. */}}
+{{/* The address of an LPS that devices get: the outside address if all devices use it, or the pod's name in the headless Service. */}}
 {{- define "fedstrata.lpsAddress" -}}
 {{- if .Values.outside.type -}}
 {{ include "fedstrata.outsideLps" . }}
@@ -25,24 +25,24 @@ $(FEDSTRATA_POD_NAME).{{ include "fedstrata.fullname" . }}-lps.{{ .Release.Names
 {{- end -}}
 {{- end }}
 
-{{/* Refuses a way in that leads nowhere, or is open to all without that being said; gives the number of LPSs. */}}
+{{/* Refuses an incomplete section `outside`, or one that does not say who may call. Gives the number of LPSs. */}}
 {{- define "fedstrata.checkOutside" -}}
 {{- $outside := .Values.outside -}}
 {{- $lps := (fromJson (include "fedstrata.plan" .)).lps -}}
 {{- include "fedstrata.checkServerDomain" . -}}
 {{- $address := include "fedstrata.outsideLps" . -}}
-{{- if not (and $outside.gps $address) }}{{ fail (printf "outside.type needs %s: host:port under which devices elsewhere find them" (ternary "outside.gps and outside.lps" "outside.gps" (empty $outside.serverDomain))) }}{{ end -}}
-{{- if not $outside.from }}{{ fail "outside.from says who may dial in: peers of a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
-{{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the most there may be, or say topology.lps in the experiment" }}{{ end -}}
+{{- if not (and $outside.gps $address) }}{{ fail (printf "outside.type needs %s: host:port for devices outside of the cluster" (ternary "outside.gps and outside.lps" "outside.gps" (empty $outside.serverDomain))) }}{{ end -}}
+{{- if not $outside.from }}{{ fail "outside.from is empty: give the peers that may call, as in a NetworkPolicy, such as [{ipBlock: {cidr: 10.1.0.0/16}}]" }}{{ end -}}
+{{- if eq (toString $lps) "auto" }}{{ fail "outside.lps needs an address for each LPS: set lps.replicas to the largest possible number of LPSs, or set topology.lps in the experiment" }}{{ end -}}
 {{- $counts := hasSuffix "+" $outside.lps -}}
 {{- if and (gt (int $lps) 1) (not $counts) (not $outside.serverDomain) (not (contains "$(FEDSTRATA_POD_NAME)" $outside.lps)) }}{{ fail (printf "outside.lps %s is one address for %d LPSs: let ports count up (%s+), or put $(FEDSTRATA_POD_NAME) into the name" $outside.lps (int $lps) $outside.lps) }}{{ end -}}
 {{- if and (eq $outside.type "Gateway") (or $counts (not $outside.gateway.name)) }}{{ fail "outside.type Gateway needs outside.gateway.name, and names rather than ports to tell LPSs apart: outside.serverDomain or, with tls.mode off, outside.lps $(FEDSTRATA_POD_NAME).fl.example.org:80" }}{{ end -}}
 {{- $gpsPort := include "fedstrata.portOf" (dict "address" $outside.gps "number" 0) | int -}}
-{{- if and (eq $outside.type "NodePort") (or (lt $gpsPort 30000) (gt $gpsPort 32767) (not $counts)) }}{{ fail "outside.type NodePort: ports are from 30000 to 32767, and those of LPSs count up: outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
+{{- if and (eq $outside.type "NodePort") (or (lt $gpsPort 30000) (gt $gpsPort 32767) (not $counts)) }}{{ fail "outside.type NodePort: give ports from 30000 to 32767, and let the ports of LPSs count up, such as outside.gps node.example.org:30051, outside.lps node.example.org:30061+" }}{{ end -}}
 {{- $lps -}}
 {{- end }}
 
-{{/* Refuses a domain of servers' names where nobody reads them, and a way in that needs them and has none. */}}
+{{/* Refuses outside.serverDomain if no proxy reads server names, and its absence if a proxy needs them. */}}
 {{- define "fedstrata.checkServerDomain" -}}
 {{- $outside := .Values.outside -}}
 {{- $domain := $outside.serverDomain -}}
@@ -108,7 +108,7 @@ spec:
       {{- end }}
 {{- end }}
 
-{{/* The address ranges among those who may dial in. */}}
+{{/* The address ranges in outside.from. */}}
 {{- define "fedstrata.sourceRanges" -}}
 {{- range .Values.outside.from }}
 {{- with .ipBlock }}
@@ -117,7 +117,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* The newest version of a kind of route that this Kubernetes serves; v1 where that is not known. TLSRoutes are v1 since version 1.5 of
+{{/* The newest version of a kind of route that this Kubernetes serves; v1 if this is unknown. TLSRoutes are v1 since version 1.5 of
      the Gateway API, and experimental before: (dict "root" $ "kind" "TLSRoute"). */}}
 {{- define "fedstrata.routeVersion" -}}
 {{- $version := "v1" -}}

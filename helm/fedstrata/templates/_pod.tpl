@@ -1,4 +1,4 @@
-{{/* Who a pod runs as: the chart's, with the tier's own over it. (dict "root" $ "component" "lps"); `test` has no tier. */}}
+{{/* A pod's security context: the tier's keys replace the chart's. (dict "root" $ "component" "lps"); `test` has no tier. */}}
 {{- define "fedstrata.podSecurityContext" -}}
 {{- $tier := get .root.Values .component | default dict -}}
 {{ mergeOverwrite (deepCopy .root.Values.podSecurityContext) ($tier.podSecurityContext | default dict) | toYaml }}
@@ -98,7 +98,7 @@ envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with include "fedstrata.codeFolder" $root }}
-# The folder in which a process starts is one that its modules are imported from.
+# Python imports modules from the folder in which a process starts.
 workingDir: {{ . }}
 {{- end }}
 ports:
@@ -111,7 +111,7 @@ resources:
   {{- include "fedstrata.resources" . | nindent 2 }}
 securityContext:
   {{- toYaml $root.Values.containerSecurityContext | nindent 2 }}
-# The last words of a container that stops are its reason: `kubectl describe pod` shows them.
+# If a container fails, the last lines of its log become the reason that `kubectl describe pod` shows.
 terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
   - name: experiment
@@ -133,7 +133,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* The LPSs over the zones, for each release by itself. */}}
+{{/* The spread of LPSs over zones, for each release separately. */}}
 {{- define "fedstrata.topologySpread" -}}
 {{- $spread := .root.Values.lps.topologySpread -}}
 {{- if and (eq .component "lps") $spread.topologyKey }}
@@ -176,7 +176,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    # Another experiment makes other pods.
+    # A new experiment replaces the pods.
     checksum/experiment: {{ include "fedstrata.experiment" $root | sha256sum }}
     {{- with $root.Values.code.files }}
     checksum/code: {{ toYaml . | sha256sum }}
@@ -185,11 +185,12 @@ metadata:
     fedstrata.io/again: {{ . | quote }}
     {{- end }}
     {{- if include "fedstrata.hasTls" . }}
-    # Who makes certificates, and by which authority: with another, pods that were there would not know those that come.
+    # The way certificates are made, and the authority. If one of them changes, all pods are replaced, because old and new
+    # pods would not trust each other.
     checksum/tls: {{ printf "%s %s" (include "fedstrata.tlsMode" $root) $root.Values.tls.authority | sha256sum }}
     {{- end }}
     {{- if and (eq .component "gps") (include "fedstrata.tls" $root) }}
-    # What `fedstrata status` and `collect` show this GPS.
+    # The Secret with the certificate that `fedstrata status` and `collect` use for this GPS.
     fedstrata.io/operator-certificate: {{ include "fedstrata.tlsSecret" (dict "root" $root "who" "operator") }}
     {{- end }}
     {{- with $tier.podAnnotations }}
@@ -200,7 +201,7 @@ spec:
   serviceAccountName: {{ . }}
   {{- end }}
   automountServiceAccountToken: {{ eq .component "gps" }}
-  # Kubernetes would add variables such as FEDSTRATA_GPS_PORT, which are ours.
+  # Otherwise Kubernetes adds variables such as FEDSTRATA_GPS_PORT, which Fedstrata would read as options.
   enableServiceLinks: false
   {{- with $root.Values.imagePullSecrets }}
   imagePullSecrets:

@@ -18,7 +18,7 @@
 {{- toJson $found -}}
 {{- end }}
 
-{{/* Lost pods are replaced. A run that has failed ends the Job: at once from 1.29 on, before after three more looks. */}}
+{{/* Lost pods are replaced. A failed run ends the Job: at once from Kubernetes 1.29 on, in earlier versions after three more pods. */}}
 {{- define "fedstrata.runSpec" -}}
 {{- if include "fedstrata.since" (dict "root" . "version" "1.29") }}
 backoffLimit: 1000
@@ -41,7 +41,7 @@ template:
     {{- include "fedstrata.askingPod" (dict "root" . "component" "run" "module" "gps.kubernetes.job") | nindent 4 }}
 {{- end }}
 
-{{/* What a pod that only asks the GPS has: (dict "root" $ "component" "test" "module" "gps.probe" "options" LIST). */}}
+{{/* The spec of a pod that only calls the GPS: (dict "root" $ "component" "test" "module" "gps.probe" "options" LIST). */}}
 {{- define "fedstrata.askingPod" -}}
 {{- $root := .root -}}
 restartPolicy: Never
@@ -78,7 +78,7 @@ containers:
       {{- end }}
     {{- if eq .component "run" }}
     env:
-      # Which Job this is: the GPS of the run before may still answer.
+      # The Job's own name, because the GPS of the previous run may still answer.
       - name: FEDSTRATA_JOB
         valueFrom:
           fieldRef:

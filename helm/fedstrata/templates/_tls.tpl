@@ -1,14 +1,14 @@
-{{/* Certificates: how pods come by them. Each process has a Secret of its own, RELEASE-tls-WHO, with ca.crt, tls.crt and tls.key, whoever
-     makes it: fedstrata up (generated), cert-manager, or you (secret). docs/decisions/certificates-in-pods.md says why. */}}
+{{/* The certificates of pods. Each process has its own Secret, RELEASE-tls-WHO, with ca.crt, tls.crt and tls.key. `fedstrata up` (generated),
+     cert-manager or you (secret) make the Secrets. docs/decisions/certificates-in-pods.md says why. */}}
 
-{{/* The mode that is asked for. YAML reads a plain `off` as false. */}}
+{{/* The value of tls.mode. YAML reads a plain `off` as false. */}}
 {{- define "fedstrata.tlsMode" -}}
 {{- $mode := .Values.tls.mode -}}
 {{- if kindIs "bool" $mode }}{{ $mode = "off" }}{{ end -}}
 {{- if not $mode -}}
-{{- fail "tls.mode says how pods prove who they are, and is not given. `fedstrata up` makes their certificates (generated); with helm alone set it to cert-manager, to secret for certificates that you make, or to off, where whoever is in the network may read and alter everything" -}}
+{{- fail "tls.mode is not given. It says how pods prove who they are. Install with `fedstrata up`, which makes certificates (generated); with helm alone set tls.mode to cert-manager, to secret for certificates that you make, or to off: then anybody in the network can read and alter everything" -}}
 {{- end -}}
-{{- if and (ne $mode "cert-manager") .Values.tls.certManager.issuer.name }}{{ fail (printf "tls.certManager.issuer is given, and tls.mode is %s: set tls.mode to cert-manager, or leave the issuer out" $mode) }}{{ end -}}
+{{- if and (ne $mode "cert-manager") .Values.tls.certManager.issuer.name }}{{ fail (printf "tls.certManager.issuer is given, but tls.mode is %s: set tls.mode to cert-manager, or leave the issuer out" $mode) }}{{ end -}}
 {{- $mode -}}
 {{- end }}
 
@@ -17,7 +17,7 @@
 {{- if ne (include "fedstrata.tlsMode" .) "off" }}true{{ end -}}
 {{- end }}
 
-{{/* Whom the certificates are for: run and place of the release, since two namespaces may have a release of one name. */}}
+{{/* The domain in the certificates: namespace and release, because two namespaces may have releases with the same name. */}}
 {{- define "fedstrata.tlsDomain" -}}
 {{ .Release.Name }}.{{ .Release.Namespace }}
 {{- end }}
@@ -27,19 +27,19 @@
 {{ .root.Release.Name }}-tls-{{ .who }}
 {{- end }}
 
-{{/* For how many LPSs there are certificates: as many as the run begins with, or may come to have. */}}
+{{/* The number of LPSs with certificates: as many as the run begins with, or as it may need later. */}}
 {{- define "fedstrata.tlsLpsCount" -}}
 {{- $plan := fromJson (include "fedstrata.plan" .) -}}
 {{- $given := .Values.tls.lps -}}
 {{- if and (not (kindIs "invalid" $given)) (ne (toString $plan.lps) "auto") (lt (int $given) (int $plan.lps)) -}}
-{{- fail (printf "tls.lps is %d, but experiment %s begins with %d LPSs, and one without a certificate cannot start. Set tls.lps to null, or to at least so many" (int $given) $plan.name (int $plan.lps)) -}}
+{{- fail (printf "tls.lps is %d, but experiment %s begins with %d LPSs, and an LPS without a certificate cannot start. Set tls.lps to null, or to at least this number" (int $given) $plan.name (int $plan.lps)) -}}
 {{- end -}}
 {{- if not (kindIs "invalid" $given) }}{{ int $given -}}
 {{- else if eq (toString $plan.lps) "auto" }}{{ min 16 (int $plan.devices) -}}
 {{- else }}{{ int $plan.lps }}{{ end -}}
 {{- end }}
 
-{{/* Who of a tier has a certificate, as JSON: a list of {who, pod, names}. `pod` is the folder that its pod alone is shown. */}}
+{{/* The processes of a tier that have a certificate, as JSON: a list of {who, pod, names}. `pod` is the folder that only its pod mounts. */}}
 {{- define "fedstrata.tlsHolders" -}}
 {{- $root := .root -}}
 {{- $full := include "fedstrata.fullname" $root -}}
@@ -76,25 +76,25 @@
 {{- dict "holders" $holders | toJson -}}
 {{- end }}
 
-{{/* The files of a Secret as processes read them; `in` is a folder with its slash: (dict "in" "pod/"). */}}
+{{/* The files of a Secret under the names that processes read. `in` is a folder with a slash at its end: (dict "in" "pod/"). */}}
 {{- define "fedstrata.tlsItems" -}}
 - {key: ca.crt, path: {{ .in }}ca.pem}
 - {key: tls.crt, path: {{ .in }}cert.pem}
 - {key: tls.key, path: {{ .in }}key.pem}
 {{- end }}
 
-{{/* A process's own folder out of its tier's volume; nothing where the tier has no certificates: (dict "root" $ "component" "lps"). */}}
+{{/* The mount of a process's own folder in its tier's volume; nothing if the tier has no certificates: (dict "root" $ "component" "lps"). */}}
 {{- define "fedstrata.tlsMount" -}}
 {{- if include "fedstrata.hasTls" . }}
 - name: tls
   mountPath: /tls
   readOnly: true
   {{- if and (has .component (list "lps" "device")) (not .root.Values.tls.follow) }}
-  # A pod sees its own key, and not those of its tier's other pods.
+  # A pod can read its own key, but not the keys of other pods of its tier.
   subPathExpr: {{ include "fedstrata.tlsFolder" . }}
   {{- end }}
 {{- if has .component (list "gps" "lps" "device") }}
-# Whose certificates count no more, as a whole volume: kubelet keeps it up to date whatever tls.follow says.
+# The list of revoked certificates. It is a whole volume, so kubelet updates it even if tls.follow is false.
 - name: revoked
   mountPath: /revoked
   readOnly: true
@@ -107,7 +107,7 @@
 {{- ternary "$(FEDSTRATA_DEVICE_NAME)" "$(FEDSTRATA_POD_NAME)" (and (eq .component "device") (eq .root.Values.device.kind "DaemonSet")) -}}
 {{- end }}
 
-{{/* Where a process finds its certificate: in a volume that kubelet keeps up to date, or in what it was when the pod began. */}}
+{{/* The folder of a process's certificate: in a volume that kubelet updates, or in a copy from the start of the pod. */}}
 {{- define "fedstrata.tlsPath" -}}
 /tls{{ if and (has .component (list "lps" "device")) .root.Values.tls.follow }}/{{ include "fedstrata.tlsFolder" . }}{{ end -}}
 {{- end }}
@@ -136,27 +136,27 @@
 - name: revoked
   secret:
     secretName: {{ include "fedstrata.tlsSecret" (dict "root" .root "who" "revoked") }}
-    # `fedstrata certs revoke` makes it, or you do, when there is somebody to revoke.
+    # `fedstrata certs revoke` or you make this Secret when a certificate is revoked.
     optional: true
     defaultMode: 0440
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* Does a tier have certificates to mount? One whose devices are all elsewhere has no pods. */}}
+{{/* Does a tier have certificates to mount? A tier whose devices all run elsewhere has no pods. */}}
 {{- define "fedstrata.hasTls" -}}
 {{- if include "fedstrata.tls" .root -}}
 {{- if has .component (list "gps" "run" "test") }}true{{ else if (fromJson (include "fedstrata.tlsHolders" .)).holders }}true{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* Refuses `generated` where nobody has made certificates; a render without Kubernetes cannot know. */}}
+{{/* Refuses `generated` if the certificates do not exist. A render without Kubernetes cannot check this. */}}
 {{- define "fedstrata.checkTls" -}}
 {{- if eq (include "fedstrata.tlsMode" .) "generated" -}}
 {{- $name := include "fedstrata.tlsSecret" (dict "root" . "who" "gps") -}}
 {{- $seen := lookup "v1" "Secret" .Release.Namespace "" -}}
 {{- if and $seen (not (lookup "v1" "Secret" .Release.Namespace $name)) -}}
-{{- fail (printf "tls.mode is generated, and namespace %s has no Secret %s: install with `fedstrata up`, which makes the certificates; with helm alone set tls.mode to cert-manager, secret or off" .Release.Namespace $name) -}}
+{{- fail (printf "tls.mode is generated, but namespace %s has no Secret %s: install with `fedstrata up`, which makes the certificates; with helm alone set tls.mode to cert-manager, secret or off" .Release.Namespace $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* The one workload of the three tiers: (dict "root" $ "component" "gps" "replicas" 1). `kind` StatefulSet unless told. */}}
+{{/* The workload of a tier: (dict "root" $ "component" "gps" "replicas" 1). `kind` is StatefulSet by default. */}}
 {{- define "fedstrata.workload" -}}
 {{- $root := .root -}}
 {{- $kind := .kind | default "StatefulSet" -}}
@@ -28,7 +28,7 @@ spec:
   {{- end }}
 {{- end }}
 
-{{/* A new experiment replaces all pods at once where Kubernetes can; before 1.24 a StatefulSet goes one by one. */}}
+{{/* A new experiment replaces all pods at once. Before Kubernetes 1.24 a StatefulSet replaces them one by one. */}}
 {{- define "fedstrata.updateStrategy" -}}
 updateStrategy:
   type: RollingUpdate

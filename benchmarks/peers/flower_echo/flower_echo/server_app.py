@@ -21,14 +21,16 @@ class TimedFedAvg(FedAvg):
         self.ended: list[float] = []
 
     def configure_train(self, *arguments, **named):
-        messages = super().configure_train(*arguments, **named)  # waits until all clients are there
+        messages = super().configure_train(*arguments, **named)  # waits until all clients have connected
         self.began.append(time.perf_counter())
         return messages
 
     def aggregate_train(self, server_round, replies):
         replies = list(replies)
         if len(replies) != self.min_train_nodes or any(reply.has_error() for reply in replies):
-            raise RuntimeError(f"{len(replies)} of {self.min_train_nodes} clients answered, or with errors")
+            raise RuntimeError(
+                f"{len(replies)} of {self.min_train_nodes} clients answered, or some answered with errors"
+            )
         result = super().aggregate_train(server_round, replies)
         self.ended.append(time.perf_counter())
         return result
@@ -44,4 +46,4 @@ def serve(grid: Grid, context: Context) -> None:
     seconds = [ended - began for began, ended in zip(strategy.began, strategy.ended, strict=True)]
     out = Path(str(config["out"]))
     out.with_suffix(".part").write_text(json.dumps({"seconds": seconds}))
-    out.with_suffix(".part").rename(out)  # whoever waits for the file finds all of it
+    out.with_suffix(".part").rename(out)  # so that a reader never sees an incomplete file

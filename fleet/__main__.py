@@ -28,7 +28,7 @@ def options_of_process() -> Arguments:
 
 async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Serve the fleet until a stop signal."""
-    security = tls_security_of(options, FLEET)
+    security = tls_security_of(options, FLEET, issue="fleet")
     state = folder(options.state)
     claim(state)
     fleet = Fleet(state)

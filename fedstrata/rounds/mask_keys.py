@@ -45,7 +45,7 @@ def keys_in(roster: pb.Roster) -> Iterator[tuple[str, pb.MaskKey]]:
     """Yield the devices of a roster with their keys. Raises PayloadError for a key that has an impossible form."""
     for member in roster.members:
         if not 0 <= member.certificate < len(roster.certificates) or len(member.public_key) != KEY_BYTES:
-            raise PayloadError(f"the key for masks of {quoted(member.device_id)} is none")
+            raise PayloadError(f"the mask key of {quoted(member.device_id)} is not valid")
         certificate = roster.certificates[member.certificate]
         key = pb.MaskKey(public_key=member.public_key, signature=member.signature, certificate=certificate)
         yield member.device_id, key
@@ -180,7 +180,7 @@ class Masked(Stage):
         return Verdict.TAKEN if self.is_formed and header.roster_digest == self.digest else Verdict.LATE
 
     def lacking(self) -> tuple[tuple[str, ...], str] | None:
-        return None if self.is_formed else (self._without_key(), "its key for masks")
+        return None if self.is_formed else (self._without_key(), "its mask key")
 
     def _without_key(self) -> tuple[str, ...]:
         return tuple(child_id for child_id in self._intake.going_on if self._keys.of(child_id) is None)

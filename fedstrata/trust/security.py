@@ -1,15 +1,16 @@
-"""How a process connects to others, and which callers it accepts: without TLS (`Security`), or with it (`TlsSecurity`).
-A process chooses between the two once, by its options.
+"""How a process connects to others, and which callers it accepts: without TLS (`OpenSecurity`), or with it
+(`TlsSecurity`). A process chooses between the two once, by its options.
 """
 
 import argparse
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from fedstrata.errors import CertificateError
-from fedstrata.process.process import Arguments
 from fedstrata.trust.channel import Options, SecureChannel
 from fedstrata.trust.diagnosis import why_refused
 from fedstrata.trust.files import LOOK_S, TlsFiles
@@ -17,24 +18,27 @@ from fedstrata.trust.guard import Guard, Outdated, Place
 from fedstrata.trust.names import Name, Role, check_server_domain
 from fedstrata.trust.rate_limits import Shares
 
+if TYPE_CHECKING:  # it loads the event loop
+    from fedstrata.process.process import Arguments
 
-class Security:
-    """Connect without TLS, and accept every caller."""
+
+class Security(ABC):
+    """Define how a process opens channels and listens, and which callers it accepts."""
 
     tls: TlsFiles | None = None
     look_s: float | None = None  # for how long `has_revoked` returns the same; None: for ever
 
+    @abstractmethod
     def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
         """Return a channel to a parent. With TLS, it accepts only a parent with the name `parent`."""
-        return grpc.aio.insecure_channel(address, options=options)
 
+    @abstractmethod
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         """Let a server listen at an address, and return the port."""
-        return server.add_insecure_port(address)
 
+    @abstractmethod
     def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
         """Return a list with the guard of a server for this number of devices. Without TLS, the list is empty."""
-        return []
 
     async def why_refused(self, address: str, parent: Name) -> str | None:
         """Return why calls to a parent can never succeed. If calls may succeed later, return None."""
@@ -45,11 +49,24 @@ class Security:
         return False
 
     def advice_on(self, device_id: str) -> str:
-        """Return what an operator must do if the calls of a device are refused. Otherwise return an empty text."""
+        """Return what an operator must do for a device that was refused because of its certificate, or an empty text."""
         return ""
 
 
-OPEN = Security()
+class OpenSecurity(Security):
+    """Connect without TLS, and accept every caller."""
+
+    def channel(self, address: str, parent: Name, options: Options = ()) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(address, options=options)
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        return server.add_insecure_port(address)
+
+    def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
+        return []
+
+
+OPEN = OpenSecurity()
 
 
 class TlsSecurity(Security):
@@ -77,10 +94,12 @@ class TlsSecurity(Security):
         return self.tls.revoked().revokes((role,), device_or_lps_id)
 
     def advice_on(self, device_id: str) -> str:
-        return "its certificate is expired or revoked, renew it" if self._outdated.shuts_out("device", device_id) else ""
+        return (
+            "its certificate is expired or revoked, renew it" if self._outdated.shuts_out("device", device_id) else ""
+        )
 
 
-def with_tls_options(arguments: Arguments) -> Arguments:
+def with_tls_options(arguments: "Arguments") -> "Arguments":
     """Add the options of `security_of` to the options of a process, and return all options."""
     arguments.option("tls", "Speak TLS with ca.pem, cert.pem and key.pem of this folder.")
     arguments.option(
@@ -116,9 +135,13 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
     return OPEN
 
 
-def tls_security_of(options: argparse.Namespace, *me: Name) -> TlsSecurity:
-    """Return the security of a process that needs a certificate. Raises CertificateError if the options name none."""
+def tls_security_of(options: argparse.Namespace, *me: Name, issue: str) -> TlsSecurity:
+    """Return the security of a process that needs a certificate. `issue` is what `fedstrata certs issue` must be given
+    to make one. Raises CertificateError if the options name none.
+    """
     security = security_of(options, *me)
     if not isinstance(security, TlsSecurity):
-        raise CertificateError("this process needs a certificate; give --tls (fedstrata certs issue makes one)")
+        raise CertificateError(
+            f"this process needs a certificate; give --tls (fedstrata certs issue {issue} makes one)"
+        )
     return security

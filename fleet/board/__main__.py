@@ -41,10 +41,12 @@ async def main(options: argparse.Namespace, stop: asyncio.Event) -> int | None:
     """Run the agent of a board until a stop signal. Then return None."""
     if not options.runs.isdecimal() or not int(options.runs):
         raise ExperimentError(f"--runs must be a number of runs, 1 or more, not {options.runs!r}")
-    security = tls_security_of(options)
+    security = tls_security_of(options, issue="device NAME")
     me = security.tls.me
     if [(name.role, name.last) for name in me.names] != [("device", "")]:
-        raise CertificateError(f"--tls {options.tls}: the certificate names {me}; give a certificate that names one device")
+        raise CertificateError(
+            f"--tls {options.tls}: the certificate names {me}; give a certificate that names one device"
+        )
     state = folder(options.state)
     claim(state)
     private, public = key_of(state)

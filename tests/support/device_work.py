@@ -10,6 +10,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
+from fedstrata.rounds import Shield
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 
@@ -32,6 +33,7 @@ class Devices:
             channels=None,  # type: ignore[arg-type]  # nothing is sent
             task=make_task(experiment),
             metrics=None,  # type: ignore[arg-type]
+            shield_of=lambda device_id: Shield(),
             process_id="",
             pod_name="",
         )

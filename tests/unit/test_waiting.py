@@ -203,8 +203,8 @@ def test_a_device_that_is_shut_out_for_its_certificate_is_named_with_what_to_do(
     rounds.awaited = (4, ("device-003", "device-004"), "its mask key")
     clock.now += 5
     assert {wait.name: wait.what for wait in waits.now()} == {
-        "device-003": "its key for masks of round 5 of lps-0; renew it",
-        "device-004": "its key for masks of round 5 of lps-0",
+        "device-003": "its mask key of round 5 of lps-0; renew it",
+        "device-004": "its mask key of round 5 of lps-0",
     }
 
 

@@ -49,7 +49,7 @@ class Security(ABC):
         return False
 
     def advice_on(self, device_id: str) -> str:
-        """Return what an operator must do for a device that was refused because of its certificate, or an empty text."""
+        """Return what an operator must do for a device refused because of its certificate, or an empty text."""
         return ""
 
 

@@ -113,6 +113,10 @@ COMMANDS: dict[str, tuple[str, Sequence[str]]] = {
         "published_checks synthetic --rounds 1",
         [rf"fedavg: last round {N}; last ten {N} ± {N}", "fedprox: .*"],
     ),
+    "published_checks permfl": (
+        "published_checks permfl --rounds 1",
+        [f"fedavg, pixels from -1 to 1, global: {N}", f"pfedme, pixels from -1 to 1, θ of devices: {N}"],
+    ),
     "suite": (
         # hundred and growth are what ten is, with more devices; modules takes minutes, and its loop is below;
         # echo is above, start a whole run once more;

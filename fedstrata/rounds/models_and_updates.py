@@ -117,14 +117,17 @@ class Update:
 class Shield:
     """Prepare a child's updates for its parent. This class leaves them as they are; subclasses hide them."""
 
-    growth = 1  # by which factor a prepared update may be larger than float32
+    growth = 1  # factor by which a prepared update may be larger than float32
 
     def mark(self, request: pb.FetchModelRequest) -> None:
         """Add the fields to a request for a model that the parent needs from this object."""
 
     def take(self, roster: pb.Roster) -> None:
         """Hide updates among the devices of this roster from now on. Raises PayloadError if this is not possible."""
-        raise PayloadError("asked to hide updates, which this process does not; give all processes the same file")
+        raise PayloadError(
+            "the parent asks for hidden updates, and this process does not hide them; give all processes the same "
+            "experiment file"
+        )
 
     async def trained_from(self, received: ReceivedModel, home_id: str, cluster: int, compute: Compute) -> bytes:
         """Return the digest of all received values that affect training, if updates are hidden."""

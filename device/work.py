@@ -159,8 +159,8 @@ class DeviceWork:
     ) -> None:
         """Prepare the work of one device.
 
-        Devices with the same `group` train at about the same time, so they may be trained together. `made` keeps the
-        results of `once`. `begins` has the data at the beginning of an LPS round. Before training, `begins` is None.
+        Devices with the same `group` train at about the same time, so they may be trained together. `made` is the cache
+        of `once`. `begins` has what the device received for the LPS round; before training it is None.
         """
         begins = begins or Beginning()
         self._host = host

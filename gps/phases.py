@@ -126,7 +126,9 @@ class Phases:
             self._run.stop(str(error))
 
     async def _group(self) -> None:
-        """Make the first plan and activate it at once. So no LPS learns of the plan before the clusters exist."""
+        """Make the first plan, and activate it in the same step. So no LPS learns of the plan before the clusters
+        exist.
+        """
         run = self._run
         devices = run.enrolment.candidates()
         candidates = described(run.experiment, devices)

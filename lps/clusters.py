@@ -44,7 +44,7 @@ class Clusters:
         self, gps: GpsLink, session_of: Callable[[pb.Cluster], Session], plans: Plans, lps_id: str, log: EventLog, *,
         advice_on: Callable[[str], str],
     ) -> None:  # fmt: skip
-        """Set `session_of`, the function that returns the session of a cluster. `Waits` describes `advice_on`."""
+        """Set `session_of`, the function that returns the session of a cluster. For `advice_on`, see `Waits`."""
         self.faces: dict[str, RoundServer | ModelSearch] = {}
         self.are_known = asyncio.Event()
         self._gps = gps

@@ -167,8 +167,8 @@ def _looked_at(training: TrainingSettings, moment: Moment | None) -> int:
 def _rounds(
     experiment: Experiment, payloads: Payloads, drawn: Sequence[Sequence[Sent]], *, is_asking: bool
 ) -> list[list[pb.RoundTimes]]:
-    """Return the times of each LPS round at each LPS. If devices are asked in global rounds, the first LPS round of
-    each global round begins when the model has arrived at the LPS.
+    """Return the times of each LPS round at each LPS. If the method asks devices in each global round, the first LPS
+    round of a global round begins only when the model has arrived at the LPS.
     """
     driver, rounds, found = Driver(experiment), experiment.training.lps_rounds_per_global_round, []
     for number, by_lps in enumerate(drawn):

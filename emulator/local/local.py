@@ -126,10 +126,8 @@ class LocalBackend:
         return process
 
     def _is_replaced(self, name: str) -> bool:
-        """Return whether an LPS ended because its name is revoked. Then it is not restarted, because other LPSs serve
-        its clusters.
-
-        If no other LPS is left, a new LPS is started.
+        """Return whether an LPS ended because its name is revoked. Such an LPS is not restarted, because other LPSs
+        serve its clusters. If no other LPS is left, also start a new LPS in its place.
         """
         try:
             if self._certificates is None or not self._certificates.revoked().revokes(("lps",), name):

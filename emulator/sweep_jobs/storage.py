@@ -13,7 +13,7 @@ class PodStorage(Protocol):
     """Define what the Kubernetes objects of a sweep say about the place of its runs."""
 
     def options(self) -> Mapping[str, str | None]:
-        """Return the user's options for the place."""
+        """Return the options with which the user chose the storage."""
 
     def is_shared(self, ask: Callable[[str], bool]) -> bool:
         """Return whether several nodes can use the place at once. `ask` answers this for a volume claim."""

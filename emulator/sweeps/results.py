@@ -54,7 +54,7 @@ class SweepResults:
 
     @cached_property
     def fairness(self) -> tuple[str, ...]:
-        """The names of those measures of fairness over devices that at least one run has."""
+        """The names of the measures of fairness (over devices) that at least one run has."""
         return self._there(self.of.fairness)
 
     @cached_property

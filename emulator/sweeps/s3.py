@@ -1,4 +1,5 @@
-"""Objects of an S3-compatible bucket. Each object is written whole, and under a condition.
+"""Objects of an S3-compatible bucket. Each object is written in one piece, and only if it is new or has not changed
+since it was read.
 
 Only this module calls obstore. The server and the credentials come from AWS's environment variables, such as
 AWS_ENDPOINT_URL_S3 and AWS_ACCESS_KEY_ID, or from the identity of a pod or a machine.

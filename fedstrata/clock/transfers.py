@@ -233,8 +233,8 @@ class Transfers:
 
     @staticmethod
     def _marks(bits: int, before: int, piece_bytes: int, place: int) -> list[int]:
-        """Return the bits at which a payload's pieces end. The pieces of flows that begin together end at different
-        bits, so that they do not arrive together.
+        """Return the positions, in bits, at which a payload's pieces end. Flows that begin together get different
+        positions, so that their pieces do not arrive together.
         """
         step = 8 * piece_bytes
         offset = step * (place % STAGGERED) // STAGGERED

@@ -135,8 +135,8 @@ def _resolved(node: Schema, schema: Schema) -> Schema:
 
 
 def _key_of(place: tuple[int | str, ...], section: str) -> str:
-    """Return the key of the experiment file at pydantic's location of a fault. The location also names branches of
-    unions, which are removed.
+    """Translate the location in an error of pydantic to a key of the experiment file. The location also has the names
+    of union branches, which are left out.
     """
     parts = [str(part) for part in place]
     kept = (part for number, part in enumerate(parts) if number == 0 or not _is_branch(part, parts[0]))

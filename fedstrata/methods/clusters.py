@@ -94,9 +94,9 @@ def clusters_in_dendrogram(heights: Matrix) -> tuple[int, str]:
 def outlying(affinity: Matrix) -> list[int]:
     """Return the row numbers, ascending, of single devices that hide the groups of the other devices.
 
-    The widest gap may give one cluster and some single devices. If the merge heights inside this cluster have a gap of
-    at least 0.2, the single devices are set apart. Then the cluster is tested again. Without this step, a device that
-    resembles no other device would make all other devices one cluster.
+    A device that resembles no other device can cause the widest gap between merge heights. Then all other devices are
+    one cluster. If the merge heights inside this cluster have a gap of at least 0.2, return the single devices; the
+    cluster is then tested again without them.
     """
     there = np.arange(len(affinity))
     while len(there) > 2:

@@ -204,8 +204,8 @@ class Work(Protocol):
         """
 
     def steps(self, start: Flat, *, stream: int = 0) -> Steps:
-        """Begin a training with the weights `start`, in which the method takes each local step. For a second training
-        in the same round, set another number `stream`, so that the training draws other random numbers.
+        """Begin a training from the weights `start`. The method itself takes each local step. For a second training in
+        the same round, set another number `stream`, so that the training draws other random numbers.
         """
 
     async def measure(self, weights: Flat, *, on_own: bool = False, on: "Examples | None" = None) -> Measurement:

@@ -65,8 +65,8 @@ class Block:
 
 
 def resnet18(settings: ModelSettings, info: DatasetInfo) -> Model:
-    """Return a ResNet-18 with group normalisation instead of batch normalisation, so that all trained tensors are
-    weights. All clusters share all layers except the dense layer.
+    """Return a ResNet-18 with group normalisation instead of batch normalisation, so the model has no running
+    statistics. All clusters share all layers except the dense layer.
     """
     image = image_shape(info, "resnet18", smallest=4)
     blocks = list(_blocks())

@@ -94,8 +94,8 @@ class UpdateBudget:
             )
 
     def epsilon_after(self, releases: int, devices: int | None = None) -> float:
-        """Return ε after a device has released this many updates. Each protected update or sum has the noise of
-        `devices` devices, by default of `self.devices`.
+        """Return ε after a device has released this many updates. A protected update or sum has noise from `devices`
+        devices, by default from `self.devices`.
         """
         if not releases:
             return 0.0

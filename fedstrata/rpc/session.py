@@ -18,7 +18,8 @@ from fedstrata.v1 import rounds_pb2 as pb
 class ParentStream:
     """Hold one child's stream to its parent. The stream is opened when it is needed, and again after a cut.
 
-    The stream has no deadline. Each exchange on the stream has the deadline of the call that it replaces.
+    The stream has no deadline. Each exchange on the stream has the deadline that it would have as a call without a
+    stream.
     """
 
     def __init__(self, attend: Any) -> None:

@@ -272,8 +272,8 @@ def spans_lps(experiment: Experiment, method: Method) -> bool:
 
 
 def are_placed_by_index(experiment: Experiment, method: Method) -> bool:
-    """Return whether a device's index decides its LPS. It does if the experiment has a section `topology`, or if one
-    LPS serves clusters that change.
+    """Return whether a device's index decides its LPS. It does if the experiment has a section `topology`, or if
+    the method asks questions during training. In both cases clusters span LPSs.
     """
     return experiment.topology is not None or asks_in_training(method) is not None
 

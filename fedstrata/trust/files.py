@@ -172,7 +172,7 @@ class Revoked:
         return cls(frozenset(names))
 
     def files(self) -> dict[str, bytes]:
-        """Return the file of the list, as content by file name. If no name is revoked, return an empty mapping."""
+        """Return the content of the list's file by the file's name. If no name is revoked, return an empty mapping."""
         return {REVOKED: "".join(f"{name}\n" for name in sorted(map(str, self.names))).encode()} if self.names else {}
 
     def told(self) -> dict[str, Any]:

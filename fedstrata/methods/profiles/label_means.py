@@ -118,8 +118,8 @@ def spread_of(answers: Sequence[NDArray[Any]], deviation: float) -> float:
 
 
 def _parts(answers: Sequence[NDArray[Any]], deviation: float) -> tuple[Matrix, NDArray[np.float64], Matrix, Matrix]:
-    """Return, for each device and label: the count, the mean, and the squared error of the mean by noise. The count is
-    0 for labels that are left out. Also return each device's spread.
+    """Return, for each device and label: the count, the mean, and the squared error of the mean that noise causes. The
+    count is 0 for labels that are left out. Also return each device's spread.
     """
     sums = np.stack(answers).astype(np.float64)
     counts = np.where(sums[..., -2] >= max(2.0, 3 * deviation), sums[..., -2], 0.0)

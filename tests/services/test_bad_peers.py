@@ -225,7 +225,7 @@ async def test_an_lps_that_does_not_serve_a_cluster_any_more_is_late_and_waits(t
 @pytest.mark.parametrize(
     ("shape", "payload_bytes", "reason"),
     [
-        ([16, 63], 4776, "'fc1.weight' of shape [16, 63], expected 'fc1.weight' of shape [16, 64]"),
+        ([16, 63], 4776, "'fc1.weight' of shape [16, 63]; expected 'fc1.weight' of shape [16, 64]"),
         ([50_000, 50_000], 10_000_000_744, "of shape [50000, 50000]; expected"),
         ([16, 64], 10_000_000_000, "the header announces 10000000000 bytes; expected 4840"),
         ([2**62, 2**62], -1, "expected 'fc1.weight' of shape [16, 64]"),
@@ -271,7 +271,7 @@ async def test_a_part_s_name_of_a_megabyte_is_cut_in_every_reason_that_repeats_i
         record = await tiers.ended()
     assert record.summary.status == "completed"
     (gone,) = record.summary.excluded
-    assert gone.reason.startswith(r"refused: parts ['\x1b\x1b")
+    assert gone.reason.startswith(r"refused: the payload has parts ['\x1b\x1b")
     assert len(gone.reason) == REASON_CHARACTERS
 
 

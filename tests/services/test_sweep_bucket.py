@@ -247,7 +247,10 @@ def test_an_address_without_bucket_or_prefix(
 ) -> None:
     code, said = refusal(["--to", address], tmp_path, capsys)
     assert code == 2
-    assert f"--to '{address}': give a bucket and a prefix, such as s3://lab/five-seeds" in said
+    assert (
+        f"--to '{address}' is not the address of a bucket; give a bucket and a prefix, such as s3://lab/five-seeds"
+        in said
+    )
 
 
 def test_a_bucket_that_is_not_there(to: str, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

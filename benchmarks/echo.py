@@ -67,7 +67,7 @@ async def serve(options: argparse.Namespace) -> None:
     exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     rounds, known = RoundServer(exchange, metrics, log, executor), asyncio.Event()
     known.set()
-    server = RpcServer(metrics.links, payload_bytes=options.bytes)
+    server = RpcServer(metrics.links, security=OPEN, payload_bytes=options.bytes)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: rounds}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)

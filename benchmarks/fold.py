@@ -40,6 +40,7 @@ from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.server import RpcServer
 from fedstrata.store import ModelFile, write_model
 from fedstrata.tensors import Layout, OneSum
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
 from lps.servicer import LpsServicer
@@ -60,7 +61,7 @@ async def serve(size: int, rounds: int) -> None:
     exchange = RoundTerms(run_id=RUN, layout=layout, link=LinkSettings(), wait=TierDeadline())
     served, known = RoundServer(exchange, metrics, EventLog("fold"), executor), asyncio.Event()
     known.set()
-    server = RpcServer(metrics.links)
+    server = RpcServer(metrics.links, security=OPEN)
     server.add(add_LpsServiceServicer_to_server, LpsServicer({CLUSTER: served}, known), "fedstrata.v1.LpsService")
     await server.start("127.0.0.1:0")
     with tempfile.TemporaryDirectory() as folder:

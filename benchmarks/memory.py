@@ -38,6 +38,7 @@ from fedstrata.rpc.payload import payload_header
 from fedstrata.rpc.server import RpcServer
 from fedstrata.streams.streams import UPDATE_PART
 from fedstrata.tensors import CHUNK_BYTES, Layout, PayloadCodec
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2, rounds_pb2
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub, add_GpsServiceServicer_to_server
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub
@@ -159,8 +160,8 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
     (folder / "experiment.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
     metrics = ProcessMetrics("gps")
     (folder / "gps").mkdir()
-    run = Run(experiment, state=folder / "gps", metrics=metrics, backend=Backend(), log=EventLog("gps"))
-    server = RpcServer(metrics.links)
+    run = Run(experiment, state=folder / "gps", metrics=metrics, backend=Backend(), log=EventLog("gps"), security=OPEN)
+    server = RpcServer(metrics.links, security=OPEN)
     server.add(add_GpsServiceServicer_to_server, GpsServicer(run), "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")
     conducting = asyncio.create_task(Phases(run).conduct())

@@ -19,7 +19,7 @@ from fedstrata.rpc.answers import largest_bytes
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
 from fedstrata.tensors import Layout
-from fedstrata.trust.security import OPEN, Security
+from fedstrata.trust.security import Security
 from gps.devices.enrolment import Enrolment
 from gps.devices.questions import Questions
 from gps.devices.roster import Device, Roster
@@ -45,7 +45,7 @@ class Run:
 
     def __init__(
         self, experiment: Experiment, *, state: Path, metrics: ProcessMetrics, backend: Backend, log: EventLog,
-        security: Security = OPEN,
+        security: Security,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.log = log

@@ -18,7 +18,7 @@ from fedstrata.rpc.messages import link_bytes_from_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.tasks import make_task
 from fedstrata.trust.names import Peer
-from fedstrata.trust.security import OPEN, Security
+from fedstrata.trust.security import Security
 from fedstrata.trust.table import Claim
 from fedstrata.v1 import gps_service_pb2 as pb
 from lps.clusters import Clusters
@@ -34,7 +34,7 @@ class LpsAgent:
 
     def __init__(
         self, experiment: Experiment, *, lps_id: str, gps: str, state: Path, metrics: ProcessMetrics, log: EventLog,
-        security: Security = OPEN,
+        security: Security,
     ) -> None:  # fmt: skip
         self._experiment, self._state, self._metrics, self._log = experiment, state, metrics, log
         self._gps = GpsLink(experiment, lps_id, gps, metrics=metrics, log=log, security=security)

@@ -14,7 +14,7 @@ from fedstrata.rpc.client import CallError, channel_to, is_passing, until_reache
 from fedstrata.rpc.messages import checked_number
 from fedstrata.tasks.base import LARGEST_METRIC
 from fedstrata.trust.files import GPS
-from fedstrata.trust.security import OPEN, Security
+from fedstrata.trust.security import Security
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import RunServiceStub
 
@@ -42,7 +42,7 @@ def checked_status(status: pb.RunStatus) -> pb.RunStatus:
 class RunClient:
     """Call one GPS. If the GPS is restarted, calls continue. Use this object as an async context manager."""
 
-    def __init__(self, address: str, security: Security = OPEN) -> None:
+    def __init__(self, address: str, security: Security) -> None:
         self._address = address
         self._security = security
         self._channel = channel_to(address, security)

@@ -31,7 +31,7 @@ from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.rpc.waiting_line import keep_short
 from fedstrata.tensors import CHUNK_BYTES, SMALL_BYTES
 from fedstrata.trust.guard import Nowhere, Place
-from fedstrata.trust.security import OPEN, Security
+from fedstrata.trust.security import Security
 from fedstrata.trust.undecoded import check_decoded
 
 # The largest message is a chunk with its header. gRPC refuses a larger message before it is read.
@@ -223,9 +223,9 @@ class RpcServer:
         self,
         meter: LinkMeter,
         *,
+        security: Security,
         payload_bytes: int = 0,
         children: int = MANY_CHILDREN,
-        security: Security = OPEN,
         place: Place | None = None,
         uploads: UploadWait = UPLOAD_WAIT,
         refused: Callable[[str], None] = _nothing,
@@ -234,9 +234,10 @@ class RpcServer:
         """Create a server. `payload_bytes` is the size of the largest payload that a child sends. If the size is
         unknown, it is 0.
 
-        `children` is the largest number of children. `security` decides which callers the server accepts; by default it
-        accepts all. `place` says which callers belong to which clusters. `uploads` limits the wait for an upload.
-        `refused` receives the reason for each upload that the server ended. `more` has further interceptors.
+        `children` is the largest number of children. `security` decides which callers the server accepts. `place` says
+        which callers belong to which clusters; without it, no caller belongs to any. `uploads` limits the wait for an
+        upload. `refused` receives the reason for each refused call, and for each upload that the server ended. `more`
+        has further interceptors.
         """
         keep_for_chunks()
         self._security = security

@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import add_GpsServiceServicer_to_server
 from gps.run import Run
@@ -65,7 +66,7 @@ async def test_an_lps_is_ready_once_the_gps_knows_it_and_not_before(tmp_path: Pa
 
 
 async def test_a_server_says_not_serving_for_each_of_its_services_until_it_is_ready() -> None:
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     server.add(add_GpsServiceServicer_to_server, GpsServicer.__new__(GpsServicer), "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:

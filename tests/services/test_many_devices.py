@@ -22,6 +22,7 @@ from emulator.runs.follow import follow
 from fedstrata.experiment import Experiment
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.fault_points import VARIABLE
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from tests.support.programs import Program, events
 
@@ -135,7 +136,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
 
 async def conducted(folder: Path, programs: ExitStack) -> Troubled:
     async with Troubled(folder, programs) as backend:
-        async with RunClient(await backend.start(EXPERIMENT)) as client:
+        async with RunClient(await backend.start(EXPERIMENT), OPEN) as client:
             outcome = await follow(client, backend, backend.observe)
             await client.fetch_record(outcome.status.run_id, folder)
         for program in backend.second_lives:  # their LPSs are still there to tell them that the run is over

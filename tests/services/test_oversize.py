@@ -9,10 +9,11 @@ from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import call_until_answered, is_passing
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.security import OPEN
 
 
 async def test_a_message_that_is_too_large_is_refused_and_not_tried_again() -> None:
-    server = RpcServer(LinkMeter())
+    server = RpcServer(LinkMeter(), security=OPEN)
     await server.start("127.0.0.1:0")
     tries = 0
     async with grpc.aio.insecure_channel(server.address) as channel:

@@ -14,6 +14,7 @@ from fedstrata.rpc.chunk import serialised_chunk, serialised_whole
 from fedstrata.rpc.client import call_until_answered, is_passing, open_channel
 from fedstrata.rpc.counting import FRAME_BYTES
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1 import tensors_pb2
 from fedstrata.v1.answers_pb2 import Answer
@@ -71,7 +72,7 @@ class Link:
     async def start(self) -> None:
         known = asyncio.Event()
         known.set()
-        self.server = RpcServer(self.at_parent)
+        self.server = RpcServer(self.at_parent, security=OPEN)
         servicer = LpsServicer({"lps-0": self.rounds}, known)  # type: ignore[dict-item]
         self.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await self.server.start("127.0.0.1:0")

@@ -10,6 +10,7 @@ from fedstrata.process.metrics import LinkKey, LinkMeter
 from fedstrata.rpc.client import open_channel
 from fedstrata.rpc.counting import METHODS
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2, lps_service_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.answers_pb2 import Answer
@@ -55,7 +56,7 @@ class Link:
 
     def __init__(self) -> None:
         self.at_parent, self.at_child = LinkMeter(), LinkMeter()
-        self.server = RpcServer(self.at_parent)
+        self.server = RpcServer(self.at_parent, security=OPEN)
         self.server.add(add_LpsServiceServicer_to_server, Parent(), NAME)
 
     def counts(self, meter: LinkMeter) -> dict[tuple[str, str], int]:

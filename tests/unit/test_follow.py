@@ -13,6 +13,7 @@ from emulator.runs.client import RunClient
 from emulator.runs.follow import follow
 from emulator.runs.incoming import IncomingRecord
 from fedstrata.errors import AddressError, DataError, OutputError, PayloadError, RunStoppedError
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1 import gps_service_pb2_grpc as pb_grpc
 from tests.support.ports import kept_address
@@ -98,7 +99,7 @@ async def test_a_run_is_shown_scaled_and_followed_to_its_record(serve: Serve, tm
     gps = ScriptedGps([[pb.RunStatus(phase="enrolment"), trained(0), DONE]], [model, pb.FilePart(data=b"cd"), SUMMARY])
     shown: list[pb.RunStatus] = []
     backend = FakeBackend()
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         outcome = await asyncio.wait_for(follow(client, backend, shown.append), DEADLINE_S)
         await client.fetch_record(outcome.status.run_id, tmp_path)
     assert outcome.failure is None
@@ -111,7 +112,7 @@ async def test_a_run_is_shown_scaled_and_followed_to_its_record(serve: Serve, tm
 async def test_watching_goes_on_when_the_gps_ends_its_stream(serve: Serve) -> None:
     gps = ScriptedGps([[trained(0)], [trained(1)], [DONE]])
     shown: list[pb.RunStatus] = []
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         await asyncio.wait_for(follow(client, FakeBackend(), shown.append), DEADLINE_S)
     assert [status.global_round for status in shown] == [0, 1, 2]
 
@@ -123,7 +124,7 @@ async def test_watching_goes_on_when_the_gps_dies_and_comes_back(serve: Serve) -
     with kept_address() as address:
         assert first.add_insecure_port(address)
         await first.start()
-        async with RunClient(address) as client:
+        async with RunClient(address, OPEN) as client:
             following = asyncio.create_task(follow(client, FakeBackend(), lambda status: seen.set()))
             await asyncio.wait_for(seen.wait(), DEADLINE_S)
             await first.stop(None)
@@ -136,7 +137,7 @@ async def test_a_failed_run_tells_the_reason_of_the_gps_once_its_record_is_there
     reason = "quorum not reached"
     failed = pb.RunStatus(phase="failed", reason=reason)
     gps = ScriptedGps([[failed], [pb.RunStatus(phase="failed", reason=reason, has_record=True)]])
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         outcome = await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
     assert isinstance(outcome.failure, RunStoppedError)
     assert str(outcome.failure) == "quorum not reached"
@@ -148,7 +149,7 @@ async def test_the_record_of_a_failed_run_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(follow_module, "FAILURE_DEADLINE_S", 0.1)
     gps = ScriptedGps([[pb.RunStatus(phase="failed", reason="disk full")]])
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         outcome = await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
     assert str(outcome.failure) == "disk full"
     assert not outcome.status.has_record
@@ -161,7 +162,7 @@ async def test_a_failure_that_only_echoes_the_end_of_the_run_gives_way_to_its_re
     gps = ScriptedGps([[failed]])
     backend = FakeBackend()
     backend.failing.set_result(RunStoppedError("devices-0-4: the run has ended"))
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         outcome = await asyncio.wait_for(follow(client, backend, lambda status: None), DEADLINE_S)
     assert str(outcome.failure) == "quorum not reached"
 
@@ -170,7 +171,7 @@ async def test_a_failure_elsewhere_ends_the_run_at_the_gps_and_is_told(serve: Se
     gps = ScriptedGps([[trained(0)]])
     backend = FakeBackend()
     cause = DataError("devices-0-4: no data")
-    async with RunClient(await serve(gps)) as client:
+    async with RunClient(await serve(gps), OPEN) as client:
         following = asyncio.create_task(follow(client, backend, lambda status: None))
         backend.failing.set_result(cause)
         outcome = await asyncio.wait_for(following, DEADLINE_S)
@@ -186,7 +187,7 @@ async def test_a_failure_is_told_though_the_gps_is_silent(serve: Serve, monkeypa
     silent = ScriptedGps([[trained(0)]])
     silent.stop_reason.cancel()  # StopRun fails at the server
     address = await serve(silent)
-    async with RunClient(address) as client:
+    async with RunClient(address, OPEN) as client:
         with pytest.raises(DataError, match="gps: disk full"):
             await asyncio.wait_for(follow(client, backend, lambda status: None), DEADLINE_S)
 
@@ -195,7 +196,7 @@ async def test_what_is_no_gps_is_said_to_be_none() -> None:
     server = grpc.aio.server()
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
-    async with RunClient(address) as client:
+    async with RunClient(address, OPEN) as client:
         with pytest.raises(AddressError, match=f"{address} answered UNIMPLEMENTED"):
             await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
     await server.stop(None)
@@ -203,7 +204,7 @@ async def test_what_is_no_gps_is_said_to_be_none() -> None:
 
 async def test_a_gps_without_a_word_is_not_asked_for_ever(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "EMPTY_STREAMS_MAX", 3)
-    async with RunClient(await serve(ScriptedGps([[], [], [], []]))) as client:
+    async with RunClient(await serve(ScriptedGps([[], [], [], []])), OPEN) as client:
         with pytest.raises(AddressError, match="accepts calls but does not answer"):
             await asyncio.wait_for(follow(client, FakeBackend(), lambda status: None), DEADLINE_S)
 

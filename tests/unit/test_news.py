@@ -6,6 +6,7 @@ from pathlib import Path
 from fedstrata.experiment_file import parse_experiment
 from fedstrata.process.logs import EventLog
 from fedstrata.process.metrics import ProcessMetrics
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from gps.kubernetes.backend import Backend
 from gps.run import Run
@@ -15,7 +16,14 @@ from tests.support.loop_time import turns
 
 async def test_a_device_that_enrols_is_shown_and_wakes_no_call_that_is_held_for_another(tmp_path: Path) -> None:
     experiment = parse_experiment(TEXT, overrides=("data={name: digits}", "model={name: mlp, hidden: [4]}"))
-    run = Run(experiment, state=tmp_path, metrics=ProcessMetrics("gps"), backend=Backend(), log=EventLog("test"))
+    run = Run(
+        experiment,
+        state=tmp_path,
+        metrics=ProcessMetrics("gps"),
+        backend=Backend(),
+        log=EventLog("test"),
+        security=OPEN,
+    )
     looked = 0
 
     def look() -> bool:

@@ -29,6 +29,7 @@ from fedstrata.rpc.server import (
 )
 from fedstrata.rpc.waiting_line import AT_LEAST
 from fedstrata.tensors import SMALL_BYTES
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
 
@@ -52,7 +53,7 @@ async def test_silent_connections_are_few_and_hung_up_on_and_who_speaks_is_serve
 ) -> None:
     monkeypatch.setattr(server_module, "connections_allowed", lambda: 5)
     monkeypatch.setattr(server_module, "GREETING_S", 0.5)
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     await server.start("127.0.0.1:0")
     await server.set_ready()
     host, port = server.address.split(":")
@@ -70,7 +71,7 @@ async def test_a_connection_without_a_call_is_ended_and_opened_anew_for_the_next
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server_module, "IDLE_S", 0.2)
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     await server.start("127.0.0.1:0")
     await server.set_ready()
     ready, own = grpc.ChannelConnectivity.READY, (("grpc.use_local_subchannel_pool", 1),)
@@ -98,9 +99,10 @@ SERVES = """
 import asyncio, sys
 from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.rpc.server import RpcServer
+from fedstrata.trust.security import OPEN
 
 async def main():
-    server = RpcServer(ProcessMetrics("gps").links, children=3)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN, children=3)
     await server.start("127.0.0.1:0")
     print(server.address, flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -142,7 +144,7 @@ def is_connected(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize(("metadata_bytes", "is_let_in"), [(METADATA_BYTES // 2, True), (METADATA_BYTES + 500, False)])
 async def test_a_call_brings_little_beside_its_messages(metadata_bytes: int, is_let_in: bool) -> None:
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:
         check, metadata = health_pb2_grpc.HealthStub(channel).Check, (("x-much", "x" * metadata_bytes),)
@@ -170,7 +172,7 @@ class Holding(GpsServiceServicer):
 
 async def test_on_one_connection_calls_are_under_way_for_as_many_children_as_there_are() -> None:
     most = STREAMS_OF_A_CHILD * 3 + SPARE_STREAMS
-    gps, server = Holding(most), RpcServer(ProcessMetrics("gps").links, children=3)
+    gps, server = Holding(most), RpcServer(ProcessMetrics("gps").links, security=OPEN, children=3)
     server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:
@@ -202,7 +204,7 @@ def until_hung_up_on(connection: socket.socket) -> None:
 async def test_bytes_that_are_no_message_are_refused_in_one_line_where_nobody_has_a_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     add_GpsServiceServicer_to_server(GpsServiceServicer(), server._counting)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:
@@ -224,7 +226,7 @@ class Elsewhere(GpsServiceServicer):
 
 
 async def test_a_child_that_is_sent_to_its_new_parent_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    server = RpcServer(ProcessMetrics("gps").links)
+    server = RpcServer(ProcessMetrics("gps").links, security=OPEN)
     add_GpsServiceServicer_to_server(Elsewhere(), server._counting)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:

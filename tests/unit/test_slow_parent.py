@@ -17,6 +17,7 @@ from fedstrata.process.metrics import ProcessMetrics
 from fedstrata.process.sleeping import ASKED_PER_S, CALL_S, HOLD_S, hold_s, payload_timeout_s
 from fedstrata.rpc.server import RpcServer, bounds
 from fedstrata.rpc.streamed import broken
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceServicer, GpsServiceStub, add_GpsServiceServicer_to_server
@@ -97,7 +98,7 @@ class Counting(GpsServiceServicer):
 
 async def test_of_thousands_who_call_at_once_none_is_cancelled_while_it_waits_for_its_turn() -> None:
     children = 4_000
-    gps, server = Counting(), RpcServer(ProcessMetrics("gps").links, children=children)
+    gps, server = Counting(), RpcServer(ProcessMetrics("gps").links, security=OPEN, children=children)
     server.add(add_GpsServiceServicer_to_server, gps, "fedstrata.v1.GpsService")
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(server.address) as channel:

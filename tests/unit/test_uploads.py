@@ -19,6 +19,7 @@ from fedstrata.rpc.client import is_passing
 from fedstrata.rpc.server import ERROR_KEY, RpcServer
 from fedstrata.rpc.uploads import UPLOAD_WAIT, Awaited, UploadWait
 from fedstrata.tensors import CHUNK_BYTES
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import answers_pb2, tensors_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.lps_service_pb2_grpc import LpsServiceStub, add_LpsServiceServicer_to_server
@@ -161,7 +162,7 @@ class Link:
         known = asyncio.Event()
         known.set()
         clusters: dict[str, Any] = {"lps-0": self.rounds}
-        self._server = RpcServer(LinkMeter(), uploads=SHORT, refused=self.refused.append)
+        self._server = RpcServer(LinkMeter(), security=OPEN, uploads=SHORT, refused=self.refused.append)
         self._server.add(add_LpsServiceServicer_to_server, Servicer(clusters, known), "fedstrata.v1.LpsService")
         await self._server.start("127.0.0.1:0")
         self._channel = grpc.aio.insecure_channel(self._server.address)

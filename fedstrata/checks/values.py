@@ -161,7 +161,9 @@ def _check_lps(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment) -> None:
-    """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices."""
+    """Raise ExperimentError for moves at time 0, when training begins, or moves that leave an LPS without devices. Without
+    a clock nothing moves, and no move is refused.
+    """
     homes = Homes(experiment)
     if any(at_ns == 0 for at_ns in homes.times):
         raise ExperimentError("schedule: a move at 0s has no effect; write in topology.devices where devices begin")
@@ -178,7 +180,7 @@ def _check_moves(experiment: Experiment) -> None:
 
 
 def _check_leaves(experiment: Experiment) -> None:
-    """Raise ExperimentError if all devices are gone for good after the last change of the schedule."""
+    """Raise ExperimentError if, with a clock, all devices are gone for good after the last change of the schedule."""
     presence, last_ns = Presence(experiment), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: after {last_ns / 1e9:g}s all devices have left for good; let one return")

@@ -146,7 +146,7 @@ def test_the_panels_say_what_the_record_says(watched: Watched) -> None:
     assert watched.panel("Bytes so far") == by_link
     below = by_link["device-lps"] / sum(by_link.values())
     assert watched.panel("Share of bytes below the GPS") == {"-": pytest.approx(below)}
-    assert watched.panel("Bytes a global round") == {"-": (by_link["device-lps"] + by_link["lps-gps"]) / 8}
+    assert watched.panel("Bytes per global round") == {"-": (by_link["device-lps"] + by_link["lps-gps"]) / 8}
     by_kind = watched.panel("Bytes so far, by kind")
     assert sum(by_kind.values()) == sum(by_link.values())
 

@@ -103,7 +103,7 @@ async def serve_raw(size: int) -> None:
 
 async def measure(addresses: list[str], size: int, rounds: int) -> tuple[list[float], list[float]]:
     """Return the seconds of each upload: through Fedstrata, and through the raw stream right after it."""
-    channel, counting = open_channel(addresses[0], LinkMeter())
+    channel, counting = open_channel(addresses[0], LinkMeter(), OPEN)
     stub = LpsServiceStub(counting)
     session = ParentStream(stub.Attend)
     calls = ParentCalls(fetch=session.fetch, submit=stub.SubmitUpdate, locate=stub.LocateUpdate)

@@ -175,7 +175,7 @@ async def measure(experiment: Experiment, at_once: int, folder: Path) -> tuple[f
         before = resident_mb(lps.pid, "VmRSS")
         await enrol(server.address, experiment)
         await run.changes.wait_until(lambda: run.phase == "training", 60)
-        channel, _ = open_channel(run.journal.hosting.addresses()["lps-0"], LinkMeter())
+        channel, _ = open_channel(run.journal.hosting.addresses()["lps-0"], LinkMeter(), OPEN)
         gate = asyncio.Semaphore(at_once)
         await asyncio.gather(
             *(Child(LpsServiceStub(channel), experiment, index, gate).run() for index in range(experiment.device_count))

@@ -29,6 +29,7 @@ from fedstrata.models import build_model
 from fedstrata.process.metrics import LinkMeter
 from fedstrata.rpc.client import open_channel
 from fedstrata.tensors import Layout
+from fedstrata.trust.security import OPEN
 from fedstrata.v1 import gps_service_pb2 as pb
 from fedstrata.v1.gps_service_pb2_grpc import GpsServiceStub
 
@@ -92,7 +93,7 @@ async def measure(clusters: int, model_mb: float, folder: Path) -> tuple[float, 
         address = str(json.loads(gps.stdout.readline())["grpc"])
         before = resident_mb(gps.pid, "VmRSS")
         await enrol(address, experiment)
-        channel, _ = open_channel(address, LinkMeter())
+        channel, _ = open_channel(address, LinkMeter(), OPEN)
         async with grpc.aio.insecure_channel(address) as calls:
             for index in range(clusters):
                 request = pb.RegisterLpsRequest(

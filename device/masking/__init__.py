@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedstrata.experiment import Experiment
 from fedstrata.rounds import Shield
+from fedstrata.rounds.models_and_updates import PLAIN
 from fedstrata.trust.security import Security
 
 
@@ -12,7 +13,7 @@ def shields(experiment: Experiment, security: Security) -> Callable[[str], Shiel
     has masks with a new key, and the packages for masks are loaded.
     """
     if experiment.secure_aggregation is None:
-        return lambda device_id: Shield()
+        return lambda device_id: PLAIN
     from device.masking.masks import Masks
     from fedstrata.trust.mask_proofs import Proofs
 

@@ -81,8 +81,8 @@ class Masks(Shield):
 
         Raises:
             PayloadError: the roster is not allowed, because it cannot hide this device's update.
-            RosterError: a key in the roster does not belong to its device, or counts no more. This device waits for
-                another roster.
+            RosterError: a key in the roster does not belong to its device, or has no valid certificate. This device
+                waits for another roster.
         """
         keys = {member.device_id: member.public_key for member in roster.members}
         if not self._min_devices <= len(keys) == len(roster.members) <= MOST_MASKED:

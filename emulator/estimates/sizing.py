@@ -13,7 +13,7 @@ from fedstrata.streams.streams import streams_of
 
 MIB = 1 << 20
 # A process that has loaded torch and other libraries (measured: 339 MiB). Convolutions take more, for one device at a
-# time (measured: 25 MiB for cnn; 160 MiB for dropout_cnn, whose activations are the largest).
+# time (measured: 25 MiB for cnn, and 160 MiB for dropout_cnn, which has the largest activations).
 PROCESS_BYTES, CONVOLUTIONS_BYTES = 360 * MIB, 160 * MIB
 MODELS_OF_A_DEVICE = 8  # vectors as long as a model: received, trained, gradients, velocities, update, payload
 OTHER_BYTES_OF_A_DEVICE = MIB // 2

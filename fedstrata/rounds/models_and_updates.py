@@ -109,9 +109,8 @@ class Update:
     payload: tensors_pb2.PayloadHeader | None = None  # header of a payload with several parts
     work: pb.Work | None = None  # with a clock: the work that was done for the update
     trained_from: bytes = b""  # if updates are hidden: digest of the received values that affect training
-    note: pb.UpdateHeader = field(
-        default_factory=pb.UpdateHeader
-    )  # fields that `Shield.hidden` adds to the update's header
+    # fields that `Shield.hidden` adds to the update's header
+    note: pb.UpdateHeader = field(default_factory=pb.UpdateHeader)
 
 
 class Shield:

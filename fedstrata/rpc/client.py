@@ -32,7 +32,7 @@ from fedstrata.rpc.execution import hearing
 from fedstrata.rpc.server import ERROR_KEY, MAX_MESSAGE_BYTES
 from fedstrata.trust.files import GPS
 from fedstrata.trust.names import Name
-from fedstrata.trust.security import OPEN, Security
+from fedstrata.trust.security import Security
 
 Reply = TypeVar("Reply")
 CallError = grpc.aio.AioRpcError  # error of a failed call; other subpackages use this name, not gRPC's
@@ -70,7 +70,7 @@ _BY_STATUS: dict[str, type[FedstrataError]] = {error.status: error for error in 
 
 
 def open_channel(
-    address: str, meter: LinkMeter, security: Security = OPEN, parent: Name = GPS
+    address: str, meter: LinkMeter, security: Security, parent: Name = GPS
 ) -> tuple[grpc.aio.Channel, Any]:
     """Return a channel to a parent, and a wrapper of the channel for generated stubs. The wrapper counts bytes."""
     split_address(address)

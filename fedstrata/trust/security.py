@@ -1,5 +1,6 @@
-"""How a process connects to others, and which callers it accepts: without TLS (`OpenSecurity`), or with it
-(`TlsSecurity`). A process chooses between the two once, by its options.
+"""The security of a process. It decides how the process connects to others, and which callers it accepts.
+
+A process chooses once, by its options, between `OpenSecurity` (without TLS) and `TlsSecurity`.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, FedstrataError
+from fedstrata.errors import EXIT_OK, EXIT_RUN_FAILED, CertificateError, NotServedError
 from fedstrata.process.logs import EventLog, configure_logs
 from fedstrata.process.sleeping import Backoff
 from fedstrata.rpc.client import CallError, channel_to
@@ -53,7 +53,7 @@ async def follow(options: argparse.Namespace, job: str) -> int:
                     if phase == "failed":
                         print(f"error: {status.reason}", file=sys.stderr)
                         return EXIT_RUN_FAILED
-        except (CallError, FedstrataError) as error:
+        except (CallError, CertificateError, NotServedError) as error:
             why = " ".join(str(error.details() if isinstance(error, CallError) else error).split())
         if why != waits_for:
             log.info("gps_away", reason=why)

@@ -76,7 +76,7 @@ class Link:
         servicer = LpsServicer({"lps-0": self.rounds}, known)  # type: ignore[dict-item]
         self.server.add(add_LpsServiceServicer_to_server, servicer, "fedstrata.v1.LpsService")
         await self.server.start("127.0.0.1:0")
-        self.channel, counting = open_channel(self.server.address, self.at_child)
+        self.channel, counting = open_channel(self.server.address, self.at_child, OPEN)
         self.stub = LpsServiceStub(counting)
 
     def session(self) -> ParentStream:
@@ -191,7 +191,7 @@ async def test_bytes_count_as_those_of_the_calls_it_stands_for_and_alike_at_both
     assert counts == {(key.direction, key.kind): n for key, n in link.at_parent.snapshot().items()}
 
     apart = LinkMeter()
-    channel, counting = open_channel(link.server.address, apart)
+    channel, counting = open_channel(link.server.address, apart, OPEN)
     stub = LpsServiceStub(counting)
     assert len([part async for part in stub.FetchModel(request())]) == 3
     await stub.SubmitUpdate(update(1))

@@ -10,7 +10,7 @@ from fedstrata.experiment import Experiment
 from fedstrata.methods import Method, make_method
 from fedstrata.models import build_model
 from fedstrata.partitions import device_data
-from fedstrata.rounds import Shield
+from fedstrata.rounds.models_and_updates import PLAIN
 from fedstrata.streams.architectures import Architectures
 from fedstrata.tasks import make_task
 
@@ -33,7 +33,7 @@ class Devices:
             channels=None,  # type: ignore[arg-type]  # nothing is sent
             task=make_task(experiment),
             metrics=None,  # type: ignore[arg-type]
-            shield_of=lambda device_id: Shield(),
+            shield_of=lambda device_id: PLAIN,
             process_id="",
             pod_name="",
         )

@@ -183,7 +183,7 @@ def test_a_run_that_another_has_replaced_goes_on_where_it_stood_when_its_experim
     lab.wait_global_round(5, "replaced")
     stood = lab.status("replaced")
     said = lab.here("up", *other, release="replaced", code=2)
-    assert f"has run {stood['run_id']} in training" in said
+    assert f"has run {stood['run_id']} in phase training" in said
     assert lab.status("replaced")["run_id"] == stood["run_id"]
     lab.here("up", *other, "--replace", release="replaced")
     lab.here("collect", "--out", str(lab.folder / "other"), "--quiet", release="replaced")

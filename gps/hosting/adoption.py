@@ -11,6 +11,8 @@ from gps.hosting.serving import Serving
 from gps.journal.journal import Journal
 from gps.plans.rounds import GlobalRounds
 
+LONGEST_WAIT_S = 1.0  # the GPS finds for how long it was paused, with this error at most
+
 
 class Adoption:
     """Give the clusters of absent LPSs to other LPSs during training, and give them back later."""
@@ -37,14 +39,17 @@ class Adoption:
     async def watch(self) -> None:
         """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another
         LPS is available.
+
+        A GPS that was paused cannot tell which LPSs called meanwhile. So each wait is short, and the time by which it
+        ends late does not count as silence.
         """
         loop = asyncio.get_running_loop()
         self._serving.presence.listen()
         while (check_again_s := self._serving.check_again_s()) is not None:
-            due = loop.time() + check_again_s
-            await self._changes.wait_until(lambda: bool(self._adoptable()), check_again_s)
-            if loop.time() > due + self._serving.presence.hold_s:
-                self._serving.presence.listen()  # the GPS itself was paused, so it cannot tell which LPSs were absent
+            wait_s = min(check_again_s, LONGEST_WAIT_S)
+            due = loop.time() + wait_s
+            await self._changes.wait_until(lambda: bool(self._adoptable()), wait_s)
+            self._serving.presence.forgive(max(0.0, loop.time() - due))
             self._hand_over(self._adoptable())
 
     def hand_back(self) -> None:

@@ -37,6 +37,12 @@ class LpsPresence:
         """
         self._listening_since = self._clock()
 
+    def forgive(self, seconds: float) -> None:
+        """Do not count the last `seconds` as silence of the LPSs, because the GPS itself did not run then."""
+        now = self._clock()
+        self._heard = {lps_id: min(now, heard + seconds) for lps_id, heard in self._heard.items()}
+        self._listening_since = min(now, self._listening_since + seconds)
+
     def register(self, lps_id: str) -> None:
         """Track an LPS from now on."""
         self._heard[lps_id] = self._clock()

@@ -61,7 +61,10 @@ FEATURES = {
     ),
     "energy": Feature(
         pattern=r"energy|joules",
-        home=("fedstrata/clock/energy.py", "fedstrata/experiment/energy.py", "fedstrata/record/energy.py"),
+        home=(
+            "fedstrata/clock/energy.py", "fedstrata/experiment/energy.py", "fedstrata/record/energy.py",
+            "emulator/console/energy.py",
+        ),
         most=6,
     ),
 }  # fmt: skip

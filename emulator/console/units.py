@@ -21,7 +21,7 @@ def byte_unit(largest: float) -> tuple[float, str]:
 def human_bytes(count: int) -> str:
     """Return a number of bytes with three digits and a decimal unit: 512 B, 12.3 kB, 1.20 GB."""
     factor, unit = byte_unit(count)
-    return f"{_three_digits(count / factor) if factor > 1 else count}{SPACE}{unit}"
+    return f"{three_digits(count / factor) if factor > 1 else count}{SPACE}{unit}"
 
 
 def human_seconds(seconds: float | None) -> str:
@@ -36,14 +36,6 @@ def human_seconds(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes}{SPACE}min{SPACE}{rest:02d}{SPACE}s"
     return f"{minutes // 60}{SPACE}h{SPACE}{minutes % 60:02d}{SPACE}min"
-
-
-def human_joules(joules: float) -> str:
-    """Return an energy with three digits and a unit: 12.3 mJ, 4.56 J, 7.89 kJ."""
-    for size, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J")):
-        if joules >= 0.9995 * size:
-            return f"{_three_digits(joules / size)}{SPACE}{unit}"
-    return f"{_three_digits(1e3 * joules)}{SPACE}mJ"
 
 
 def percent(ratio: float | None) -> str:
@@ -73,5 +65,6 @@ def counted(count: int, noun: str) -> str:
     return f"{grouped(count)}{SPACE}{noun}{'' if count == 1 else 's'}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits: 1.23, 12.3, 123."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, human_joules, human_seconds
+from emulator.console.energy import human_joules
+from emulator.console.units import counted, human_seconds
 from fedstrata.clock.devices import Presence
 from fedstrata.clock.energy import JOULE_FJ, DeviceEnergy, counts_energy
 from fedstrata.clock.exchanged import Exchanged

@@ -6,12 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulator.console.units import counted, decimal, human_bytes, human_joules, human_seconds, measured
+from emulator.console.energy import energy_line
+from emulator.console.units import counted, decimal, human_bytes, human_seconds, measured
 from emulator.results.record import RunRecord
-from fedstrata.clock.timeline import PARTS as SPENT
 from fedstrata.experiment.links import LINKS
 from fedstrata.process.quoting import printable
-from fedstrata.record.energy import EnergySummary
 from fedstrata.record.summary import Summary
 from fedstrata.record.timeline import PARTS, Virtual
 
@@ -91,21 +90,6 @@ def virtual_table(virtual: Virtual) -> Table:
     for name, tier in (("global rounds, an LPS", virtual.gps), ("LPS rounds, a device", virtual.lps)):
         table.add_row(name, *(human_seconds(getattr(tier, part)) for part in PARTS))
     return table
-
-
-def energy_line(energy: EnergySummary) -> str:
-    """Return a line about the energy: the total, its parts, the mean device's energy, and the energy of the device that
-    used most.
-    """
-    names = {"down": "receiving", "compute": "computing", "up": "sending"}
-    said = ", ".join(f"{names[part]} {human_joules(getattr(energy, part))}" for part in SPENT)
-    late = f"; {human_joules(energy.late)} of it for updates that were late" if energy.late else ""
-    if not energy.by_device:
-        return f"energy: {human_joules(energy.joules)} ({said}){late}"
-    most = max(energy.by_device, key=lambda name: energy.by_device[name])
-    mean = human_joules(energy.joules / len(energy.by_device))
-    devices = f"a mean device {mean}, {most} {human_joules(energy.by_device[most])}"
-    return f"energy: {human_joules(energy.joules)} ({said}){late}; {devices}"
 
 
 def _pairs(name: str, value: str, rows: dict[str, str]) -> Table:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.console.units import human_joules
-from emulator.results.result import energy_line
+from emulator.console.energy import energy_line, human_joules
 from fedstrata.clock.energy import DeviceEnergy
 from fedstrata.errors import ExperimentError
 from fedstrata.experiment import Experiment

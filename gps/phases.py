@@ -9,7 +9,7 @@ from fedstrata.methods import Answers, Moment, Plan
 from fedstrata.process.fault_points import reach
 from fedstrata.streams.plan_checks import check_plan
 from gps.journal.answers import BEFORE
-from gps.plans.asking import planned
+from gps.plans.bundles import planned
 from gps.plans.places import described
 from gps.plans.rounds import ClosedRound
 from gps.record import write_models, write_record

@@ -30,7 +30,7 @@ from gps.hosting.serving import Serving
 from gps.hosting.waiting import Waiting
 from gps.journal.journal import Journal
 from gps.kubernetes.backend import Backend, Standing
-from gps.plans.asking import Asking, placed
+from gps.plans.bundles import Bundles, placed
 from gps.plans.keepers import Keeper
 from gps.plans.kept_model import KeptModel
 from gps.plans.places import Places, described
@@ -98,7 +98,7 @@ class Run:
             self.experiment, places=self.places, serving=self.serving, journal=self.journal, metrics=self.metrics,
             models=self.record_folder / "models", layout=self.streams.travelling, exclude=self.backend.exclude,
         )  # fmt: skip
-        self.asking = Asking(
+        self.bundles = Bundles(
             self.method, self.streams, places=self.places, journal=self.journal, changes=self.changes, log=self.log,
             clock=self.clock,
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Run:
             self.experiment,
             kept=KeptModel(self.experiment, keeper, state, self.log),
             places=self.places,
-            plan_round=self.asking.plan_round,
+            plan_round=self.bundles.plan_round,
             journal=self.journal,
             clock=self.clock,
             server=self._round_server(keeper, executor),

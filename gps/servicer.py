@@ -101,7 +101,7 @@ class GpsServicer(GpsServiceServicer):
             plan_version=run.places.version if run.plans.is_made else 0,
             is_over=run.is_over,
             planned_rounds=run.plans.planned_rounds,
-            planned_ns=run.asking.planned_ns,
+            planned_ns=run.bundles.planned_ns,
             told=None if run.places.spans_lps else run.plans.told(run.plans.now),
         )
 
@@ -191,7 +191,7 @@ class GpsServicer(GpsServiceServicer):
             answers[part.answer.device_index] = part.answer.answer
         is_current = partial(run.serving.is_current, header.home_id, header.term)
         if is_current():
-            await run.asking.take(header, answers, is_current)
+            await run.bundles.take(header, answers, is_current)
         return answers_pb2.SubmitAnswersResponse(run_id=self._run_id)
 
     async def LocateUpdate(

@@ -40,7 +40,7 @@ FEATURES = {
     "schedule": Feature(pattern=r"\bschedules?\b", home=(*CLOCK, "fedstrata/experiment/schedule.py"), most=12),
     "questions in rounds": Feature(
         pattern=r"RoundQuestion|RoundAnswer|answered_round|answered_ns|SubmitAnswers|submit_answers|(?-i:\bAsking\b|\bGoOn\b)",
-        home=("lps/question.py", "gps/plans/asking.py", "fedstrata/rounds/stages.py"),
+        home=("lps/question.py", "gps/plans/bundles.py", "fedstrata/rounds/stages.py"),
         most=12,
     ),
     "secure aggregation": Feature(

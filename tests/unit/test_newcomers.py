@@ -22,7 +22,7 @@ from fedstrata.methods.pacfl import SUBSPACE, Pacfl
 from fedstrata.methods.random_clusters import RandomClusters
 from fedstrata.methods.registry import method_class
 from gps.journal.answers import BEFORE
-from gps.plans.asking import placed
+from gps.plans.bundles import placed
 from tests.support.gps_parts import IDS, GpsParts
 
 TEXT = """

@@ -36,7 +36,7 @@ from fedstrata.v1 import answers_pb2
 from fedstrata.v1 import rounds_pb2 as pb
 from fedstrata.v1.gps_service_pb2 import Cluster
 from gps.journal.answers import BEFORE
-from gps.plans.asking import Asking as GpsAsking
+from gps.plans.bundles import Bundles
 from tests.support.gps_parts import GpsParts
 from tests.support.rounds_setting import RUN_ID, asking_of
 
@@ -186,7 +186,7 @@ async def test_the_answers_of_an_lps_take_their_way_to_the_gps_before_they_are_t
         gps.experiment, gps.method, build_model(gps.experiment.model, dataset_info(gps.experiment.data))
     )
     clock = SetTime()
-    asking = GpsAsking(
+    asking = Bundles(
         gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
         clock=RealGpsClock(gps.experiment, gps.journal.clock, clock),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from gps.journal.journal import Journal
 from gps.plans.places import Places
 
 
-class Asking:
+class Bundles:
     """Collect the bundles of a global round, and make the plan of the round. Each bundle is saved before the reply, so
     a restarted GPS does not ask again.
     """

@@ -20,7 +20,7 @@ from fedstrata.rpc.answers import answer_to_proto
 from fedstrata.streams.streams import streams_of
 from fedstrata.v1 import answers_pb2 as pb
 from gps.journal.answers import BEFORE
-from gps.plans.asking import Asking
+from gps.plans.bundles import Bundles
 from gps.servicer import GpsServicer
 from tests.support.gps_parts import IDS, GpsParts
 
@@ -43,7 +43,7 @@ class Setting:
         gps = self.gps
         model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
         streams = streams_of(gps.experiment, gps.method, model)
-        self.asking = Asking(
+        self.bundles = Bundles(
             gps.method, streams, places=gps.places, journal=gps.journal, changes=Changes(), log=EventLog("test"),
             clock=clock_of(gps.experiment).gps(gps.journal.clock),
         )  # fmt: skip
@@ -53,8 +53,8 @@ class Setting:
         self._open()
 
     def answer(self, losses: tuple[float, ...]) -> pb.Answer:
-        assert self.asking.question is not None
-        return answer_to_proto(self.asking.question, {"losses": np.float64(losses)})
+        assert self.bundles.question is not None
+        return answer_to_proto(self.bundles.question, {"losses": np.float64(losses)})
 
     async def bundle(
         self,
@@ -71,10 +71,10 @@ class Setting:
             answers=len(losses) if announced is None else announced,
             answered_ns=answered_ns,
         )
-        await self.asking.take(header, {index: self.answer(each) for index, each in losses.items()})
+        await self.bundles.take(header, {index: self.answer(each) for index, each in losses.items()})
 
     async def plan(self, global_round: int = 0, deadline_s: float | None = None) -> bool:
-        return await self.asking.plan_round(global_round, deadline_s)
+        return await self.bundles.plan_round(global_round, deadline_s)
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
@@ -135,11 +135,11 @@ async def test_on_the_virtual_clock_a_plan_is_made_when_the_last_bundle_is_there
     await setting.bundle("lps-0", FIRST, answered_ns=90 * S)  # told again by an LPS that is back: the first counts
     assert await setting.plan()
     expected_ns = 4 * S + size * S // 1_000 + S
-    assert setting.asking.planned_ns == expected_ns
+    assert setting.bundles.planned_ns == expected_ns
     setting.restart()
-    assert setting.asking.planned_ns == expected_ns
+    assert setting.bundles.planned_ns == expected_ns
     await setting.bundle("lps-0", FIRST, global_round=1, answered_ns=20 * S)
-    assert setting.asking.planned_ns == expected_ns  # of the newest plan, as long as the next is not made
+    assert setting.bundles.planned_ns == expected_ns  # of the newest plan, as long as the next is not made
     with pytest.raises(PayloadError, match="lps-1 sends answers of time -1 ns, which is impossible"):
         await setting.bundle("lps-1", SECOND, global_round=1, answered_ns=-1)
 
@@ -174,11 +174,11 @@ async def test_an_lps_tells_of_its_own_devices_only(setting: Setting) -> None:
 async def test_an_answer_that_is_none_is_refused_whoever_passes_it_on(
     setting: Setting, losses: tuple[float, ...], reason: str
 ) -> None:
-    assert setting.asking.question is not None
+    assert setting.bundles.question is not None
     header = pb.ArrayHeader(name="losses", dtype="float64", shape=[len(losses)])
     answer = pb.Answer(question="losses", arrays=[header], data=np.float64(losses).tobytes())
     with pytest.raises(PayloadError, match=reason):
-        await setting.asking.take(pb.BundleHeader(home_id="lps-0", answers=1), {0: answer})
+        await setting.bundles.take(pb.BundleHeader(home_id="lps-0", answers=1), {0: answer})
     assert setting.gps.journal.answers.bundled(0) == set()
 
 
@@ -186,7 +186,7 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
     gps = GpsParts(tmp_path)
     model = build_model(gps.experiment.model, dataset_info(gps.experiment.data))
     streams = streams_of(gps.experiment, gps.method, model)
-    asking = Asking(
+    bundles = Bundles(
         gps.method,
         streams,
         places=gps.places,
@@ -195,9 +195,9 @@ async def test_where_nobody_is_asked_in_rounds_an_answer_is_refused(tmp_path: Pa
         log=EventLog("test"),
         clock=clock_of(gps.experiment).gps(gps.journal.clock),
     )
-    assert asking.question is None
+    assert bundles.question is None
     with pytest.raises(PayloadError, match="this run asks devices nothing in global rounds"):
-        await asking.take(pb.BundleHeader(home_id="lps-0"), {})
+        await bundles.take(pb.BundleHeader(home_id="lps-0"), {})
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,8 @@ class Fleet:
         return True
 
     def _forget(self, offer_id: str) -> None:
-        """Delete the replies that contain an offer, and the states of its run. The offer has changed, and the same run
-        may be offered again.
+        """Delete all cached replies, and the states of an offer's run that boards have reported. The offer was replaced
+        or withdrawn, so these are outdated.
         """
         self._replies.clear()
         for runs in self._runs.values():

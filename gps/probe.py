@@ -25,7 +25,9 @@ def parse() -> argparse.Namespace:
 
 
 def is_met(status: pb.RunStatus, *, rounds: int, completed: bool) -> bool:
-    """Return whether a run is completed or, if `completed` is false, has closed at least `rounds` global rounds."""
+    """Return whether a run has reached the state to wait for: it is completed, or has closed `rounds` global rounds. If
+    `completed` is true, closed rounds are not enough.
+    """
     return status.phase == "completed" or (status.global_round >= rounds and not completed)
 
 

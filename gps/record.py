@@ -174,8 +174,8 @@ def _by_group(
 
 
 def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str, str] | None) -> float | None:
-    """Return how well the clusters agree with the true tasks, as the adjusted Rand index. The index is 1 if they are
-    equal. If there are no clusters, or the tasks are unknown, return None.
+    """Return how well the clusters agree with the true tasks, as the adjusted Rand index. The index is 1 if the
+    clusters group the devices exactly as the tasks do. If there are no clusters, or the tasks are unknown, return None.
     """
     if task_of is None or not clusters:
         return None
@@ -190,7 +190,7 @@ def adjusted_rand_index(clusters: Mapping[str, list[str]], task_of: Mapping[str,
 
 
 def _pairs_alike(labels: Iterable[Hashable]) -> int:
-    """Return the number of ordered pairs of different positions with the same label."""
+    """Return the number of ordered pairs of devices with the same label. `labels` has the label of each device."""
     return sum(number * (number - 1) for number in Counter(labels).values())
 
 

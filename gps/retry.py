@@ -13,9 +13,10 @@ def state_for(path: Path, again: str) -> Path:
     """Return the folder of a run's state. If the folder is missing, create it. Raises OutputError if the folder cannot
     be created.
 
-    `again` is a word that names a request to repeat a failed run. If the run has failed, and began with another word,
-    the run starts again from the beginning. The old folder is kept as NAME.failed-1, -2 and so on. So one word repeats
-    a run only once, even if the process starts several times.
+    `again` is a word that the operator chooses in order to repeat a failed run. The word with which a run began is
+    stored in the run's folder. If the run has failed, and `again` is another word, the old folder is kept as
+    NAME.failed-1, -2 and so on, and the run starts from the beginning. So a word repeats a run only once, even if the
+    process starts several times.
     """
     if again and _has_failed(path) and _word(path) != again:
         number = 1

@@ -211,9 +211,8 @@ class Run:
         self.tell()
 
     def _first_round(self, device: Device) -> int:
-        """Return the global round from which a late device takes part. For a newcomer, this is the global round that
-        the experiment names. If that global round has begun, and for all other late devices, it is the next global
-        round.
+        """Return the global round from which a late device takes part. This is the next global round. But a newcomer
+        takes part from the global round that the experiment names, if that global round has not begun.
         """
         is_in_time = device.device_index in self.roster.newcomers and not self._newcomers_are_in
         return device.from_global_round if is_in_time else self.rounds.global_round + 1

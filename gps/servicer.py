@@ -169,7 +169,9 @@ class GpsServicer(GpsServiceServicer):
         return await run.rounds.server.submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[rounds_pb2.UpdatePart], context: Any) -> None:
-        """Answer an LPS's requests and aggregates for one cluster, one after the other, on one stream."""
+        """Reply on one stream to an LPS's requests for models and to its aggregates, one after the other, for one
+        cluster.
+        """
         stream = ChildStream(self.FetchShared, self.SubmitAggregate, _asks_nothing, self._uploads)
         await stream.answer(requests, context)
 
@@ -224,7 +226,9 @@ class GpsServicer(GpsServiceServicer):
 
 
 async def _asks_nothing(message: Message) -> None:
-    """Raise PayloadError. On this stream LPSs send only aggregates, neither answers nor announcements of updates."""
+    """Raise PayloadError for an answer or an announcement of an update. On this stream, LPSs must send only requests
+    and aggregates.
+    """
     if isinstance(message, rounds_pb2.UpdateHeader):
         raise PayloadError("the GPS takes no announced updates; send the update itself")
     raise PayloadError("answers are not taken on this stream; send them by SubmitAnswers")

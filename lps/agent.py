@@ -65,8 +65,8 @@ class LpsAgent:
 
     @property
     def has_its_models(self) -> bool:
-        """Return whether this LPS has opened a round of each cluster that it serves. Before a round is open, possibly
-        only devices have the cluster's model.
+        """Return whether this LPS has opened a round of each cluster that it serves. Until then this LPS is not ready,
+        because it may still have to fetch a cluster's model from devices.
 
         The result is also True before devices are grouped, and after the run.
         """

@@ -22,8 +22,8 @@ Ask = Callable[[int], Awaitable[pb.FetchClustersResponse]]  # fetch the clusters
 
 @dataclass
 class _Service:
-    """Hold the session of one cluster that this LPS serves, and the job that runs the session. The service lasts at
-    most until the GPS gives the cluster to another LPS, which is the end of a term.
+    """Hold the session of one cluster that this LPS serves, and the job that runs the session. The service ends at the
+    latest when the GPS gives the cluster to another LPS.
     """
 
     session: Session
@@ -176,8 +176,8 @@ class Clusters:
         self._log.info("cluster_dropped", cluster=name, term=service.session.term)
 
     def _leave_out(self, name: str) -> None:
-        """Stop serving a cluster that came too late. Inform the cluster's devices that the run has ended without the
-        cluster.
+        """Stop serving a cluster, because the run has ended before this LPS was able to finish the cluster's rounds.
+        Inform the cluster's devices that the run has ended without the cluster.
         """
         service, face = self._services[name], self.faces.get(name)
         service.session.server.finish()
@@ -191,7 +191,8 @@ class Clusters:
 async def _what_holds_now(fetch: Ask) -> pb.FetchClustersResponse | None:
     """Return the GPS's present list of this LPS's clusters. If the GPS does not answer, return None.
 
-    A session may have failed because this LPS was paused or refused, and so missed a change of the list.
+    Call this function after a session has failed. The list shows whether the GPS has given the cluster to another LPS,
+    because this LPS was paused or refused.
     """
     try:
         return await fetch(0)

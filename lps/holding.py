@@ -1,8 +1,8 @@
 """The models of a local parameter server (LPS). They come from the LPS's own disk, or from the global parameter server
 (GPS).
 
-A session runs the rounds in the same way in both cases. For each LPS round, the session's holding provides the models
-and the sums. At the end of a global round, the holding provides the update for the GPS.
+A session runs the rounds in the same way in both cases. For each LPS round, the session's `Holding` object provides the
+models and the sums. At the end of a global round, this object provides the update for the GPS.
 """
 
 from collections.abc import Callable, Mapping
@@ -149,7 +149,7 @@ class Holding(Protocol):
         """
 
     async def written(self) -> None:
-        """Wait until all offered models are on disk, if this holding keeps models on disk."""
+        """Wait until all offered models are on disk, if this object keeps models on disk."""
 
     async def move(self, lps_round: int, sums: Any, report: pb.ReportHeader) -> None:
         """Apply the sums of an LPS round to the models. `report` already has the row of this round."""

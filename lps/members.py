@@ -26,12 +26,12 @@ class Members:
         self.take(home)
 
     def goes_on_with(self, home: gps_pb.Cluster | None) -> bool:
-        """Return whether the open round can continue with the GPS's newest list of devices. `home` is None if this LPS
-        no longer has the devices.
+        """Return whether the open round can continue with the GPS's newest list of devices. `home` is this list. It is
+        None if this LPS no longer serves the devices.
 
-        The round cannot continue in another term. It also cannot continue if the GPS has gone back by one global round,
-        and has so undone a move of devices. The round would then wait for devices that belong to another LPS again, and
-        its sums would have the wrong devices.
+        The round cannot continue if another LPS has served the devices meanwhile (another term). It also cannot
+        continue if the GPS has gone back by one global round, and has so undone a move of devices. The round would then
+        wait for devices that belong to another LPS again, and its sums would have the wrong devices.
         """
         if home is None or home.term != self._term:
             return False
@@ -42,11 +42,13 @@ class Members:
         return now == set(self.in_global_round(number))
 
     def begin_global_round(self, number: int) -> None:
-        """Note that a global round has begun for the devices. `goes_on_with` needs this."""
+        """Note that a global round is open. While it is open, `goes_on_with` compares the devices of the round with
+        each new list.
+        """
         self._under_way = number
 
     def end_global_round(self) -> None:
-        """Note that the open global round has ended for the devices."""
+        """Note that no global round is open, so that `goes_on_with` no longer compares devices."""
         self._under_way = None
 
     def take(self, home: gps_pb.Cluster) -> None:
@@ -65,8 +67,8 @@ class Members:
         return device_id in self._members
 
     def in_round(self, global_round: int, lps_round: int, now_ns: int = 0) -> dict[str, int]:
-        """Return the devices that are asked in a round, with their numbers of examples. These are all present devices
-        or, with `participation`, some of them.
+        """Return the devices that this LPS asks for an update in a round, with their numbers of examples. These are all
+        present devices or, if the experiment has `training.participation`, some of the present devices.
 
         Raises:
             RunStoppedError: at `now_ns` on the clock, all devices have left and will not return.
@@ -103,7 +105,7 @@ class Members:
         """Return the LPS's weight: the sum of examples over the `lps_rounds` LPS rounds of a global round.
 
         The report has no row for an LPS round if the LPS that ran the round is absent, or has lost its files. The
-        weight of the round is then the number of examples of all asked devices.
+        weight of the round is then the number of examples of all devices that the LPS asks for an update in this round.
         """
         rows = {row.lps_round: row.num_examples for row in report.lps_rounds}
         first = global_round * lps_rounds

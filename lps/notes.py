@@ -73,8 +73,9 @@ class Notes:
         return noted
 
     def told(self, report: gps_pb.ReportHeader, rest: Iterable[pb.LpsRound], update: Update) -> None:
-        """Delete from the report the notes that the GPS has received with an update. Keep the rows in `rest`, and the
-        exclusions that were noted after the update was made.
+        """Delete from the report the notes that the GPS has received with an update. `rest` has the rows that the
+        update did not contain, which stay in the report. Exclusions that were noted after the update was made stay,
+        too.
         """
         del report.lps_rounds[:]
         report.lps_rounds.extend(rest)

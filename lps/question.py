@@ -28,8 +28,9 @@ class RoundQuestion:
         self._late = LateAnswers(parts.folder)
 
     def stage(self, lps_round: int, deadline: Deadline) -> Asking | None:
-        """Return the part of an LPS round that asks the devices. If the round asks nothing, return None. Only the first
-        LPS round of a global round can ask.
+        """Return the stage of an LPS round in which devices answer the method's question. Only the first LPS round of a
+        global round has this stage. In all other LPS rounds, or if the method has no question for training, return
+        None.
         """
         if self._question is None or lps_round % self._parts.rounds:
             return None

@@ -1,6 +1,5 @@
-"""Files with reports of a local parameter server (LPS). Some have the report at the start of one of the latest global
-rounds, and one has the complete report after the final measurement. Each file is sealed: it begins with the SHA-256 of
-its report.
+"""Files with reports of a local parameter server (LPS). A file has the report at the start of a round, or the complete
+report after the final measurement. Each file is sealed: it begins with the SHA-256 of its report.
 """
 
 from collections.abc import Iterator
@@ -32,8 +31,8 @@ class FinalReport:
 
 
 class RoundReports:
-    """Write and read the files `round-000012.pb` of an LPS that keeps no models. For example, this file has the report
-    at the start of global round 12.
+    """Write and read the reports of an LPS that keeps no models, one file per global round. For example,
+    `round-000012.pb` has the report at the start of global round 12.
     """
 
     def __init__(self, folder: Path, log: EventLog) -> None:

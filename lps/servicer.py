@@ -62,7 +62,7 @@ class LpsServicer(LpsServiceServicer):
         return await (await self._cluster(header.home_id)).submit(header, parts)
 
     async def Attend(self, requests: AsyncIterator[pb.UpdatePart], context: Any) -> None:
-        """Answer a device's requests and updates, one after the other, on one stream."""
+        """Reply on one stream to a device's requests for models and to its updates, one after the other."""
         stream = ChildStream(self.FetchModel, self.SubmitUpdate, self._hear, self._uploads)
         await stream.answer(requests, context)
 

@@ -73,7 +73,9 @@ class Session:
         self._report = parts.empty_report()
 
     def take_members(self, cluster: pb.Cluster) -> None:
-        """Use the newest list of devices. Inform the devices that this LPS no longer serves."""
+        """Use the newest list of devices. If this LPS no longer serves a device, the device's waiting call ends with
+        NotServedError.
+        """
         self._parts.members.take(cluster)
         self.server.look_again()
 

@@ -21,8 +21,8 @@ FOLDERS_KEPT = 8  # folders of withdrawn runs; an interrupted run may be offered
 
 
 class BoardAgent:
-    """Hold the runs of a board in the order of their offers. Of the runs that are not over, the first ones run, up to
-    the board's limit.
+    """Hold the runs of a board in the order of their offers. The board has a limit for the number of runs at a time. If
+    more runs are unfinished, the first runs in the order are executed, and the other runs wait.
 
     The newest offers are in a file. So a restarted agent continues its runs even if the fleet is away.
     """
@@ -106,7 +106,9 @@ class BoardAgent:
         self._changed.set()
 
     def _clear(self) -> None:
-        """Delete the folders of runs that were given back. Keep the newest `FOLDERS_KEPT` of these folders."""
+        """Delete the folders of runs that the fleet no longer offers. Keep only the newest `FOLDERS_KEPT` of these
+        folders.
+        """
         with suppress(FileNotFoundError):
             given_back = [path for path in (self._folder / "runs").iterdir() if path.name not in self._runs]
             given_back.sort(key=lambda path: path.stat().st_mtime)

@@ -34,7 +34,9 @@ LOOK_AT_CLOCK_S = 60.0  # how often an expiry is checked again: a board's clock 
 
 @dataclass(frozen=True, kw_only=True)
 class Owned:
-    """Hold what a board contributes to every run: its key in PEM, its data, and the own code that it allows."""
+    """Hold what a board contributes to every run: its key in PEM, its data, and the names of the users' own code that
+    experiments may load on this board.
+    """
 
     key: bytes = field(repr=False)
     data: Path | None
@@ -120,13 +122,15 @@ class HostedRun:
         return self._end is not None
 
     def told(self) -> pb.BoardRun:
-        """Return the state of the run for the fleet. If there is trouble, the reason is included."""
+        """Return the state of the run for the fleet. If the run has failed or is being tried again, the error is
+        included.
+        """
         state, reason = self._end or ("running" if self._job else "waiting", self._trouble)
         return pb.BoardRun(offer_id=self.offer.offer_id, state=state, reason=reason)
 
     def start(self, owned: Owned, changed: Callable[[], None]) -> None:
-        """Start the device process, unless it is running or over. Call `changed` when the run has ended, and when it is
-        tried again for a new reason.
+        """Start the device process, unless it is running or over. Call `changed` when the run has ended, and when an
+        attempt has failed with a new error.
         """
         if self._job is None and self._end is None:
             self._job = asyncio.create_task(self._run(owned, changed))
@@ -213,8 +217,8 @@ class HostedRun:
         )
 
     def _may_pass(self, error: Exception) -> bool:
-        """Return whether the same offer may work later in spite of this error. The disk may have room again, or a clock
-        that is behind may be set.
+        """Return whether the same offer may work later in spite of this error. For example, a full disk may get free
+        space, or the board's clock, which is behind, may be corrected.
         """
         if isinstance(error, CertificateError):
             with suppress(CertificateError, ValueError):

@@ -40,7 +40,7 @@ class Enrolment:
 
     async def gather_devices(self) -> None:
         """Wait until every device has enrolled and answered the first question, or until the deadline. Raises
-        RunStoppedError if fewer devices than the quorum are there.
+        RunStoppedError if fewer devices than the quorum have done so.
         """
         self._set_deadline()
         if not self.is_closed:
@@ -119,8 +119,8 @@ class Enrolment:
         return [device for device in self._present() if self._questions.has_answered_all(device)]
 
     async def gather_newcomers(self) -> None:
-        """Wait until every newcomer has a cluster or was refused. The wait is limited to the length of the enrolment's
-        deadline.
+        """Wait until every newcomer (a device that the experiment adds in a later round) has a cluster or was refused.
+        The wait lasts at most as long as the deadline of the enrolment.
         """
         are_placed = lambda: not self._roster.unplaced_newcomers()  # noqa: E731
         self._roster.awaits_newcomers = True
@@ -135,7 +135,9 @@ class Enrolment:
     # --- calls ----------------------------------------------------------------------------------
 
     def enroll(self, request: pb.EnrollRequest, *, places_late: bool) -> pb.EnrollResponse:
-        """Enrol a device. `places_late` says whether the method can place a device after the first plan."""
+        """Enrol a device. `places_late` says whether the method can choose a cluster for a device that enrols after the
+        first plan was made.
+        """
         self._roster.check(request)
         is_new = request.device_index not in self._roster.devices
         if is_new and self.is_closed and not places_late:

@@ -62,14 +62,14 @@ class Questions:
         self._on_change()
 
     def has_begun(self, device: Device) -> bool:
-        """Return whether a device takes part in the first plan and has answered the first question. If the method asks
-        no question, only the first condition holds.
+        """Return whether a device is neither late nor refused, and has answered the first question. If the method asks
+        no question, the device needs no answer.
         """
         has_said = not self.asked or self.asked[0].name in device.answered
         return has_said and not device.refused and not device.is_late
 
     def has_answered_all(self, device: Device) -> bool:
-        """Return whether a device that takes part has answered every question."""
+        """Return whether a device is neither late nor refused, and has answered every question."""
         return self.has_begun(device) and all(question.name in device.answered for question in self.asked)
 
     def answers(self, devices: Sequence[Device]) -> dict[str, dict[int, Arrays]]:
@@ -88,8 +88,8 @@ class Questions:
         }
 
     def carried(self) -> list[rounds_pb2.Carried]:
-        """Return the transfers of answers over the links since the GPS started. If the run's clock does not keep them,
-        the list is empty.
+        """Return the transfers of answers over the links since the GPS started. Only a clock that simulates links in
+        real time notes transfers. With any other clock, the list is empty.
         """
         for number in range(len(self.asked)):
             self._carried += self._clock.take(number)
@@ -114,7 +114,8 @@ class Questions:
         """Take a device's answer. A repeated answer changes nothing.
 
         Raises:
-            PayloadError: the answer is invalid, and the device is refused. SupersededError: the stream was cut.
+            PayloadError: the answer is invalid, and the device is refused.
+            SupersededError: the stream ended before the whole answer had arrived.
             ExcludedError: the device is late, and the method cannot place late devices.
         """
         with self._roster.call_of(header.device_id, header.process_id) as device, self._or_refuse(device):
@@ -141,7 +142,7 @@ class Questions:
 
     def publish_sponsors(self, sponsors: Sequence[Sequence[int]]) -> None:
         """Allow late devices to join. For late devices that have answered all questions, choose a cluster at once.
-        `sponsors` has, by cluster, the devices with answers that late devices receive.
+        `sponsors` has, by cluster, the indexes of some devices. Late devices receive the answers of these devices.
         """
         self.sponsors = sponsors
         for _, device in sorted(self._roster.devices.items()):
@@ -167,8 +168,8 @@ class Questions:
         return there - {device.device_index}
 
     async def relayed_to(self, request: pb.FetchAnswersRequest) -> AsyncIterator[pb.AnswerPart]:
-        """Yield the other devices' answers in index order, each as soon as it has arrived. If an answer does not arrive
-        in time, tell the device to ask again.
+        """Yield the answers of the other devices to the device that requests them, in index order, each as soon as it
+        has arrived. If an answer does not arrive in time, yield a message that the requesting device must call again.
         """
         question = question_named((question for question in self.asked if question.relayed), request.question)
         again = pb.AnswerPart(ask_again=pb.AskAgain(), question=question.name)
@@ -200,7 +201,8 @@ class Questions:
         """Wait, for a limited time, until one device's answer has arrived, or can no longer arrive. Return False on
         time-out.
 
-        Each call waits for one device only, so a thousand calls do not all check every change.
+        A call is woken only for the device for which it waits. So an answer does not wake a thousand calls that wait
+        for other devices.
         """
         if self._is_decided(index):
             return True
@@ -220,8 +222,8 @@ class Questions:
 
 
 async def _whole(question: Question, header: pb.AnswerHeader, parts: AsyncIterator[pb.AnswerPart]) -> pb.Answer:
-    """Return the complete answer that `header` announces. Raises PayloadError for an invalid answer, and
-    SupersededError if the stream was cut.
+    """Return the complete answer that follows `header` in the stream. Raises PayloadError for an invalid answer, and
+    SupersededError if the stream ends before the whole answer has arrived.
     """
     expected, data = payload_bytes(question, header.arrays), bytearray()
     if header.payload_bytes != expected:

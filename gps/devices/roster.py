@@ -30,7 +30,9 @@ POD_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
 
 @dataclass(kw_only=True)
 class Device(DeviceRow):
-    """Hold what the GPS knows about one device. `Places` sets the fields `cluster` and `home`."""
+    """Hold what the GPS knows about one device. `Places` sets the device's cluster and its LPS (the fields `cluster`
+    and `home`).
+    """
 
     answered: set[str] = field(default_factory=set)  # names of the questions before training that it has answered
     cluster: int | None = None
@@ -70,7 +72,7 @@ class Roster:
 
     @property
     def expected(self) -> int:
-        """The number of devices that must be there before training begins: all except newcomers."""
+        """The number of devices that the GPS expects before training: all devices except newcomers."""
         return len(self._ids) - len(self.newcomers)
 
     @property
@@ -83,7 +85,7 @@ class Roster:
         return [device_id for index, device_id in enumerate(self._ids) if index not in self.devices]
 
     def absent_founders(self) -> list[str]:
-        """Return the ids of the founders that have not enrolled."""
+        """Return the ids of the devices that are not newcomers and have not enrolled."""
         return [name for name in self.absent() if self._indexes[name] not in self.newcomers]
 
     def unplaced_newcomers(self) -> list[str]:

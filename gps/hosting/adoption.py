@@ -40,8 +40,8 @@ class Adoption:
         """Watch the LPSs during training. If an LPS is absent, let another LPS adopt its clusters, as soon as another
         LPS is available.
 
-        A GPS that was paused cannot tell which LPSs called meanwhile. So each wait is short, and the time by which it
-        ends late does not count as silence.
+        A GPS that was paused does not know which LPSs called during the pause. So each wait is short. If a wait ends
+        later than planned, the GPS was paused, and the delay does not count as silence of the LPSs.
         """
         loop = asyncio.get_running_loop()
         self._serving.presence.listen()

@@ -54,5 +54,5 @@ class LinkCounts:
 
 
 def _is_of_devices(key: LinkKey) -> bool:
-    """Return whether a count is of bytes between an LPS and its devices, and was made by the LPS."""
+    """Return whether a count is an LPS's own count of the bytes between the LPS and its devices."""
     return (key.link, key.end) == ("device-lps", "parent") and key.direction in WAYS

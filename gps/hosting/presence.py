@@ -78,8 +78,9 @@ class LpsPresence:
         """Return for how many more seconds an LPS may be silent before it is absent. For an absent or revoked LPS,
         return 0 or a negative number.
 
-        With deadlines a refused LPS is also absent. Without deadlines a refused LPS is not absent, because no other LPS
-        may continue a cluster that has missed a round.
+        With deadlines a refused LPS is also absent. Without deadlines a refused LPS is not absent, so no other LPS
+        adopts its clusters. These clusters have missed a round, and without deadlines a cluster that has missed a round
+        cannot continue.
         """
         if self.is_revoked(lps_id):
             return -1.0
@@ -94,8 +95,8 @@ class LpsPresence:
         return self._deadline_s is not None or self._silent_s(lps_id) <= self.hold_s + CALL_S
 
     def check_again_s(self, lps_ids: Iterable[str]) -> float | None:
-        """Return the seconds until the next check whether one of these LPSs is absent. If no LPS can become absent,
-        return None.
+        """Return after how many seconds the GPS must check again whether one of these LPSs is absent. If no LPS can
+        become absent, return None.
         """
         look_s = self._security.look_s
         if self._deadline_s is None:

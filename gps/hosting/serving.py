@@ -136,8 +136,8 @@ class Serving:
     # --- who is away ----------------------------------------------------------------------------
 
     def check_again_s(self) -> float | None:
-        """Return the seconds until the next check whether an LPS that serves clusters is absent. If no LPS can become
-        absent, return None.
+        """Return after how many seconds the GPS must check again whether an LPS that serves clusters is absent. If no
+        LPS can become absent, return None.
         """
         return self.presence.check_again_s(map(self.lps_of, self._places.homes))
 
@@ -174,8 +174,8 @@ class Serving:
         return handover
 
     def stage_of(self, handover: Handover) -> str:
-        """Return the stage of the run in which a cluster changed its LPS: `evaluation`, or the global round. Exclusions
-        name stages in the same way.
+        """Return the stage of the run in which a cluster changed its LPS, as a text: `evaluation` or, for example,
+        `global round 3`.
         """
         is_trained = handover.global_round == self._experiment.training.global_rounds
         return "evaluation" if is_trained else f"global round {handover.global_round + 1}"

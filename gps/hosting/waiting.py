@@ -152,12 +152,14 @@ class Waiting:
             await Changes().wait_until(lambda: False, LOOK_S)
 
     def end(self) -> None:
-        """Show that the run waits for no device or LPS, because it is over."""
+        """Show that the run no longer waits for any device or LPS, because the run is over."""
         self.waits = []
         self._metrics.waits({}, 0)
 
     def _note(self, waits: list[Wait], phase: str, note: Callable[..., None]) -> None:
-        """Write an Event about the waits, if a long wait was not named in an Event for some time."""
+        """Write an Event about all waits, but only if at least one long wait was not in an Event of the last
+        `REMINDED_S` seconds.
+        """
         now = self._clock()
         patience_s = START_S if phase == "enrolment" else PATIENCE_S
         due = [w for w in waits if w.seconds >= patience_s and now - self._noted.get(w.name, -REMINDED_S) >= REMINDED_S]

@@ -27,5 +27,5 @@ class HostingTable:
             self._plans.count_change()
 
     def handovers(self) -> list[tuple[str, str, int]]:
-        """Return (cluster, new LPS, global round open at the change) in the order of the changes."""
+        """Return each change as (cluster, new LPS, number of the open global round), in the order of the changes."""
         return self._file.rows("SELECT home_id, lps_id, global_round FROM handovers ORDER BY rowid")

@@ -2,7 +2,7 @@
 
 The GPS writes to the journal before it replies, so nothing is lost if the process crashes. Facts on which other
 processes depend (the grouping, LPSs, closed rounds, reports) are also flushed to disk. If the machine crashes,
-enrolments, profiles and rows since the last flush may be lost. Devices that the GPS then does not know enrol again.
+enrolments, profiles and rows since the last flush may be lost. Devices with a lost enrolment enrol again.
 
 When a journal is opened, the checksums of all rows are checked.
 """
@@ -138,8 +138,8 @@ class JournalFile:
 
 
 def create(path: Path) -> None:
-    """Create an empty journal. The file gets its final name only when it is complete. So a file of this name without
-    content is damaged.
+    """Create an empty journal. The file gets its final name only when it is complete. So an empty file with the final
+    name is always a damaged journal.
     """
     aside = path.with_name(f".{path.name}.aside")
     aside.unlink(missing_ok=True)

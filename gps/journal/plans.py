@@ -9,19 +9,20 @@ class PlanTable:
     """Hold the plans, by the global round in which they were made. Also hold the clusters of late devices, and the
     moves of devices to other LPSs.
 
-    Every change that LPSs must learn of increases the version, in the transaction that writes the change.
+    The plans have a version number, from which LPSs see that something has changed. Each such change and the increased
+    version are written in one transaction.
     """
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
 
     def version(self) -> int:
-        """Return the version, which is the number of changes so far that LPSs must learn of."""
+        """Return the version of the plans, which is the number of changes so far that LPSs must learn of."""
         ((version,),) = self._file.rows("SELECT version FROM run")
         return int(version)
 
     def count_change(self) -> None:
-        """Increase the version by one. Call this in the transaction that writes the change."""
+        """Increase the version of the plans by one. Call this method in the transaction that writes the change."""
         self._file.write("UPDATE run SET version = version + 1")
 
     def make(self, global_round: int, plan: str, affinity: bytes) -> None:
@@ -31,12 +32,14 @@ class PlanTable:
             self.count_change()
 
     def made(self) -> dict[int, tuple[str, bytes]]:
-        """Return plans and their affinities by the global round in which they were made."""
+        """Return each plan and its affinity (the similarities of devices), by the global round in which the plan was
+        made.
+        """
         rows = self._file.rows("SELECT global_round, plan, affinity FROM plans ORDER BY global_round")
         return {made_in: (plan, bytes(affinity)) for made_in, plan, affinity in rows}
 
     def forget_after(self, global_round: int) -> None:
-        """Delete the answers, plans and moves of all global rounds after this one."""
+        """Delete the answers, plans and moves of all global rounds after `global_round`."""
         with self._file.together(durable=True):
             for table in ("plans", "answers", "bundles", "moves"):
                 self._file.write(f"DELETE FROM {table} WHERE global_round > ?", global_round)  # noqa: S608  # our own

@@ -22,7 +22,9 @@ class RoundTable:
                 self._file.write(statement, *row)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return the cluster and number of all LPS rounds that have rows, sorted by round, then by cluster."""
+        """Return (cluster, number of the LPS round) for each LPS round that has a row, sorted by number, then by
+        cluster.
+        """
         return self._file.rows("SELECT home_id, lps_round FROM lps_rounds ORDER BY 2, length(home_id), home_id")
 
     def rows(self, keys: Iterable[tuple[str, int]] | None = None) -> Iterator[bytes]:

@@ -19,8 +19,8 @@ class Backend:
     run.
 
     A later call about the same object replaces an earlier call. This base class is for one machine, and does nothing.
-    On one machine, the program that started the GPS starts as many LPSs as the GPS's status names, and ends all
-    processes.
+    On one machine, the program that started the GPS reads from the GPS's status how many LPSs are needed. It starts
+    these LPSs, and ends all processes.
     """
 
     job = ""  # the name of the Kubernetes Job that ends with the run

@@ -31,8 +31,8 @@ def parse() -> argparse.Namespace:
 async def follow(options: argparse.Namespace, job: str) -> int:
     """Log the phases of a Job's run until the run ends. Return the exit code of the run.
 
-    If the GPS does not answer, or has the run of another Job, ask again, because Kubernetes is about to replace the
-    GPS.
+    If the GPS does not answer, or still works on the run of another Job, ask again. Kubernetes is then about to start a
+    GPS for this Job's run.
     """
     log, backoff = EventLog("run"), Backoff()
     phase = waits_for = ""

@@ -131,7 +131,7 @@ class KubernetesApi:
 
     def scale_devices(self, replicas: int) -> bool:
         """Set the number of replicas of the devices' StatefulSet, if there is one. Return whether this changed the
-        number. Boards belong to a DaemonSet, so they are not changed.
+        number. If the devices belong to a DaemonSet (on boards), nothing is changed.
         """
         return bool(self._devices) and self._scale(self._devices, replicas)
 
@@ -208,8 +208,8 @@ class KubernetesApi:
         self._core.create_namespaced_event(self._namespace, body, _request_timeout=REQUEST_S)
 
     def instead_of(self, what: str) -> str:
-        """Return a text for the operator, for the time in which calls of the kind `what` are refused. The text has a
-        command to run by hand, or names what is missing until then.
+        """Return a text for the operator about failed calls of the kind `what`. The text has a command to run by hand,
+        or says what is missing until a call succeeds.
         """
         by_hand = f"kubectl -n {self._namespace} scale statefulset {self._statefulset} --replicas=N"
         return {

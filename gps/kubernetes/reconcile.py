@@ -24,7 +24,7 @@ FORBIDDEN = 403
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
     """Hold the seconds between attempts. After each failure the pause doubles, from `first_s` up to `longest_s`. If the
-    right for a call is missing, the pause is `forbidden_s`. After a success the pause is `look_again_s`.
+    GPS lacks the permission for a call, the pause is `forbidden_s`. After a success the pause is `look_again_s`.
     """
 
     first_s: float = 1.0

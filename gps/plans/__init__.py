@@ -1,1 +1,1 @@
-"""Plans, which form the clusters, and global rounds, in which the streams change."""
+"""Plans, which form the clusters, and global rounds, in which the GPS averages the updates of LPSs."""

@@ -53,7 +53,7 @@ class Bundles:
         Raises:
             UnknownChildError: a device does not belong to the LPS.
             PayloadError: an answer is invalid.
-            SupersededError: the stream was cut.
+            SupersededError: the stream ended before all answers had arrived.
         """
         question = self._check(header, answers)
         name, number, size = header.home_id, header.global_round, bytes_of(answers)
@@ -66,8 +66,8 @@ class Bundles:
             self._changes.tell()
 
     def _check(self, header: pb.BundleHeader, answers: Mapping[int, pb.Answer]) -> Question:
-        """Check the answers of an LPS's devices, and return the question of these answers. If the answers are
-        impossible, raise the errors of `take`.
+        """Check the answers of an LPS's devices, and return the question that these answers belong to. For an invalid
+        answer, raise one of the errors that `take` names.
         """
         if self.question is None:
             raise PayloadError("this run asks devices nothing in global rounds")

@@ -1,4 +1,7 @@
-"""The streams that the GPS keeps between global rounds, and how they change."""
+"""The streams that the GPS keeps between global rounds, and how they change.
+
+A stream is a set of values that are averaged over the same devices.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,8 +24,8 @@ Gathered = OneSum | PartialSums
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Hold the change of one piece of a vector: the position of the piece before the change, and its mean update. If
-    the update is None, the piece keeps its values.
+    """Hold the change of one piece of a vector. `start` and `stop` are the piece's position in the vector before the
+    change, and `update` is the piece's mean update. If `update` is None, the piece keeps its values.
     """
 
     start: int
@@ -71,7 +74,9 @@ class Keeper:
         return self._kept.without(self._plans.before(global_round).withdrawn)
 
     def layout(self, global_round: int) -> Layout:
-        """Return the layout of the vector at the start of a global round. It depends on the plan of that time."""
+        """Return the layout of the vector at the start of a global round. The layout depends on the plan that applies
+        then.
+        """
         return self._at(global_round).layout(self._clusters(global_round))
 
     def initial(self) -> Iterator[Flat]:
@@ -86,8 +91,8 @@ class Keeper:
                 yield whole[place]
 
     def offer(self, model: AnyModel, global_round: int) -> Offer:
-        """Return the offer of the vector to LPSs. If clusters span LPSs, the offer also has the parts of the vector,
-        and values from the plan.
+        """Return the message (an `Offer`) with the vector for the LPSs. If clusters span LPSs, the message also has the
+        parts of the vector, and values from the plan.
         """
         if not self._kept.spans:
             return Offer(model)
@@ -103,11 +108,11 @@ class Keeper:
         )
 
     def acceptance(self, global_round: int) -> Acceptance:
-        """Return the required form of LPSs' updates in a global round, according to the newest plan of the round. Late
-        updates must have the same form.
+        """Return the required form of LPSs' updates in a global round, according to the newest plan of the round.
+        Updates that arrive after the deadline must have this form, too.
 
-        If clusters span LPSs, each LPS sends a part of every stream: exact sums or, with several LPS rounds per global
-        round, differences.
+        If clusters span LPSs, an LPS's update has one part per stream. With one LPS round per global round, the parts
+        are exact sums of the devices' updates. Otherwise the parts are the changes of the streams at the LPS.
         """
         clusters, streams = self._clusters(global_round + 1), self._at(global_round)
         key = clusters, streams.travelling
@@ -117,11 +122,11 @@ class Keeper:
         return self._acceptances[key]
 
     def sums(self, children: Mapping[str, int], global_round: int) -> Gathered:
-        """Return the sums for the aggregates of a global round. `children` has the examples of each LPS in one LPS
-        round.
+        """Return empty sums, to which the GPS adds the aggregates of a global round. `children` has each LPS's number
+        of examples in one LPS round.
 
-        If each LPS has a cluster of its own, an LPS has one weight: its number of examples. If clusters span LPSs, an
-        LPS has a weight in every stream.
+        If each LPS has a cluster of its own, an LPS's weight is its number of examples, summed over the LPS rounds of
+        the global round. If clusters span LPSs, an LPS has a separate weight for each stream.
         """
         clusters, streams = len(self._plans.now.clusters), self._at(global_round)
         sizes = [stream.tensors.size for stream in streams.streams(clusters)]
@@ -146,10 +151,10 @@ class Keeper:
         return [self._rounds * sum(each[number] for each in weights) for number in streams]
 
     def moves(self, model: AnyModel, sums: Gathered, global_round: int) -> Iterator[Move]:
-        """Yield how the vector changes in this global round, in pieces of the next vector.
+        """Yield how the vector changes in a global round, piece by piece, in the order of the changed vector.
 
-        Each stream changes by its mean update. A mixed stream is replaced by the mean of the devices' values. A stream
-        without devices keeps its values.
+        The mean update of a stream is added to the stream. If the plan has `weights` for a stream, the stream is
+        instead replaced by the weighted mean of the devices' values. A stream without devices keeps its values.
 
         Raises:
             NoUpdatesError: every LPS has a cluster of its own, and no LPS has sent an update.

@@ -16,8 +16,8 @@ from gps.plans.plan import Plans, cluster_of
 
 
 def home_name(number: int) -> str:
-    """Return the name of an LPS. The home of the LPS's devices has the same name, and keeps it even if another LPS
-    adopts the devices.
+    """Return the name of the LPS with this number. The group of the LPS's devices (their home) has the same name. The
+    group keeps its name even if another LPS adopts the devices.
     """
     return f"lps-{number}"
 
@@ -27,7 +27,7 @@ def _ids(devices: Sequence[Device]) -> list[str]:
 
 
 def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candidate]:
-    """Return devices in the form that methods need."""
+    """Return devices as `Candidate` objects, the form in which the code of a method receives devices."""
     tasks = experiment.task_of_devices()
     return [
         Candidate(
@@ -40,7 +40,9 @@ def described(experiment: Experiment, devices: Sequence[Device]) -> list[Candida
 
 
 class Places:
-    """Compute the `cluster` and `home` of each device from the journal, at the start and after each change."""
+    """Compute the cluster and the LPS of each device from the journal, at the start and after each change. The results
+    are in `Device.cluster` and `Device.home`.
+    """
 
     def __init__(self, experiment: Experiment, method: Method, roster: Roster, journal: Journal) -> None:
         self._experiment = experiment
@@ -63,7 +65,8 @@ class Places:
         return self._journal.plans.version()
 
     def _arrange(self) -> None:
-        """Set the cluster and the home of each device, and the global round from which a late device takes part.
+        """Set the cluster and the LPS (`home`) of each device, and the global round from which a late device takes
+        part.
 
         Device ids are also grouped here, in index order, because the GPS needs the groups many times per second.
         """
@@ -102,7 +105,9 @@ class Places:
         self._arrange()
 
     def go_back_to(self, global_round: int) -> None:
-        """Delete the plans and moves of later global rounds, because the GPS repeats the run from this round."""
+        """Delete the plans and moves of all global rounds after `global_round`, because the GPS continues from that
+        global round again.
+        """
         taken_back = [move for move in self._moves if move[0] > global_round]
         if taken_back or self.plans.planned_rounds > global_round + 1:
             self._left.update((home, index) for _, index, _, home in taken_back)
@@ -116,8 +121,8 @@ class Places:
         self._arrange()
 
     def move(self, global_round: int, homes: Mapping[int, int]) -> list[str]:
-        """Move devices to other LPSs from a global round on. `homes` has the number of the new LPS by device index.
-        Return the ids of the devices that change their LPS.
+        """Move devices to other LPSs from a global round on. `homes` has, by device index, the number of the LPS to
+        which the device belongs from then on. Return the ids of the devices that change their LPS.
 
         A device that its LPS has refused until the end of the run is not moved, because the new LPS would wait for the
         device.
@@ -153,7 +158,7 @@ class Places:
         return described(self._experiment, there)
 
     def weight(self, device: Device) -> int:
-        """Return the weight of a device in a mean."""
+        """Return the weight that a device's update has when updates are averaged."""
         return weight_of(self._experiment, device.num_examples)
 
     @property

@@ -69,7 +69,8 @@ class Plans:
         return [(made_in, len(self._made[made_in].clusters), moved) for made_in, moved in sorted(self._moved.items())]
 
     def add(self, global_round: int, plan: Plan) -> None:
-        """Write a plan to the journal. The plan was made in a global round, or `BEFORE` training.
+        """Write a plan to the journal. `global_round` is the global round in which the plan was made, or `BEFORE` for a
+        plan from before training.
 
         Raises:
             PluginError: the plan cannot be written, or has arrays for devices that the method has not declared.
@@ -81,8 +82,8 @@ class Plans:
         self._made[global_round] = _plan(written, affinity)  # decoded, so that a restarted GPS has the same plan
 
     def forget_after(self, global_round: int) -> None:
-        """Delete the answers, plans and moves of later global rounds, because the GPS repeats the run from this
-        round.
+        """Delete the answers, plans and moves of all global rounds after `global_round`, because the GPS continues from
+        that global round again.
         """
         self._journal.plans.forget_after(global_round)
         for made_in in [made_in for made_in in self._made if made_in > global_round]:

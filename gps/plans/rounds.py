@@ -1,5 +1,5 @@
-"""The global rounds. LPSs send their parts of every stream. The GPS computes the next values, and sends these to the
-LPSs.
+"""The global rounds. LPSs send their updates. From the updates, the GPS computes the vector for the next global round,
+and sends this vector to the LPSs.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class ClosedRound:
 
 
 class GlobalRounds:
-    """Open each global round for the LPSs, and change the GPS's vector by the LPSs' aggregates."""
+    """Open each global round for the LPSs, and apply the LPSs' aggregates to the vector that the GPS keeps."""
 
     def __init__(
         self,
@@ -63,8 +63,9 @@ class GlobalRounds:
         """Conduct the remaining global rounds. Yield each global round when it is closed, before the next global round
         is opened.
 
-        `joined` waits for newcomers before a round, or before the measurement after the last round. `opened` is called
-        whenever a round or its plan becomes available. `closing` is called in the transaction that closes a round.
+        `joined` is called before each round and before the final measurement, and waits for newcomers that join then.
+        `opened` is called whenever a round or its plan becomes available. `closing` is called in the transaction that
+        closes a round.
         """
         model = await self._begin()
         await asyncio.to_thread(self._clock.begin)
@@ -108,8 +109,8 @@ class GlobalRounds:
         return model
 
     def _move(self, global_round: int) -> list[str]:
-        """Move devices to the LPSs that the clock gives them at the beginning of a global round. Return the ids of the
-        moved devices.
+        """Move devices to other LPSs, as the experiment's schedule requires at the beginning of a global round. Return
+        the ids of the moved devices.
         """
         if global_round == self._experiment.training.global_rounds:
             return []

@@ -76,8 +76,8 @@ class Votes:
         """Return the device from which to read the model: the first by name of the devices that name the chosen model.
         If no device has named a model, return None.
 
-        The chosen model is the most frequent model of `rounds` or, if no model is of `rounds`, the most frequent model.
-        If several models are equally frequent, the newest is chosen.
+        Models from the LPS rounds in `rounds` are preferred to all other models. Of the preferred models, the model
+        that most devices name is chosen. If several models are named equally often, the newest of these is chosen.
         """
         votes = Counter(self.said.values())
         if not votes:
@@ -206,7 +206,7 @@ class ModelSearch:
         Raises:
             PayloadError: the model is not the requested model, or has values that are not finite. The LPS then asks
                 another device.
-            NotReadyError: the stream was cut.
+            NotReadyError: the stream ended before the whole model had arrived.
             SupersededError: the device has begun a newer stream.
         """
         check_run(self._run_id, header.run_id)

@@ -1,8 +1,8 @@
 """A cluster's state on disk: the model at the start of each LPS round, and reports that the GPS does not have yet.
 
-`round-000012.safetensors` is the model at the start of LPS round 12. `round-000012.pb` is the report at that start, in
-a sealed file. The folder keeps the files of the present and of the previous global round. `final.pb` is the cluster's
-report after its devices have measured the final model.
+`round-000012.safetensors` is the model at the start of LPS round 12. `round-000012.pb` is the report at that time, in a
+file that begins with the report's SHA-256. The folder keeps the files of the present and of the previous global round.
+`final.pb` is the cluster's report after its devices have measured the final model.
 
 The folder is `CLUSTER/` or, after TERM changes of the cluster's LPS, `CLUSTER.TERM/`. So an LPS never continues from
 old files after another LPS has served the cluster.

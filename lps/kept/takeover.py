@@ -19,7 +19,9 @@ from lps.kept.state import ClusterState
 
 
 class Takeover:
-    """Find the state of a cluster that another LPS served last, or of which this LPS has lost the files."""
+    """Find the state of a cluster, if another LPS served the cluster last, or if this LPS has lost its files of the
+    cluster.
+    """
 
     def __init__(self, parts: SessionParts, state: ClusterState, initial: Callable[[], Flat]) -> None:
         """Set `initial`, which returns the cluster's initial model. This model is used if neither a device nor this LPS
@@ -34,9 +36,9 @@ class Takeover:
     def _oldest_to_go_on_from(self, global_round: int) -> int:
         """Return the earliest LPS round from which this LPS can continue. If this LPS needs no state, return -1.
 
-        While a global round is open, every LPS has at least the state of the last LPS round of the previous global
-        round. The LPS's aggregate has then arrived at the GPS, but the start of the open global round may not be on
-        disk yet. With deadlines any round is enough, because other LPSs may continue without this LPS.
+        If no file was lost, an LPS has at least the state of the last LPS round before the open global round. The LPS
+        sends its aggregate of the previous global round before it saves the start of the open global round. With
+        deadlines the state of any LPS round is enough, because other LPSs may continue without this LPS.
         """
         if not global_round:
             return -1
@@ -116,12 +118,13 @@ class Takeover:
 
 
 def round_to_open(held_round: int | None, global_round: int, rounds_per_global: int) -> int:
-    """Return the LPS round to open with a model of `held_round`, while the GPS has `global_round` open.
+    """Return the LPS round that this LPS must open. The devices have the model of LPS round `held_round`, and
+    `global_round` is open at the GPS.
 
     If the model is of an LPS round of this global round, that LPS round is opened again, and nothing is lost. If the
-    model is of the last LPS round of the previous global round, that LPS round is opened again, too. Its updates then
-    change only the layers of the cluster, and its aggregate is not used. For any other model, the first LPS round of
-    this global round is opened, with the present shared layers.
+    model is of the last LPS round of the previous global round, that LPS round is opened again, too. The updates of
+    that LPS round then change only the layers of the cluster, and the LPS's aggregate is not used. For any other model,
+    the first LPS round of this global round is opened, with the present shared layers.
     """
     first = global_round * rounds_per_global
     if held_round is not None and first - 1 <= held_round < first + rounds_per_global:
@@ -130,10 +133,11 @@ def round_to_open(held_round: int | None, global_round: int, rounds_per_global: 
 
 
 def check_goes_on(held_round: int | None, global_round: int, rounds_per_global: int, home_id: str) -> None:
-    """Check that a cluster can continue from a model of `held_round`. Only runs without deadlines need this check.
+    """Check that a cluster can continue from the model of LPS round `held_round`. Only runs without deadlines need this
+    check.
 
     Raises:
-        StateError: the model is of an older or a newer global round than the GPS has open.
+        StateError: the model is neither of an LPS round of the open global round nor of the LPS round just before.
     """
     if round_to_open(held_round, global_round, rounds_per_global) != held_round:
         raise StateError(
@@ -148,8 +152,9 @@ def write_start(
 ) -> int:
     """Write the state from which a cluster continues, and return the LPS round to open.
 
-    The state consists of `held`, a model of `held_round`, and of `shared`, the shared layers of the open global round.
-    `held_round` is None if the round is unknown. `places` has the positions of the shared layers in a model.
+    The state consists of `held`, the model of LPS round `held_round`, and of `shared`, the shared layers of the open
+    global round. `held_round` is None if the round is unknown. `places` has the positions of the shared layers in a
+    model.
     """
     rounds = state.rounds_per_global
     opened = round_to_open(held_round, shared.round, rounds)

@@ -90,8 +90,8 @@ class StreamVector:
 
 
 def partial_sums(streams: Streams, clusters: int, sums: RoutedSums) -> Upward:
-    """Return the update for the GPS: the exact sums of one LPS round, as integers. The encoding that the link has for
-    updates is not used.
+    """Return the update for the GPS: the exact sums of one LPS round. They are sent as integers, not in the encoding
+    that the experiment states for the link.
     """
     codec, places = PayloadCodec(streams.layout(clusters), "exact"), streams.places(clusters)
 

@@ -79,7 +79,8 @@ class ReceivedStreams(Holding):
         the earlier rounds.
 
         Raises:
-            StateError: the notes that the clock needs, of this LPS or of the LPS before it, are lost.
+            StateError: the report at the start of the global round is not on this LPS's disk, but the clock needs
+                values that only this report has.
         """
         parts = self._parts
         received = await parts.gps.model()

@@ -1,4 +1,4 @@
-"""The experiment file as plain data, with one module per section. These modules do not know the methods."""
+"""Hold an experiment file as plain data, with one module per section. None of these modules imports a method."""
 
 from fedstrata.experiment.experiment import Experiment
 from fedstrata.experiment.links import ComputeSettings, Links, LinkSettings

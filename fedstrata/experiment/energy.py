@@ -55,7 +55,9 @@ BOARD_WATTS: Mapping[str, int] = {
 
 
 class EnergyOverride(Settings):
-    """Give some devices another radio, or another power while computing."""
+    """Give some devices their own radio in place of `energy.radio`, or their own power while computing in place of the
+    power of their profile.
+    """
 
     devices: DeviceList
     """Indexes of the devices, with ranges such as `[3, "20-39"]`; a device is in one entry at most."""
@@ -117,7 +119,9 @@ class EnergySettings(Settings):
                 )
 
     def radio_of(self, index: int) -> RadioSettings | None:
-        """Return the radio of a device. If the file gives none, return None. Then its transfers use no energy."""
+        """Return the radio of a device. If the file names no radio for the device, return None. The device's transfers
+        then use no energy.
+        """
         own = next((entry.radio for entry in self.overrides if index in entry.devices and entry.radio), self.radio)
         return None if own is None else {**RADIOS, **(self.radios or {})}[own]
 

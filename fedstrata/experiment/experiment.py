@@ -127,7 +127,9 @@ class Experiment(Settings):
 
     @property
     def timed_key(self) -> str:
-        """The first key that only a clock heeds; "" if the experiment has no such key."""
+        """The first key that has an effect only with a clock (`clock: virtual` or `real`). It is "" if the experiment
+        has no such key.
+        """
         sections = ("compute", "schedule", "energy")
         return self.links.timed_key or next((key for key in sections if getattr(self, key)), "")
 
@@ -148,7 +150,9 @@ class Experiment(Settings):
 
     @property
     def least_in_sum(self) -> int:
-        """The smallest number of updates in the sums that an LPS sees. It is 1 if an LPS sees each update."""
+        """The smallest number of updates in a sum that an LPS sees. Without `secure_aggregation` it is 1, because an
+        LPS then sees each update.
+        """
         return 1 if self.secure_aggregation is None else self.secure_aggregation.min_devices
 
     @property
@@ -156,8 +160,8 @@ class Experiment(Settings):
         return self.partition.device_count
 
     def device_ids(self) -> list[str]:
-        """Return the device ids in index order. They are the names in a local or natural partition, and otherwise
-        `device-000` and so on.
+        """Return the device ids in index order. They are the names that a partition of kind `local` or `natural` gives.
+        Without such names they are `device-000` and so on.
         """
         return list(self._ids)
 
@@ -180,7 +184,7 @@ class Experiment(Settings):
         return self.partition.true_groups
 
     def model_of(self, device_index: int, global_round: int) -> ModelSettings:
-        """Return the model that a device has in a global round, counted from 0."""
+        """Return the settings of the model that a device trains in a global round. The number 0 is the first round."""
         own = [each for each in self.architectures if device_index in each.devices]
         begun = [each for each in own if each.from_global_round <= global_round + 1]
         return max(begun, key=lambda each: each.from_global_round).model if begun else self.model
@@ -210,7 +214,8 @@ class Experiment(Settings):
         """SHA-256 of the experiment with all defaults. Faults, energy, and paths on this machine are left out, because
         they do not change the result.
 
-        With a clock, the digest also covers times and rates. Presets are first replaced by their numbers.
+        With `clock: virtual` or `real`, the digest also depends on the configured times and rates. Presets are first
+        replaced by their numbers.
         """
         resolved = self.model_dump(mode="json", by_alias=True)
         resolved["data"] = self.data.drawn(self.seed).model_dump(mode="json", by_alias=True)

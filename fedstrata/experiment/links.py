@@ -46,8 +46,8 @@ class LinkTimes:
         return rate if reached is None else reached if rate is None else min(rate, reached)
 
     def source(self, direction: str) -> int | Trace | None:
-        """Return the trace in a direction, or the rate if there is no trace. Before, `drawn` must have replaced a
-        generated trace.
+        """Return the trace in a direction. If the link has no trace, return the rate. Raises TypeError for a generated
+        trace, which must first be drawn by the method `drawn`.
         """
         trace, reached = self.trace(direction), self._reached
         if isinstance(trace, Generated):
@@ -75,8 +75,8 @@ class LinkTimes:
         return max(1, int(1.22 * SEGMENT_BITS * 1e9 / (2 * self.latency * math.sqrt(self.loss))))
 
     def of_digest(self) -> dict[str, Any]:
-        """Return all values that can change a timeline, for the experiment's digest. Traces are included if the link
-        has any.
+        """Return all values of the link on which the calculated times of a run depend, for the experiment's digest.
+        Traces are included if the link has any.
         """
         fields = {name: value for name, value in vars(self).items() if not name.endswith("_trace")}
         return fields | {f"{way}_trace": written(trace) for way in WAYS if (trace := self.trace(way)) is not None}
@@ -158,8 +158,8 @@ def check_link(link: LinkTimes, where: str) -> None:
 
 
 class LinkSettings(LinkTiming):
-    """Hold the encoding of tensors on a link, down (models) and up (updates). For runs with a clock, also hold how long
-    transfers take.
+    """Hold the settings of a link: the encodings of tensors, `down` for models and `up` for updates, and the times of
+    transfers. Times have an effect only with `clock: virtual` or `real`.
     """
 
     down: Encoding = "float32"
@@ -178,7 +178,7 @@ class LinkSettings(LinkTiming):
 
 
 class LinkOverride(LinkTiming):
-    """Give the devices of an entry a link that differs from `device-lps`."""
+    """Define an entry of `links.overrides`: devices, and the values of their link that differ from `device-lps`."""
 
     devices: DeviceList
     """Indexes of these devices, with ranges: `[3, 7, "20-39"]`; a device is in one entry at most."""
@@ -253,18 +253,20 @@ class Links(Settings):
         return self.device_lps.resolved(traces=self.traces)
 
     def uplink(self) -> LinkTimes:
-        """Return the link of an LPS."""
+        """Return the times of the link between an LPS and the GPS."""
         return self.lps_gps.resolved(traces=self.traces)
 
     @property
     def has_trace(self) -> bool:
-        """Return whether a rate follows a trace."""
+        """Return whether at least one link has a trace in place of a constant rate."""
         every = (self.device_lps, self.lps_gps, *self.overrides)
         return any(link.down_trace is not None or link.up_trace is not None for link in every)
 
     @property
     def timed_key(self) -> str | None:
-        """The first key of the section that sets a time; None if no key sets one. Such keys need a clock."""
+        """The first key of the section that sets a time; None if no key sets one. Such keys have an effect only with
+        `clock: virtual` or `real`.
+        """
         for name, link in (("device-lps", self.device_lps), ("lps-gps", self.lps_gps)):
             if link.said:
                 return f"links.{name}.{next(iter(link.said))}"
@@ -276,8 +278,8 @@ class Links(Settings):
         return {index: entry.resolved(common, self.traces) for entry in self.overrides for index in entry.devices}
 
     def times(self) -> dict[str, Any]:
-        """Return all settings of links that can change a timeline, for the experiment's digest. Presets are replaced by
-        their numbers.
+        """Return all settings of links on which the calculated times of a run depend, for the experiment's digest.
+        Presets are replaced by their numbers.
         """
         common = self.common()
         return {
@@ -301,7 +303,7 @@ class Spread(Settings):
 
 class ComputeSettings(Settings):
     """Define how long a device computes in an LPS round: examples · per_example · profile · spread + minimum +
-    exponential.
+    exponential. `profile` is the factor of the device's board, and `spread` is the device's random factor.
     """
 
     per_example: Duration | None = None
@@ -333,12 +335,12 @@ class ComputeSettings(Settings):
         return self
 
     def profile_of_devices(self) -> dict[int, str]:
-        """Return the name of the profile of each device in `devices`, by index."""
+        """Return, by device index, the name of the profile (kind of board) that `devices` gives to a device."""
         return {index: name for name, indexes in (self.devices or {}).items() for index in indexes}
 
     def factors(self) -> dict[int, float]:
-        """Return, for each device in `devices`, the factor of its profile: the device's computing time divided by that
-        on the reference board.
+        """Return, by device index, the factor of the profile that `devices` gives to a device. It is the computing time
+        on this kind of board, divided by the computing time on the reference board.
         """
         known = {**BOARDS, **(self.profiles or {})}
         return {index: known[name] for index, name in self.profile_of_devices().items()}

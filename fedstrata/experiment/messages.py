@@ -33,8 +33,8 @@ BRANCH = re.compile(
 def one_line(error: ValidationError, unknown: Callable[[str], str], section: str = "", schema: Schema = NONE) -> str:
     """Return the first fault of a validation error as `key: fault`, with the value and the allowed values.
 
-    The function `unknown` returns the message for an unknown key. `section` is the key of the checked section, or ""
-    for a whole file.
+    The argument `unknown` is a function that returns the message for an unknown key. `section` is the key of the
+    checked section, or "" for a whole file.
     """
     faults = [(_key_of(untagged(fault["loc"], schema)[0], section), fault) for fault in error.errors()]
     key, first = faults[0]
@@ -76,7 +76,9 @@ def _said(fault: Mapping[str, Any], schema: Schema) -> str:
 
 
 def _said_of_form(fault: Mapping[str, Any], schema: Schema) -> str:
-    """Return the message about a key with several forms, if the file names no form or an unknown form."""
+    """Return the message about a key that has several forms, such as the kinds of `partition`. The file names no form,
+    or an unknown form.
+    """
     context, place = fault["ctx"], fault["loc"]
     if fault["type"] == "union_tag_not_found":
         tags = [*schema["properties"].get(str(place[0]), {}).get("discriminator", {}).get("mapping", ())]
@@ -113,8 +115,8 @@ class Chosen(NamedTuple):
 
 
 def untagged(place: tuple[int | str, ...], schema: Schema) -> tuple[tuple[int | str, ...], Chosen | None]:
-    """Return pydantic's location of a fault without the names of chosen forms, and the innermost chosen form. If no
-    form was chosen, return None for it.
+    """Return pydantic's location of a fault, from which the names of chosen forms are removed. Also return the
+    innermost chosen form, or None if the file chose no form there.
     """
     kept: list[int | str] = []
     chosen, node = None, schema
@@ -198,7 +200,9 @@ def _called(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _shared(path: str, key: str) -> int:
-    """Return the number of leading parts that two keys have in common. The part N matches any number."""
+    """Return the number of leading parts that the known key `path` and the key `key` have in common. The part N in
+    `path` stands for the index of a list, and matches any part.
+    """
     pairs = zip(path.split("."), key.split("."), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] or pair[0] == "N", pairs))
 

@@ -1,8 +1,8 @@
 """The section `newcomers` of an experiment file: devices that join after the other devices have been grouped.
 
-The first plan is made from all other devices, the founders. The method chooses a newcomer's cluster in the same way as
-a late device's (`Method.place`), by the answers of the founders and the newcomer. A newcomer takes part from a fixed
-global round on. So results do not depend on the time at which the newcomer's process starts.
+The first plan groups all other devices, which are called founders. Then `Method.place` chooses a cluster for each
+newcomer, from the answers of the founders and of the newcomer. A newcomer takes part from a fixed global round on. So
+results do not depend on the time at which the newcomer's process starts.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ class NewcomerSettings(Settings):
 
 
 def drawn(groups: Sequence[str], count: int, seed: int) -> frozenset[int]:
-    """Draw `count` newcomers, and return their indexes. Each group keeps one founder, so there may be fewer newcomers.
-    `groups` has the group of each device, in index order.
+    """Draw `count` newcomers, and return their indexes. At least one device of each group is not a newcomer, so fewer
+    than `count` devices may be drawn. `groups` has the group of each device, in index order.
     """
     order = np.random.default_rng([seed, NEWCOMERS_ADDRESS]).permutation(len(groups)).tolist()
     left = {group: groups.count(group) for group in groups}

@@ -41,7 +41,7 @@ class PublicSettings(Settings):
 
 
 class SplitPartition(Settings):
-    """Hold the settings that all partitions of one data set among devices have in common."""
+    """Hold the settings that are common to all kinds of partition that divide one data set among devices."""
 
     kind: str
     """Kind of the partition."""
@@ -94,7 +94,7 @@ class Task(Settings):
 
 
 class TaskPartition(SplitPartition):
-    """Give each device most examples from its own task, and a minority from the other tasks."""
+    """Give each device examples of which most belong to its own task, and a minority to the other tasks."""
 
     kind: Literal["tasks"] = "tasks"
     """`tasks`: each device has most examples from its own task and a minority from other tasks."""

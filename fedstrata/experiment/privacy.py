@@ -19,8 +19,8 @@ class SecureAggregation(Settings):
 
 
 class ProfilePrivacy(Settings):
-    """Set the noise on answers before training (profiles), for local differential privacy. It protects each single
-    example: neighbouring data sets differ in one example.
+    """Set the noise that a device adds to its answers before training (profiles), for local differential privacy. The
+    noise protects each single example: neighbouring data sets differ in one example.
     """
 
     epsilon: float = Field(gt=0, le=100)
@@ -36,8 +36,8 @@ class ProfilePrivacy(Settings):
 
 
 class UpdatePrivacy(Settings):
-    """Set the noise on updates, for differential privacy. It protects each device: neighbouring data sets differ in all
-    examples of one device.
+    """Set the noise that a device adds to its updates, for differential privacy. The noise protects each device:
+    neighbouring data sets differ in all examples of one device.
 
     The experiment file gives either `epsilon`, for the whole run, or `noise_multiplier`.
     """
@@ -66,7 +66,7 @@ class UpdatePrivacy(Settings):
 
 
 class PrivacySettings(Settings):
-    """Set whether noise is for research or protection, and whether it is added to profiles, updates or both."""
+    """Set the source of the noise, and the values to which noise is added: profiles, updates or both."""
 
     noise: Literal["research", "protection"]
     """`protection` draws noise from the system's entropy; `research` draws noise from the seed, so the run can be

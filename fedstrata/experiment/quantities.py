@@ -19,7 +19,7 @@ _RANGE = re.compile(r"^(\d{1,6})-(\d{1,6})$")
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """Define a kind of quantity that is written with a unit, and the parts of its type for pydantic."""
+    """Define a kind of quantity that is written with a unit, such as a duration. `form` connects it with pydantic."""
 
     units: Mapping[str, int]  # size of each unit, as a multiple of the smallest unit
     example: str
@@ -57,8 +57,8 @@ class Quantity:
         return parsed
 
     def written(self, number: int) -> str:
-        """Return a quantity in the notation of the experiment file. The unit is the largest, except min and h, that is
-        not larger than the quantity.
+        """Return a quantity in the notation of the experiment file. The unit is never min or h. Among the other units,
+        it is the largest that is not larger than the quantity.
         """
         if not number and self.zero:
             return self.zero
@@ -100,7 +100,9 @@ def parsed_devices(value: Any) -> tuple[int, ...]:
 
 
 def written_devices(indexes: Iterable[int]) -> list[int | str]:
-    """Return the device indexes in ascending order. Three or more consecutive indexes become a range."""
+    """Return the list with which an experiment file writes these ascending device indexes. Three or more consecutive
+    indexes become a range, such as `4-7`.
+    """
     ordered = list(indexes)
     cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(ordered)) if other != one + 1), len(ordered)]
     written: list[int | str] = []

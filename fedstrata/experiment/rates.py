@@ -61,8 +61,9 @@ class RateSchedule:
         return rate, min((each for each in (changes, until) if each is not None), default=None)
 
     def whole_periods(self, now_ns: int, worth: int) -> tuple[int, int]:
-        """Return how many nanoseconds a computation can skip, and how much the link carries meanwhile. They are whole
-        periods of the present trace, from `now_ns` on, that carry at most `worth` (bits · 10⁹).
+        """Return two numbers about the whole periods of the present trace that `_end_on` can skip from `now_ns` on.
+        They are the duration of these periods in nanoseconds, and the bits that the link carries in them, multiplied by
+        10⁹. The second number is at most `worth`.
         """
         number = bisect_right(self.starts, now_ns) - 1
         source, until = self.sources[number], self._end_of(number)

@@ -1,4 +1,6 @@
-"""Find the class that a section of the experiment file names, such as a method: a built-in class, or own code."""
+"""Find the class that a section of the experiment file names, such as a method: a built-in class, or a class of the
+user.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ Chosen = TypeVar("Chosen", bound=Settings)
 
 @dataclass(frozen=True, kw_only=True)
 class Registry(Generic[Kind, Chosen]):
-    """Hold the built-in classes of one section, such as `method`, and load own classes."""
+    """Hold the built-in classes of one section, such as `method`, and load classes of the user."""
 
     section: str
     base: type[Kind]
@@ -77,8 +79,8 @@ class Registry(Generic[Kind, Chosen]):
         return checked
 
     def made(self, name: str, make: Callable[[], Kind]) -> Kind:
-        """Call `make`, which constructs an object of the class `name`, and return the object. If `name` is own code and
-        `make` fails, raise PluginError.
+        """Call `make`, which constructs an object of the class `name`, and return the object. If the class belongs to
+        the user and `make` fails, raise PluginError.
         """
         try:
             return make()

@@ -19,7 +19,9 @@ LpsList = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class _OnLink(Settings):
-    """Name the links that an entry changes. Without `devices` or `lps`, these are all links of the kind."""
+    """Name the links that an entry of the schedule changes. Without `devices` and `lps`, it changes all links of the
+    kind that `link` names.
+    """
 
     link: ScheduledLink = "device-lps"
     """Kind of link that changes: `device-lps`, `lps-gps`, or `shared` for `links.shared.device-lps`."""

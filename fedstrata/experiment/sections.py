@@ -46,8 +46,8 @@ class Settings(BaseModel):
 
 
 def known_or_own(value: str, known: Sequence[str], what: str) -> str:
-    """Check that a name is known, or names own code as `module:function`. Return the name. Raises ValueError for any
-    other name. The message says what the name should be, such as a model (`what`).
+    """Check that a name is known, or names the user's own code as `module:function`. Return the name. Raises ValueError
+    for any other name. In the message, `what` says what the name should be, such as a model.
     """
     if value in known or PLUGIN.match(value):
         return value
@@ -71,7 +71,9 @@ class SyntheticSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Name the data set and the folder of its files, and describe own data."""
+    """Name the data set and the folder of its files. For data of your own, also describe their shapes, labels and
+    columns.
+    """
 
     name: str = "digits"
     """Data set: `digits`, `fcube`, `synthetic`, `fashion-mnist`, `emnist`, `cifar-10`, `cifar-100`, `svhn`, `folder`
@@ -115,8 +117,8 @@ class DataSettings(Settings):
     """Distribution of the data set `synthetic`; without this key α and β are 1, and there are 30 devices."""
 
     def drawn(self, seed: int) -> Self:
-        """Return settings that are equal if the data are equal. If `synthetic` has no seed of its own, `seed` is filled
-        in.
+        """Return the settings with the seed from which the data set `synthetic` is drawn: the section's own seed or,
+        without one, `seed`. So equal data have equal settings. For other data sets, return the settings unchanged.
         """
         law = self.synthetic or SyntheticSettings()
         if self.name != "synthetic" or law.seed is not None:
@@ -242,7 +244,7 @@ class TaskSettings(Settings):
 
 
 class TopologySettings(Settings):
-    """Assign devices to LPSs, instead of one LPS per cluster.
+    """Assign devices to LPSs. Without this section, each cluster has its own LPS.
 
     If only `lps`, the number of LPSs, is given, devices are divided in index order, as evenly as possible. With
     `devices`, the file lists the device indexes of each LPS.
@@ -317,7 +319,7 @@ class _LocalOptimiser(Settings):
 
 
 class SgdSettings(_LocalOptimiser):
-    """Set stochastic gradient descent as in torch.optim.SGD."""
+    """Hold the settings of stochastic gradient descent, as in torch.optim.SGD."""
 
     name: Literal["sgd"] = "sgd"
     """`sgd` is stochastic gradient descent, `torch.optim.SGD`; it is the default."""
@@ -332,7 +334,7 @@ class SgdSettings(_LocalOptimiser):
 
     @property
     def is_plain(self) -> bool:
-        """True without Nesterov momentum, clipping and kept state."""
+        """True unless the settings use Nesterov momentum, gradient clipping or `state: kept`."""
         return not self.nesterov and self.clip_norm is None and self.state == "fresh"
 
     @model_validator(mode="after")
@@ -344,7 +346,7 @@ class SgdSettings(_LocalOptimiser):
 
 
 class LocalAdamSettings(_LocalOptimiser):
-    """Set Adam as in torch.optim.Adam."""
+    """Hold the settings of Adam, as in torch.optim.Adam."""
 
     name: Literal["adam"]
     """`adam` is `torch.optim.Adam`."""
@@ -359,7 +361,7 @@ class LocalAdamSettings(_LocalOptimiser):
 
 
 class LocalAdamWSettings(_LocalOptimiser):
-    """Set Adam with decoupled weight decay as in torch.optim.AdamW."""
+    """Hold the settings of Adam with decoupled weight decay, as in torch.optim.AdamW."""
 
     name: Literal["adamw"]
     """`adamw` is `torch.optim.AdamW`."""
@@ -374,7 +376,7 @@ class LocalAdamWSettings(_LocalOptimiser):
 
 
 class LocalRmspropSettings(_LocalOptimiser):
-    """Set RMSprop as in torch.optim.RMSprop."""
+    """Hold the settings of RMSprop, as in torch.optim.RMSprop."""
 
     name: Literal["rmsprop"]
     """`rmsprop` is `torch.optim.RMSprop`."""
@@ -391,7 +393,7 @@ class LocalRmspropSettings(_LocalOptimiser):
 
 
 class LocalAdagradSettings(_LocalOptimiser):
-    """Set Adagrad as in torch.optim.Adagrad."""
+    """Hold the settings of Adagrad, as in torch.optim.Adagrad."""
 
     name: Literal["adagrad"]
     """`adagrad` is `torch.optim.Adagrad`."""
@@ -409,8 +411,8 @@ LocalOptimiserSettings = (
 
 
 def _named(value: Any, default: str) -> Any:
-    """Return the value of a key with several forms, each with a name. If the file gives no name, add the name
-    `default`.
+    """Return the value of a key such as `optimiser`, which is a mapping with a name. If the mapping has no name, add
+    the name `default`.
     """
     return {"name": default, **value} if isinstance(value, Mapping) else value
 
@@ -422,14 +424,16 @@ def examples_of_steps(steps: int, examples: int, batch_size: int) -> int:
 
 
 class NoOptimiserSettings(Settings):
-    """Set that the server adds the mean update to its model, as in FedAvg."""
+    """Choose no optimiser: the server adds the mean update to its model, as in FedAvg."""
 
     name: Literal["none"]
     """`none` adds the mean update to the model, as FedAvg does."""
 
 
 class MomentumSettings(Settings):
-    """Set FedAvgM (Hsu et al. 2019): v ← momentum · v + update. Then learning_rate · v is added to the model."""
+    """Hold the settings of FedAvgM (Hsu et al. 2019): v ← momentum · v + update. Then learning_rate · v is added to the
+    model.
+    """
 
     name: Literal["momentum"]
     """`momentum` is FedAvgM: v ← momentum · v + update, and learning_rate · v is added to the model."""
@@ -440,7 +444,9 @@ class MomentumSettings(Settings):
 
 
 class AdamSettings(Settings):
-    """Set FedAdam (Reddi et al. 2021) without bias correction. The paper tunes the learning rate per data set."""
+    """Hold the settings of FedAdam (Reddi et al. 2021) without bias correction. The paper tunes the learning rate per
+    data set.
+    """
 
     name: Literal["adam"]
     """`adam` is FedAdam without bias correction: learning_rate · m / (√v + tau) is added to the model."""
@@ -513,7 +519,9 @@ class TrainingSettings(Settings):
         return self
 
     def is_measured(self, global_round: int) -> bool:
-        """Return whether devices measure the models that they receive in a global round, counted from 0."""
+        """Return whether devices measure the models that they receive in this global round. The number 0 is the first
+        round.
+        """
         return global_round % self.evaluate_every == 0
 
     def steps(self, examples: int) -> int:
@@ -575,8 +583,8 @@ class Bounds(Settings):
 
 
 class Deadlines(Settings):
-    """Set the deadlines. `enrolment` applies before training, first to enrolment with the first question, then again to
-    the other questions. `lps` and `gps` apply to the rounds of these tiers.
+    """Set the deadlines. `enrolment` applies twice before training: first to enrolment together with the first
+    question, then to all other questions. `lps` applies to LPS rounds, and `gps` to global rounds.
     """
 
     enrolment: TierDeadline = TierDeadline()

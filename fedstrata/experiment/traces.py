@@ -79,8 +79,8 @@ AnyTrace = Trace | Generated
 
 
 def _from_moments(mean: float, deviation: float, lag: float, **outages: float) -> Generated:
-    """Return the settings of a generated trace. Its rates are log-normal with this mean, standard deviation (both in
-    Mbit/s) and `lag`.
+    """Return the settings of a generated trace. Its rates are log-normal with this mean and standard deviation, both in
+    Mbit/s. `lag` is the correlation of the rate's logarithm from one second to the next.
     """
     squared = math.log(1 + (deviation / mean) ** 2)
     median = f"{mean / math.exp(squared / 2):.3f}Mbit/s"
@@ -165,8 +165,8 @@ Traces = Mapping[str, TraceSettings]
 
 
 def trace_called(name: str, way: str, traces: Traces) -> AnyTrace:
-    """Return the trace with this name, from `links.traces` or the presets. A preset has a trace for each direction
-    `way`. Raises ValueError for an unknown name.
+    """Return the trace with this name, from `links.traces` or the presets. For a preset, `way` chooses the direction.
+    Raises ValueError for an unknown name, and for a preset without a trace in this direction.
     """
     if name in traces:
         return traces[name].resolved()

@@ -43,11 +43,13 @@ MATRIX_AXES = 2  # number of axes of a dense layer's weight
 
 
 class Adaptive(Grouping):
-    """Group devices once by their first training without others, then mix each device's model with its cluster's."""
+    """Group devices once, by the results of a first local training. Then mix each device's model with the model of its
+    cluster.
+    """
 
     class Options(ClusterOptions):
-        """Hold how devices are compared, how many clusters are formed, and the share of a device's own model in its
-        mix.
+        """Hold the way in which devices are compared, the number of clusters, and the share of a device's own model in
+        the mix with the model of its cluster.
         """
 
         own_share: float = Field(default=0.25, ge=0, le=1)
@@ -124,8 +126,9 @@ class Adaptive(Grouping):
     # --- local work -----------------------------------------------------------------------------
 
     async def local(self, work: Work) -> Outcome:
-        """Train for a round. In the first round, repeat the training from before the grouping. In later rounds, train
-        the mix of the device's own model and the received model. The result is the device's new own model.
+        """Train for a round. In the first round, repeat the local training by which devices were grouped. In later
+        rounds, train the mix of the device's own model and the received model. The trained model is the device's own
+        model of the next round.
         """
         if not work.lps_round:
             first = await work.train(self.initial(work.model, 0), epochs=self.options.pretrain_epochs)
@@ -155,8 +158,8 @@ class Adaptive(Grouping):
         return mixed
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the device's mix or its own model, as the option `measure` says. Also measure the received cluster
-        model.
+        """Measure the model that the option `measure` names: the mix of the device's own model and the received model,
+        or the own model alone. Also measure the received model of the cluster.
         """
         used = self._own(work) if self.options.measure == "own" else self._mixed(work)
         return await work.measure(used), await work.measure(work.start)

@@ -1,10 +1,10 @@
 """The contract between methods and tiers. A method is one file with a subclass of `Method`.
 
-The tiers know no method by name. They do four kinds of work. Devices **answer questions**, the GPS makes **plans** from
-the answers, devices do their **local work**, and servers add up the results stream by stream. `Method` has a default
-for each kind of work, and the defaults together are FedAvg. The class below is a whole method. It averages all layers
-over all devices. During training it pulls a device's weights towards the received weights, and the pull is stronger on
-devices with little data:
+The code of the tiers contains no name of a method. The tiers do four kinds of work. Devices **answer questions**, the
+GPS makes **plans** from the answers, devices do their **local work**, and servers average the results. `Method` has a
+default for each kind of work, and the defaults together are FedAvg. The class below is a whole method. It averages all
+layers over all devices. During training it pulls a device's weights towards the received weights, and the pull is
+stronger on devices with little data:
 
 >>> class Careful(Method):
 ...     class Options(MethodSettings):
@@ -124,8 +124,8 @@ class Moment(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Define a question: small arrays that the GPS asks devices for. If an array has another name, dtype or size, the
-    GPS refuses it unread.
+    """Define a question: small arrays that the GPS asks devices for. If an answer has an array with a name, dtype or
+    size that the question does not declare, the GPS refuses the answer unread.
     """
 
     name: str
@@ -208,8 +208,8 @@ class Plan:
 
     @classmethod
     def ordered(cls, clusters: Iterable[Iterable[int]], rule: str, **rest: Any) -> "Plan":
-        """Return a plan. Clusters are in the order of their lowest device index, and the devices of a cluster in
-        ascending order.
+        """Return a plan with these clusters, sorted by their lowest device index. The devices of each cluster are in
+        ascending order. `rest` has other fields of the plan.
         """
         return cls(clusters=tuple(sorted(tuple(sorted(cluster)) for cluster in clusters)), rule=rule, **rest)
 
@@ -273,12 +273,14 @@ class Facts:
 
     @property
     def layout(self) -> Layout:
-        """Layout of the model. `questions` uses it for arrays as large as some of the model's tensors."""
+        """Layout of the model: the names and shapes of its tensors. `questions` needs it if devices answer with such
+        tensors.
+        """
         return self.model.layout
 
     @property
     def trainable(self) -> Layout:
-        """Layout of the tensors with a gradient. `questions` uses it for arrays as large as some of these tensors."""
+        """Layout of the model's tensors with a gradient. `questions` needs it if devices answer with such tensors."""
         return self.model.trainable
 
 
@@ -330,16 +332,16 @@ class Method:
         return 1
 
     def refuses(self) -> Mapping[str, str]:
-        """Return the features that the method refuses, each with the reason.
+        """Return what the method refuses, such as keys of the experiment file, each with the reason.
 
-        `fedstrata.checks.combinations` names the features. Most are keys of the experiment file.
+        `fedstrata.checks.combinations` has the allowed names.
         """
         return {}
 
     @property
     def most_offered(self) -> int | None:
-        """Largest number of models that a device receives in a round if `fetches_all` is set; None if a device receives
-        all models.
+        """Largest number of models that a device receives in a round, for methods with `fetches_all`. None means the
+        models of all clusters.
         """
         return None
 
@@ -368,18 +370,20 @@ class Method:
         return {}
 
     async def answer(self, question: Question, work: Work, heard: Mapping[int, Any]) -> Arrays:
-        """Return the device's answer to a question. `heard` has the results of `hear` by index of the other device."""
+        """Return the device's answer to a question. `heard` has what `hear` returned for the relayed answers of other
+        devices, by the index of the other device.
+        """
         raise NotImplementedError(f"{type(self).__name__} asks {question.name}, but does not implement answer")
 
     async def hear(self, question: Question, work: Work, arrays: Arrays) -> Any:
-        """Return what this device computes from the relayed answer of another device, and keeps for its own next
-        answer.
+        """Compute a value from the relayed answer of another device, and return it. The device keeps these values for
+        its own next answer, where they are the argument `heard`.
         """
         raise NotImplementedError(f"{type(self).__name__} relays {question.name}, but does not implement hear")
 
     def check_answer(self, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
-        """Raise PayloadError if an answer has the right shapes but impossible values. The sender of the answer had
-        received the answers of the devices in `relayed_by`.
+        """Raise PayloadError if an answer has the right shapes but impossible values. `relayed_by` has the devices with
+        relayed answers that the sender of this answer had received before.
         """
 
     def check_answer_of(self, device: Candidate, question: Question, arrays: Arrays, relayed_by: Iterable[int]) -> None:
@@ -389,7 +393,7 @@ class Method:
         self.check_answer(question, arrays, relayed_by)
 
     def relays(self) -> Sequence[int]:
-        """Return the devices with answers that the GPS relays to other devices, as ascending indexes."""
+        """Return the indexes, ascending, of the devices from which the GPS relays answers to other devices."""
         return range(self.facts.device_count)
 
     # plans
@@ -399,14 +403,16 @@ class Method:
         return Plan(clusters=(tuple(device.device_index for device in answers.devices),), rule="one cluster")
 
     def sponsors(self, plan: Plan) -> tuple[tuple[int, ...], ...]:
-        """Return the sponsors of each cluster: the devices with answers that the GPS sends to a late device."""
+        """Return the sponsors of each cluster. These are the devices from which the GPS relays answers to a late
+        device.
+        """
         return ()
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
         """Choose the cluster of a device that joins after the first plan, and return the number of this cluster.
 
-        `answers` has the answers of the planned devices and of the late device to questions before training, except to
-        relayed questions.
+        `answers` has the answers to questions before training, from the devices of the plan and from the late device.
+        Answers to relayed questions are left out, because only devices use them.
         """
         return 0
 
@@ -419,8 +425,8 @@ class Method:
         return Outcome.of(await work.train(work.start))
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure, on held-out examples, the model that the device uses. If the received model is another one, measure
-        it, too; otherwise return None for it.
+        """Measure, on held-out examples, the model that the device uses. If the device uses another model than the
+        received one, also measure the received model. Otherwise the second result is None.
         """
         return await work.measure(work.start), None
 

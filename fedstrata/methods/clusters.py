@@ -58,8 +58,8 @@ def check_clusters(clusters: int | str, facts: Facts, threshold: float | None = 
 
 
 def lower_median(values: NDArray[np.float64]) -> float:
-    """Return the lower median of the devices' numbers. If most devices are honest, dishonest devices cannot raise the
-    lower median above all honest numbers.
+    """Return the lower median of values, one per device. If most devices are honest, dishonest devices cannot raise the
+    lower median above the largest value of the honest devices.
     """
     return float(np.sort(values)[(len(values) - 1) // 2])
 
@@ -162,8 +162,8 @@ def closest(likeness: Mapping[int, float], groups: Sequence[Sequence[int]]) -> i
     """Return the number of the group that resembles a device most on average. If several groups resemble it equally,
     return the first.
 
-    `likeness` has the device's similarity to other devices, by their index. Members of a group without a number are
-    ignored. If no member of a group has a number, the group's mean is 0.
+    `likeness` has the device's similarity to other devices, by their index. Members of a group that are missing in
+    `likeness` are ignored. If all members of a group are missing, the mean of the group is 0.
     """
     means = [float(np.mean([likeness[index] for index in group if index in likeness] or [0.0])) for group in groups]
     return means.index(max(means))

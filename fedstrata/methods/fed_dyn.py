@@ -8,10 +8,10 @@ minimises (Algorithm 1)
 and the server gives w^(t+1) = mean w_k − h / alpha, where h ← h − alpha · mean (w_k − w^t). Because h and all g_k begin
 at 0, h is the mean of the g_k. So here each device sends w_k − g_k / alpha. The mean of these vectors is w^(t+1), and
 the server keeps no state. This is exact if every device takes part in every round. If a device is absent, the paper's h
-still contains the device's g_k, but the mean of the sent vectors does not. So the method refuses participation, devices
-that leave, and newcomers. With several LPS rounds per global round, the method needs a run with a single LPS, which is
-then the server. The means and the minimised sum of losses are weighted by examples. If all devices have equally many
-examples, they are the same as in the paper.
+still contains the device's g_k, but the mean of the sent vectors does not. So the method refuses
+`training.participation`, devices that leave, and newcomers that train. With several LPS rounds per global round, the
+method needs a run with a single LPS, which is then the server. The means and the minimised sum of losses are weighted
+by examples. If all devices have equally many examples, they are the same as in the paper.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Dynamic:
     def __call__(
         self, gradient: "torch.Tensor", weights: "torch.Tensor", received: "torch.Tensor", own: "torch.Tensor"
     ) -> "torch.Tensor":
-        """Return the corrected gradient. All tensors have one shape."""
+        """Return the corrected gradient. All tensors have the same shape."""
         return gradient.sub_(own).add_(weights, alpha=self.alpha).sub_(received, alpha=self.alpha)
 
 

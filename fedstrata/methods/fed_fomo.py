@@ -7,9 +7,10 @@ The device starts from a mean of the models with a positive gain, weighted by ga
 that each device reports over the rounds. It sends the device the models with the highest sums, and sometimes a random
 one.
 
-Readings where the paper is open: "the device's own model" in Eq. 3 and 4 is the model with which its last training
-started. The model that it trained last is one of the received models. So a training that does not lower the loss is
-dropped. If no model has a positive gain, the device starts from the same model as in the last round.
+The paper leaves two points open. Here "the device's own model" in Eq. 3 and 4 is the model with which the device's last
+training started. The result of this training is one of the received models. So if the training did not lower the loss,
+its result has no weight in the mix. If no model has a positive gain, the device starts from the same model as in the
+last round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -164,8 +165,8 @@ class FedFomo(Method):
         return began
 
     def _mixed(self, work: Work, gains: Gains) -> Flat:
-        """Return the mix of Eq. 4. It is the start of the last training, moved towards each model with a positive gain.
-        The size of a move is the model's share of all positive gains.
+        """Return the mix of Eq. 4. It begins with the weights with which the device's last training started, and moves
+        them towards each model with a positive gain. The size of a move is the model's share of all positive gains.
         """
         return mixed(self._began(work), work.received, gains)
 
@@ -207,7 +208,9 @@ def split(examples: "Examples", share: float, address: Sequence[int]) -> Parts:
 
 
 def distances(began: Flat, models: Sequence[Flat]) -> list[float]:
-    """Return the Euclidean distance of each model from the start of the last training."""
+    """Return the Euclidean distance of each model from `began`, the weights with which the device's last training
+    started.
+    """
     return [float(np.sqrt(np.square(each.astype(np.float64) - began).sum())) for each in models]
 
 
@@ -224,7 +227,7 @@ def gains_of(loss: float, losses: Sequence[float], lengths: Sequence[float]) -> 
 
 def mixed(began: Flat, models: Sequence[Flat], gains: Gains) -> Flat:
     """Return the mix of models by Eq. 4. The weights are max(gain, 0), scaled to sum 1. If no gain is positive, return
-    `began`, the start of the last training.
+    `began`, the weights with which the device's last training started.
     """
     helpful = np.maximum(gains, 0.0)
     if not helpful.any():

@@ -31,8 +31,8 @@ class FedNova(FedAvg):
     """Divide each device's change by its number of local steps, and multiply the mean by the mean number of steps."""
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse optimisers of devices with steps that are not sums of gradients. Also refuse noise on updates, because
-        it would not protect the mean number of steps.
+        """Refuse local optimisers such as Adam, because the steps of a device must be sums of gradients. Also refuse
+        noise on updates, because it would not protect the mean number of steps.
         """
         return {
             "not plain SGD": "a device divides its update by the number of gradients in the sum of its steps",
@@ -50,7 +50,7 @@ class FedNova(FedAvg):
         return replace(super().plan(moment, answers, before), told={STEPS: np.array([weighted / sum(examples)])})
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the only cluster."""
+        """Return 0, the number of the only cluster."""
         return 0
 
     async def local(self, work: Work) -> Outcome:

@@ -97,7 +97,9 @@ class FedTsdp(Method):
             raise ExperimentError(f"method.batch is {batch}, more than partition.public.examples, {there}; lower it")
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse rounds in which devices may be absent, because each absent device would become a group."""
+        """Refuse `training.participation`, because each device that is not asked in a round would become a group of its
+        own.
+        """
         return {"training.participation": "the method groups all devices again in every round"}
 
     @property
@@ -118,8 +120,10 @@ class FedTsdp(Method):
         return min(self.options.layers or len(names), len(names) / 2)
 
     def _split(self, names: Sequence[str], layers: float) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the tensors that are shared if L_s is `layers`, and the other tensors. The option `rounding` matters:
-        from 4 layers, ceil(2 · L_s) falls to 7 tensors after seven groupings, but floor(2 · L_s) after one.
+        """Return the tensors that are shared if L_s is `layers`, and the other tensors. The option `rounding` decides
+        whether 2 · L_s is rounded up or down to a whole number of tensors. For example, let L_s be 4 at first, and let
+        each grouping multiply it by 0.98. If 2 · L_s is rounded up, it is 7 after seven groupings. If it is rounded
+        down, it is 7 after the first grouping.
         """
         count = math.ceil(2 * layers) if self.options.rounding == "up" else max(1, math.floor(2 * layers))
         return names[:count], names[count:]

@@ -2,8 +2,8 @@
 
 In each global round every device receives the models of all clusters and measures each model on its own examples. The
 device joins the cluster with the lowest loss (the cluster identity estimate of Algorithm 1) and trains the model of
-this cluster. The mean of its devices' trained models, weighted by examples, is the cluster's next model (option II,
-model averaging). The clusters begin with different weights. A cluster without devices keeps its model.
+this cluster. The next model of a cluster is the mean of the models that its devices have trained, weighted by examples
+(option II, model averaging). The clusters begin with different weights. A cluster without devices keeps its model.
 """
 
 import asyncio

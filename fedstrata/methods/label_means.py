@@ -137,8 +137,9 @@ class LabelMeans(Grouping):
         check_sums(arrays[SUMS], question.arrays[SUMS][1], device.num_examples, self._deviation)
 
     def plan(self, moment: Moment, answers: Answers, before: Plan | None) -> Plan:
-        """Cluster the devices by average linkage in the chosen view. With more devices than `landmarks`, only the drawn
-        devices are clustered. Each other device joins the most similar cluster.
+        """Cluster the devices by average linkage in the chosen view. If there are more devices than the option
+        `landmarks`, so many are drawn by the seed, and only these are clustered. Each other device joins the most
+        similar cluster.
         """
         options, given = self.options, answers.of(LABELS)
         indexes = [device.device_index for device in answers.devices]

@@ -88,8 +88,8 @@ class OneShot(Method):
         )
 
     def relays(self) -> Sequence[int]:
-        """Return the indexes of the devices with relayed eigenvectors: all devices, or only the landmarks if there are
-        many devices.
+        """Return the indexes of the devices from which the GPS relays eigenvectors: all devices or, if there are many
+        devices, only the landmarks.
         """
         options = self.options
         return landmarks(
@@ -189,7 +189,9 @@ class OneShot(Method):
         return tuple(found)
 
     def place(self, late: Candidate, answers: Answers, plan: Plan) -> int:
-        """Return the number of the cluster with sponsors that are, on average, most relevant to the late device."""
+        """Compare the late device with the sponsors of each cluster, and return the number of the cluster with the
+        highest mean relevance.
+        """
         return closest(_row(answers.of(RELEVANCE)[late.device_index]), self.sponsors(plan))
 
 

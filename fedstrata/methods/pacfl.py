@@ -5,11 +5,12 @@ between their vectors, with average linkage. The option `angle` chooses the angl
 
     principal  the smallest principal angle between the subspaces that the vectors span (the paper's Eq. 2)
     sum        the sum of the angles between vectors with the same number (the paper's Eq. 3)
-    smallest   the smallest angle between any two vectors: the published program takes it for Eq. 2
+    smallest   the smallest angle between any two vectors, which the published program computes in place of Eq. 2
 
 As in that program, a device computes vectors for each label separately, unless `by_label` is false. Departures: here a
-vector and its negative are equal. In the program the sign matters, though the decomposition sets it by accident. Here
-the number of clusters is given, or read from the dendrogram. In the program it follows from a threshold on the angle.
+vector and its negative are equal, because the singular value decomposition chooses the sign arbitrarily. In the program
+the sign matters. Here the number of clusters is given, or read from the dendrogram. In the program it follows from a
+threshold on the angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -57,7 +57,7 @@ def make_method(experiment: Experiment) -> Method:
 
     Raises:
         ExperimentError: the method's options do not fit another section of the experiment.
-        PluginError: own code fails.
+        PluginError: code of the user fails.
     """
     return method_of(experiment.method, facts_of(experiment))
 

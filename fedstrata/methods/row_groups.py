@@ -16,9 +16,9 @@ def row_groups(rows: Matrix, count: int | Literal["auto", "all"], most: int) -> 
     """Group the rows. Return the groups as lists of row numbers, ordered by their first row, and a text that says how
     their number was found.
 
-    `count` is a number of groups, `all` (one group per row) or `auto`. `auto` takes the number from 2 to `most` with
-    the highest mean silhouette and, of several such numbers, the smallest. Bit-identical rows are always in the same
-    group, so there may be fewer groups than asked for.
+    `count` is a number of groups, `all` (one group per row) or `auto`. `auto` chooses the number from 2 to `most` that
+    gives the highest mean silhouette. If several numbers give it, the smallest is chosen. Bit-identical rows are always
+    in the same group, so there may be fewer groups than asked for.
     """
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     if count == "auto":

@@ -34,7 +34,7 @@ CONTROL = "control"
 def controlled(
     gradient: "torch.Tensor", weights: "torch.Tensor", servers: "torch.Tensor", own: "torch.Tensor"
 ) -> "torch.Tensor":
-    """Return the gradient − c_k + c. All tensors have one shape."""
+    """Return the gradient − c_k + c. All tensors have the same shape."""
     return gradient.sub_(own).add_(servers)
 
 
@@ -46,8 +46,8 @@ class Scaffold(FedAvg):
     has_personal_state = True
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse runs in which devices may be absent, optimisers of servers, and noise on updates. Also refuse
-        optimisers of devices with steps that are not sums of gradients.
+        """Refuse runs in which devices may be absent, optimisers of servers, and noise on updates. Also refuse local
+        optimisers such as Adam, because the steps of a device must be sums of gradients.
         """
         return {
             **dict.fromkeys(EVERYBODY, "the server's control variate is right only if every device takes part"),
@@ -64,8 +64,8 @@ class Scaffold(FedAvg):
         return (*all_layers(model, Reach.EVERYWHERE), Channel(name=CONTROL, tensors=control, reach=Reach.EVERYWHERE))
 
     async def local(self, work: Work) -> Outcome:
-        """Train with corrected gradients. The outcome also has the table with the server's control variate, plus the
-        change of the device's own.
+        """Train with corrected gradients. The outcome also has a table: the server's control variate c, plus the change
+        c_k⁺ − c_k of the device's control variate.
         """
         servers = work.tables[CONTROL]
         own = work.personal.get(CONTROL, np.zeros_like(servers))

@@ -5,9 +5,9 @@ Devices may have different labels and different models. D₀ is a public data se
 model on its private data D_m^i and computes the model's scores f_m of the public examples. For its labels l_m, the
 device adds them to the received scores, f_m ← f_G(l_m) + α f_m with α = |D_m^i| / |D₀|. It sends the result. The
 servers add up the results of all devices, label by label: f_G ← Σ β_m f_m. β_m is 1 for a label that only one device
-has, and otherwise the accuracy of f_m. "Label by label" has two readings: for **rows** of public examples with the
-label, or for **columns** of scores for the label. A device can train its model on the received scores
-(`distil_epochs`).
+has, and otherwise the accuracy of f_m. "Label by label" can mean two things, and the option `reading` chooses one: the
+**rows** of the table that belong to public examples with the label, or the **column** of scores for the label. A device
+can train its model on the received scores (`distil_epochs`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ class Scores(Method):
     """Exchange the scores that models give to public examples, label by label. The models stay on their devices."""
 
     class Options(MethodSettings):
-        """Hold the reading of "label by label", the weights of sums, and the way in which a device uses the table of
-        scores.
+        """Hold the meaning of "label by label", the weights with which tables are added up, and the way in which a
+        device uses the table of scores.
         """
 
         reading: Literal["rows", "columns", "alone", "labels"] = "rows"
@@ -130,14 +130,14 @@ class Scores(Method):
             )
 
     def refuses(self) -> Mapping[str, str]:
-        """Refuse runs in which devices may be absent, if tables are added up without division by the weights."""
+        """Refuse runs in which devices may be absent, unless sums are divided by the weights (`normalised`)."""
         why = "with method.normalised: false the table is right only if every device takes part in every round"
         return dict.fromkeys(EVERYBODY, why) if self.options.exchanges and not self.options.normalised else {}
 
     def channels(self, model: Model) -> tuple[Channel, ...]:
         """Return the channels. The model stays on the device. The table and its weights are averaged over all devices.
 
-        With the reading `alone`, each device keeps a table of its own scores. With `labels`, there is no table.
+        With `reading: alone`, each device keeps a table of its own scores. With `reading: labels`, there is no table.
         """
         own = Channel(name="model", tensors=model.layout, reach=Reach.DEVICE)
         table = {TABLE: (self.facts.public_examples, self.facts.num_classes)}
@@ -202,14 +202,12 @@ class Scores(Method):
         )  # fmt: skip
 
     async def measure(self, work: Work) -> tuple[Measurement, Measurement | None]:
-        """Measure the device's model after training on the table and, if devices are tested on public examples, the
-        table.
-        """
+        """Train the device's model on the table. Then measure the model, the table or both (`_measured`)."""
         return self._measured(work, await work.measure(await self._taught(work)))
 
     async def _taught(self, work: Work) -> Flat:
-        """Train the device's model on the table, and return the weights. If the table has no scores for the device's
-        labels, return the unchanged weights.
+        """Train the device's model on the table or, with `reading: labels`, on public examples. Return the weights. If
+        the table has no scores for the device's labels, or `distil_epochs` is 0, return the unchanged weights.
         """
         epochs, inputs = self.options.distil_epochs, work.public.inputs
         if not epochs:
@@ -240,7 +238,9 @@ class Scores(Method):
         return work.examples.part(np.sort(np.concatenate(drawn)))
 
     def _measured(self, work: Work, model: Measurement) -> tuple[Measurement, Measurement | None]:
-        """Return two measurements: of the object that `measure` names and, if the table is tested, of the table."""
+        """Return the measurement of the object that the option `measure` names. If this is the model, and devices can
+        measure the table, also return the measurement of the table. Otherwise the second result is None.
+        """
         facts = self.facts
         if not (facts.public_tests and facts.public_labelled) or self.options.reading == "labels":
             return model, None
@@ -252,8 +252,8 @@ class Scores(Method):
 
 
 class DeviceTable:
-    """Compute a device's part of the table in a round. It is the rows of public examples with the device's labels, or
-    the columns of these labels.
+    """Compute a device's part of the table in a round. The part consists of the rows of public examples with the
+    device's labels, or of the columns of these labels.
     """
 
     def __init__(self, options: Scores.Options, facts: Facts, work: Work) -> None:
@@ -290,8 +290,8 @@ class DeviceTable:
         return values[self.labels()][:, None] if self._options.reading == "rows" else values[None]
 
     def values(self) -> Values:
-        """Return f_G(l_m): the device's part of the received table, or of its own table if devices exchange nothing.
-        All other scores are 0.
+        """Return f_G(l_m): the device's part of the received table. If devices exchange no tables, return the device's
+        part of its own table. Scores outside this part are 0.
         """
         found = self._work.tables[TABLE].astype(np.float64)
         if self._options.exchanges and self._options.normalised:
@@ -302,8 +302,8 @@ class DeviceTable:
         return np.where(self._part(), found, 0.0)
 
     def sent(self, said: Values, num_examples: int) -> Arrays:
-        """Return the tables that the device sends: β_m f_m, and β_m by label. Receivers divide the sum of the first by
-        the sum of the second. For `alone`, return only f_m.
+        """Return the tables that the device sends: β_m f_m, and β_m by label. With `normalised`, receivers divide the
+        sum of the first table by the sum of the second. With `reading: alone`, return only f_m.
         """
         updated = self._updated(said, num_examples)
         if not self._options.exchanges:

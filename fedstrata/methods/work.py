@@ -101,7 +101,7 @@ class Pull:
     """Strength μ of the pull."""
 
     def __call__(self, gradient: "torch.Tensor", weights: "torch.Tensor", to: "torch.Tensor") -> "torch.Tensor":
-        """Return the corrected gradient. All tensors have one shape."""
+        """Return the corrected gradient. All tensors have the same shape."""
         return gradient.add_(weights, alpha=self.mu).add_(to, alpha=-self.mu)
 
 
@@ -121,11 +121,13 @@ class Steps(Protocol):
         """Learning rate of the experiment's optimiser in this round."""
 
     def batches(self, stream: int | None = None) -> Iterator[Any]:
-        """Yield a batch for each local step of the experiment. Another number `stream` leads to other batches."""
+        """Yield a batch for each local step that the experiment file sets. With another number `stream`, other batches
+        are drawn.
+        """
 
     def gradient(self, weights: "torch.Tensor", batch: Any) -> "torch.Tensor":
-        """Return the gradient of a batch's mean loss at these weights. Each call adds the batch's examples to the
-        device's work.
+        """Return the gradient of a batch's mean loss at these weights. Each call counts the batch's examples as
+        trained, so a clock adds computing time for them.
         """
 
     def move(self, gradient: "torch.Tensor") -> None:
@@ -222,8 +224,8 @@ class Work(Protocol):
         """Call `arithmetic` and return its result. All devices of a process compute on the same thread, one after
         another.
 
-        `trained_examples` is the number of examples that the computation uses, with repetitions. They cost the device
-        as much as examples in `train`.
+        `trained_examples` is the number of examples that the computation uses, with repetitions. A clock adds as much
+        computing time for them as for the same number of examples in `train`.
         """
 
     async def once(self, name: str, make: Callable[[], Made]) -> Made:

@@ -44,8 +44,8 @@ class FeatureOptions(MethodSettings):
 
 
 def feature_dim(options: FeatureOptions, input_shape: Sequence[int]) -> int:
-    """Return d, the number of features per example. For `raw`, d is the number of values in an input. For own code, d
-    is the option `feature_dim`.
+    """Return d, the number of features per example. For `raw`, d is the number of values in an input. For code of the
+    user, d is the option `feature_dim`.
     """
     return options.feature_dim or math.prod(input_shape)
 

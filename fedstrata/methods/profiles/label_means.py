@@ -27,8 +27,8 @@ BLOCK = 512  # number of devices that are placed at once, which limits the memor
 
 
 def projected(features: Matrix, rows: int, seed: int, clip: float) -> Matrix:
-    """Return the points z for features (n, d), shape (n, rows). Features are scaled to length one and projected, the
-    result is divided by `clip`, and longer points are clipped to length one.
+    """Return the points z for features (n, d), shape (n, rows). Features are scaled to length one, projected, and
+    divided by `clip`. Points that are then longer than one are shortened to length one.
     """
     dim = features.shape[1]
     drawn = np.random.default_rng([seed, PROJECTION_ADDRESS]).standard_normal((dim, rows))
@@ -71,8 +71,8 @@ def noised(sums: Matrix, examples: int, settings: ProfilePrivacy, noise: Noise) 
 
 
 def check_sums(sums: NDArray[Any], shape: tuple[int, ...], examples: int, deviation: float) -> None:
-    """Raise PayloadError for sums that are impossible for a device with this many examples, if noise has this standard
-    deviation.
+    """Raise PayloadError for sums that a device with this many examples cannot have. `deviation` is the standard
+    deviation of the noise in the sums; 0 without noise.
     """
     if sums.shape != shape:
         raise PayloadError(f"the answer has label sums of shape {sums.shape}; expected {shape}")
@@ -99,8 +99,8 @@ class Means:
 
 
 def means_of(answers: Sequence[NDArray[Any]], deviation: float, spread: float | None = None) -> Means:
-    """Return the label means in the answers of devices, each of shape (classes, m + 2), with noise of this standard
-    deviation. `spread` is v; if it is None, v is computed from these answers.
+    """Compute the label means from the answers of devices, and return them. Each answer has shape (classes, m + 2), and
+    `deviation` is the standard deviation of its noise. `spread` is v; if it is None, v is computed from these answers.
     """
     counts, centres, noise, _ = _parts(answers, deviation)
     if spread is None:
@@ -158,8 +158,8 @@ class Grouped:
 def grouped(
     answers: Sequence[NDArray[Any]], deviation: float, drawn: Sequence[int], views: Sequence[str], count: int | None
 ) -> Grouped:
-    """Cluster the devices at the places `drawn` of `answers` into `count` groups. If `count` is None, the silhouette
-    decides the number. Each other device then joins the group that resembles it most.
+    """Cluster some of the devices into `count` groups: `drawn` has their positions in `answers`. If `count` is None,
+    the silhouette decides the number of groups. Each other device then joins the group that resembles it most.
     """
     spread = spread_of(answers, deviation)
     marks = means_of([answers[place] for place in drawn], deviation, spread)

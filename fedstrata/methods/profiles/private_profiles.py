@@ -2,8 +2,9 @@
 noised matrix.
 
 Source: Dwork, Talwar, Thakurta, Zhang, Analyze Gauss: Optimal Bounds for Privacy-Preserving Principal Component
-Analysis, STOC 2014, Algorithm 1; with the noise of Balle & Wang, ICML 2018, which is exact for every ε. A device
-computes all its answers before training from the noised matrix only. So one ε covers all these answers.
+Analysis, STOC 2014, Algorithm 1. The standard deviation of the noise follows from ε and δ by the method of Balle &
+Wang, ICML 2018, which is exact for every ε. A device computes all its answers before training from the noised matrix
+only. So one ε covers all these answers.
 """
 
 import math
@@ -63,8 +64,8 @@ def check_enough(examples: int, settings: ProfilePrivacy, which: str) -> None:
 
 
 def _gram(features: Matrix, clip: float) -> Matrix:
-    """Return AᵀA / n, shape (d, d). The rows of A are the features, divided by `clip`. Longer rows are clipped to
-    length one.
+    """Return AᵀA / n, shape (d, d). The rows of A are the features, divided by `clip`. Rows that are then longer than
+    one are shortened to length one.
     """
     rows = features / clip
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

@@ -2,7 +2,7 @@
 needs the data of the other.
 
 Source: Ali & Arafa, Data Similarity-Based One-Shot Clustering for Multi-Task Hierarchical Federated Learning, Eq. 1 to
-5. Everything is computed in float64; eigenvectors travel as float32.
+5. Everything is computed in float64, but devices send eigenvectors as float32.
 """
 
 import math
@@ -50,9 +50,9 @@ def relevance(spectrum: Spectrum, profile: NDArray[np.float32], *, k: int, measu
     """Return r(i, j) in [0, 1], the relevance of device j to device i. `profile` belongs to device j, shape (≤ k, d),
     and `spectrum` to device i.
 
-    The measure `geometric` is the paper's. `angles` compares eigenvectors with the same number: it is one minus their
-    mean angle, divided by a right angle. `subspace` is the geometric mean of two numbers: the paper's measure, and the
-    common part of both subspaces (`_shared_part`).
+    The measure `geometric` is the paper's. `angles` compares the m-th eigenvectors of both devices: it is 1 − a / 90°,
+    where a is the mean angle between them. `subspace` is the geometric mean of two numbers: the paper's measure, and
+    the common part of both subspaces (`_shared_part`).
     """
     depth = min(k, len(profile), len(spectrum.eigenvalues))
     own = spectrum.eigenvalues[:depth]
@@ -82,8 +82,8 @@ def _geometric(spectrum: Spectrum, vectors: Matrix, kept: NDArray[np.bool_]) -> 
 
 
 def _by_angles(cosines: Matrix) -> float:
-    """Return one minus the mean angle between the m-th directions of both devices, in right angles. `cosines` has the
-    cosine of each direction of one device with each of the other.
+    """Return 1 − a / 90°, where a is the mean angle between the m-th directions of both devices. `cosines` has the
+    cosine between each direction of one device and each direction of the other device.
     """
     angles = np.arccos(np.minimum(np.abs(np.diagonal(cosines)), 1.0))
     return float(1.0 - angles.mean() / (np.pi / 2))
@@ -119,7 +119,8 @@ def check_profile(vectors: NDArray[np.float32], expected: int) -> None:
 
 
 def landmarks(devices: int, seed: int, *, exact_up_to: int, count: int) -> list[int]:
-    """Return the indexes, ascending, of the landmarks: the devices with profiles that every other device receives.
+    """Return the indexes, ascending, of the landmarks. These are the devices from which every other device receives a
+    profile.
 
     With at most `exact_up_to` devices, all devices are landmarks. With more devices, `count` landmarks are drawn
     without replacement, by the experiment's seed. Each device then receives `count` profiles, so the bytes grow with N

@@ -1,4 +1,6 @@
-"""One device. It answers the method's questions, then trains for its LPS until the run is over."""
+"""One device. Before training, it answers the FL method's questions: requests for small arrays, such as a summary of
+the device's data. Then it trains for its LPS until the run is over.
+"""
 
 from functools import partial
 from typing import Any
@@ -80,11 +82,11 @@ class DeviceAgent:
     async def _count_refusal(
         self, silent: gps_pb.FetchAssignmentResponse, now: gps_pb.FetchAssignmentResponse, before: int
     ) -> int:
-        """Return how many times in a row the LPS that the GPS names has refused a TLS connection. If the GPS names
-        another LPS now, or this LPS does not refuse, return 0.
+        """Return how many TLS connections in a row the LPS of the present assignment has refused. If the previous
+        assignment names another LPS, or if the LPS does not refuse now, return 0.
 
-        `silent` and `now` are the previous and the present assignment. `before` is the number of earlier refusals. For
-        a short time, refusals are normal, because another process may listen at the LPS's port.
+        `silent` is the previous assignment, and `now` the present one. `before` is the number of refusals in a row
+        until now. A few refusals are normal, because for a short time another process may listen at the LPS's port.
 
         Raises:
             HandshakeError: the LPS has refused several attempts in a row.
@@ -122,10 +124,11 @@ class DeviceAgent:
                 await self._enroll(link, data)
 
     async def _answer_all(self, link: GpsLink, data: DeviceData, *, is_late: bool) -> None:
-        """Answer the method's questions before training. If a question is relayed, also receive other devices' answers
-        to this question.
+        """Answer the questions that the method asks before training. Some questions are relayed: the GPS forwards each
+        device's answer to the other devices. After answering a relayed question, receive the other devices' answers.
 
-        A late device does not answer relayed questions, because the GPS does not relay answers of late devices.
+        A device that enrolled late does not answer relayed questions, because the GPS does not forward answers of late
+        devices. It only receives the other devices' answers.
         """
         method = self._host.method
         work = DeviceWork(self._host, data, self._index, made=self._made)

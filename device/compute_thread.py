@@ -93,9 +93,9 @@ class _Queue(Generic[Job, Result]):
             await self._do(batch)
 
     async def _wave(self) -> None:
-        """Give other devices of the queued jobs' groups time to add their jobs, so that all run together. Return when
-        none of these devices still listens for its message (see `listening`), or when no job has come for `LULL_S`
-        seconds.
+        """Wait for jobs of other devices in the queued jobs' groups, so that all these jobs run together. The wait ends
+        when none of these devices is still waiting for a message (see `listening`). It also ends when no job has come
+        for `LULL_S` seconds.
         """
         while any(self._listening[group] for group in self._groups):
             self._came.clear()

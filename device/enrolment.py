@@ -70,8 +70,8 @@ class GpsLink:
         """Receive the other devices' answers to a relayed question. Call `fold` with each answer, and return the
         results of `fold` by device index.
 
-        `fold` gets one answer at a time, as soon as this answer arrives. So the results do not depend on the order of
-        arrival. The answers themselves are not kept.
+        Each call of `fold` gets a single answer, as soon as this answer arrives. So a result does not depend on the
+        order in which answers arrive. The answers themselves are not kept.
         """
         heard: dict[int, object] = {}
         backoff = Backoff()
@@ -105,8 +105,9 @@ async def _fold_answers(
     fold: Callable[[Arrays], Awaitable[object]],
     heard: dict[int, object],
 ) -> bool:
-    """Receive one stream of answers, and put the results of `fold` into `heard`. Return True if the stream is complete.
-    Return False if the GPS says that the device must ask again.
+    """Receive one stream of answers. Call `fold` with each answer, and store the result in `heard` under the index of
+    the answering device. Return True after the last answer. Return False if some answers have not reached the GPS yet,
+    so that the device must call again.
     """
     header, expected, data = answers_pb2.AnswerHeader(), 0, bytearray()
     async for part in parts:

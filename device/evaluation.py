@@ -37,7 +37,7 @@ class EvaluationJob:
 @torch.no_grad()
 def evaluate(model: Model, weights: Flat, examples: Examples, task: Task) -> Evaluation:
     """Measure a model with these weights, shape (model.layout.size,), on examples. Return the sum of the losses, and
-    the task's sums. The function changes nothing and draws no random numbers.
+    the sums from which the task computes its metrics. The function changes nothing and draws no random numbers.
     """
     tensors = named_tensors(model.layout, weights)
     loss_sum, sums = 0.0, np.zeros(len(task.sums))
@@ -69,5 +69,7 @@ def further_inputs(examples: Examples) -> Tensors:
 
 
 def named_tensors(layout: Layout, flat: Flat) -> Tensors:
-    """Return the tensors of a flat vector by name, copied into torch's own memory."""
+    """Return the tensors of a flat vector by name. They are copies in memory that torch allocates, so that their
+    alignment is always the same.
+    """
     return {name: torch.tensor(view) for name, view in layout.views(flat).items()}

@@ -1,4 +1,4 @@
-"""The devices that a process hosts, given by index, by name, or by the number of its pod."""
+"""The devices that a process hosts. They are given by index or by name, or follow from the number of its pod."""
 
 import os
 import re

@@ -181,7 +181,9 @@ def flat(tensors: Sequence[torch.Tensor]) -> NDArray[np.float32]:
 
 
 def split(vector: NDArray[np.float32], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a vector as tensors with the shapes of `leaves`, each copied into torch's own memory."""
+    """Return a vector as tensors with the shapes of `leaves`. They are copies in memory that torch allocates, so that
+    their alignment is always the same.
+    """
     ends = np.cumsum([leaf.numel() for leaf in leaves])
     parts = np.split(vector, ends[:-1])
     return [torch.tensor(part).reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]

@@ -65,8 +65,8 @@ class PersonalStore:
         self._whole.add(lps_round)
 
     def prune(self, before_round: int) -> None:
-        """Delete the states of rounds before `before_round`. Keep the newest complete state among them, and damaged
-        files that are newer than this state.
+        """Delete the states of rounds before `before_round`, except the newest complete state among them. Damaged files
+        that are newer than this state stay, too, so that somebody can look at them.
         """
         older = [known for known in self._rounds() if known < before_round]
         while older and not self._is_whole(older[0]):

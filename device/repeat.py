@@ -1,5 +1,5 @@
-"""Test an experiment before its run: its models, its task, a batch of one example if the run has one, and whether the
-same steps, trained twice, give the same result.
+"""Test an experiment before its run. Its models and its task must work. If the run has a batch with a single example,
+training on such a batch must work, too. The same training steps, done twice, must give the same result.
 """
 
 from dataclasses import replace

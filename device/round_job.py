@@ -54,8 +54,8 @@ class Kept:
         }
 
     def optimisers(self) -> dict[int, Arrays]:
-        """Return the kept state of the optimiser for each stream of trainings. If the device's model has changed since
-        the state was kept, return an empty mapping.
+        """Return the kept states of the optimiser by `stream`, the number of a training within its LPS round. If the
+        device's model has changed since the states were kept, return an empty mapping.
         """
         found: dict[int, Arrays] = {}
         for name, array in self.arrays.items():
@@ -68,8 +68,9 @@ class Kept:
         """Return the values of the tensors that never leave this device: the values at the end of the last round. If
         all tensors leave the device, return None.
 
-        In the first round, the values are the initial ones. If the device's model has changed, they are initial values
-        too, but the device's own tables keep their values.
+        In the first round, the values are the initial ones. If the device's model has changed, the values of its
+        tensors are initial ones, too. Only the device's own tables, which are additional tensors of the method, then
+        keep their values.
         """
         streams, kept = self.streams, self.arrays.get(OWN_LAYERS)
         if not streams.own.size:
@@ -87,8 +88,8 @@ class Kept:
         return self.streams.with_tables(self._host.method.initial(self._architecture.model, 0))
 
     def _layout(self, architecture: Architecture) -> Layout:
-        """Return the layout of the tensors that are kept: those that stay on this device. If a method can withdraw
-        tensors during the run, all tensors are kept.
+        """Return the layout of the tensors that this device keeps between rounds: the tensors that never leave it. If
+        the method can stop sending further tensors during the run, the device keeps all tensors.
         """
         streams = architecture.streams
         return streams.whole if self._host.method.withdraws else streams.own

@@ -63,8 +63,8 @@ class Served:
             hearing.cancel()
 
     async def _asked_beside(self, hearing: "asyncio.Future[Any]") -> gps_pb.FetchAssignmentResponse | None:
-        """Ask the GPS for the assignment while the LPS is silent, and return the assignment. The GPS may be away. If
-        the LPS answers first, return None.
+        """Ask the GPS for the assignment while the LPS is silent, and return the assignment. If the LPS answers before
+        the GPS does, return None.
         """
         asking = asyncio.ensure_future(self.ask())
         try:
@@ -85,7 +85,7 @@ class DeviceRounds:
         made: dict[str, Any],
         log: EventLog,
     ) -> None:
-        """Prepare the rounds of one device. `made` keeps the results that the device's method computes only once."""
+        """Prepare the rounds of one device. `made` caches values that the device's method computes once per run."""
         self._host = host
         self._index = device_index
         self._device_id = host.experiment.device_ids()[device_index]
@@ -151,9 +151,9 @@ class DeviceRounds:
 
     def _held(self, home_id: str) -> ReceivedModel | None:
         """Return the newest model of a cluster that any device of this process has received. If this device itself has
-        never received a model of the cluster, return None.
+        never received a model of the cluster, return None, even if another device has.
 
-        Without this exception, a device's messages would depend on which device of the process called first.
+        Otherwise a device's messages would depend on the order in which the devices of the process make their calls.
         """
         return self._host.held.get(home_id) if home_id in self._received_of else None
 
@@ -276,8 +276,8 @@ class DeviceRounds:
 
 
 def _acceptance(host: DeviceProcess, encoding: Encoding, header: rounds_pb2.ModelHeader) -> Acceptance:
-    """Return the form that a model from an LPS must have. It is one model, the streams of all clusters, or the streams
-    of the clusters in the header.
+    """Return which tensors a model message from an LPS must contain, and in which encoding. The message has one model,
+    or the models of all clusters, or the models of the clusters that its header lists.
 
     Raises:
         PayloadError: the header names clusters that do not exist.

@@ -78,7 +78,9 @@ class LocalSteps:
         return self._descent.state() if self._job.training.optimiser.state == "kept" else {}
 
     def _split(self, vector: torch.Tensor) -> list[torch.Tensor]:
-        """Return a vector as tensors with the shapes of the leaves, each copied into torch's own memory."""
+        """Return a vector as tensors with the shapes of the leaves. They are copies in memory that torch allocates, so
+        that their alignment is always the same.
+        """
         if vector.shape != (self._trainable.size,) or vector.dtype != torch.float32:
             told = f"{vector.dtype} {tuple(vector.shape)}"
             raise PluginError(f"steps got a vector of {told}; give torch.float32 ({self._trainable.size},)")

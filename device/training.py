@@ -82,7 +82,9 @@ class TrainingJob:
 
     @property
     def fixed_statistics(self) -> tuple[str, ...]:
-        """The names of the statistics that keep their values in this training."""
+        """The names of the model's statistics (such as means of batch normalisation) that keep their values in this
+        training.
+        """
         return tuple(name for name in self.model.statistics if self.only is not None and name not in self.only)
 
     @property
@@ -137,7 +139,7 @@ class OneByOne:
 
 def train(job: TrainingJob) -> LocalResult:
     """Train as the job describes, and return the result. The optimiser minimises the task's loss batch by batch. If the
-    method has a correction, it changes the gradients first.
+    method has a correction, the correction changes each gradient before the optimiser uses it.
     """
     measured = None if job.held_out is None else evaluate(job.model, job.start, job.held_out, job.task)
     weights = named_tensors(job.model.layout, job.start)

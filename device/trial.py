@@ -128,8 +128,8 @@ def _global_generators() -> object:
 
 
 def _advice(found: object, wanted: tuple[int, ...]) -> str:
-    """Return advice for outputs that lack only the last axis, of length 1. For any other outputs, return an empty
-    text.
+    """If a model's outputs lack only the last axis, which should have length 1, return advice. Otherwise return an
+    empty text.
     """
     lacks_axis = isinstance(found, torch.Tensor) and wanted[1:] == (1,) and found.shape == wanted[:1]
     return "; add .unsqueeze(1) to the outputs" if lacks_axis else ""

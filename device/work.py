@@ -66,8 +66,8 @@ class DeviceProcess:
 
     @property
     def streams(self) -> Streams:
-        """The streams of the experiment's model: which tensors travel, and which stay on devices. The tensors that
-        travel are the same for all devices.
+        """The channels of the experiment's model: which tensors are averaged over which devices, and which tensors stay
+        on their device. All devices send the same tensors.
         """
         return self.architectures.main.streams
 
@@ -204,8 +204,8 @@ class DeviceWork:
 
     @property
     def tables(self) -> Arrays:
-        """The received tables of the device's cluster, and the device's own tables. Before training, there are no
-        tables.
+        """The received tables of the device's cluster, and the device's own tables. Tables are additional tensors of
+        the method. Before training, there are none.
         """
         return self._tables[self.own_place] if self._tables else {}
 
@@ -221,8 +221,8 @@ class DeviceWork:
 
     @property
     def optimisers(self) -> dict[int, Arrays]:
-        """The optimiser's state after each stream of trainings, by the number of the stream. The next round begins with
-        this state.
+        """The newest states of the optimiser by `stream`, the number of a training within its LPS round. The next round
+        begins with these states.
         """
         taken = {steps.stream: state for steps in self._steps if steps.moves and (state := steps.state())}
         return {**self._optimisers, **self._after, **taken}
@@ -334,8 +334,8 @@ class DeviceWork:
 
 
 def put_together(streams: Streams, travelling: Flat, own: Flat | None) -> Flat:
-    """Return one vector with all tensors: the tensors that travel, and the device's own tensors. If `own` is None, all
-    tensors travel.
+    """Return one vector with all tensors of a device's model. `travelling` has the tensors that are sent, and `own` the
+    tensors that stay on the device. If `own` is None, all tensors are sent.
     """
     if own is None:
         return travelling

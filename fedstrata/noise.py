@@ -137,8 +137,8 @@ def delta_of(noise_multiplier: float, epsilon: float) -> float:
 
 
 def noise_multiplier_of(epsilon: float, delta: float) -> float:
-    """Return the smallest noise that makes one release with Gaussian noise (ε, δ)-private. The noise is the standard
-    deviation divided by the sensitivity.
+    """Return the smallest noise multiplier with which one release with Gaussian noise is (ε, δ)-private. The noise
+    multiplier is the standard deviation of the noise divided by the sensitivity.
 
     The result is exact for all ε. The formula √(2 ln(1.25/δ)) / ε holds only for ε below 1.
     """

@@ -48,8 +48,8 @@ def describe(error: BaseException) -> str:
 
 
 def failed(method: Any, doing: str, error: Exception) -> PluginError:
-    """Return the error for an FL method of own code that failed. `doing` says what the method failed to do. The message
-    names the line in the method's file.
+    """Return the error for a failure in the user's own FL method. `doing` says what the method failed to do. The
+    message names the line in the method's file.
     """
     file = getattr(sys.modules.get(type(method).__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

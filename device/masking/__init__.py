@@ -9,8 +9,9 @@ from fedstrata.trust.security import Security
 
 
 def shields(experiment: Experiment, security: Security) -> Callable[[str], Shield]:
-    """Return a function that returns the object that prepares a device's updates. With secure aggregation, this object
-    has masks with a new key, and the packages for masks are loaded.
+    """Return a function. For a device id, this function returns the object that prepares the device's updates before
+    they are sent. With secure aggregation, this is a new `Masks` object with its own key. Otherwise it is `PLAIN`,
+    which changes nothing, and the packages for masks are not imported.
     """
     if experiment.secure_aggregation is None:
         return lambda device_id: PLAIN

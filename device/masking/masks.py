@@ -1,9 +1,10 @@
 """The masks of a device. Every two devices of a round share a mask: one adds the mask to its update, and the other
 subtracts it.
 
-X25519 gives two devices a common secret. HKDF-SHA256 derives a key from this secret for one round and one roster.
-ChaCha20 with this key gives one number modulo 2⁶⁴ per weight. Updates are integers on the grid of exact sums. So all
-masks cancel exactly when the updates are added (docs/decisions/secure-aggregation.md).
+X25519 gives two devices a common secret. HKDF-SHA256 derives a key from this secret for one round and one roster. A
+roster lists the devices that mask their updates together, with their public keys. ChaCha20 with the derived key gives
+one number modulo 2⁶⁴ per weight. Updates are converted to integers, as in all exact sums (`ExactSum`). So all masks
+cancel exactly when the updates are added (docs/decisions/secure-aggregation.md).
 """
 
 from collections.abc import Iterator
@@ -72,7 +73,9 @@ class Masks(Shield):
         return self._proofs.key_of(self._device_id, next(reversed(self._secrets)))
 
     def _renew_key(self) -> None:
-        """Make a key for the next global round. The old key is deleted when a roster has the new key."""
+        """Make a key for the next global round. The old key is deleted as soon as this device receives a roster that
+        contains the new key.
+        """
         secret = X25519PrivateKey.generate()
         self._secrets[secret.public_key().public_bytes_raw()] = secret
 
@@ -126,15 +129,16 @@ class Masks(Shield):
         return masked
 
     def masked(self, update: Update) -> Update:
-        """Return a masked update. The values are multiplied by the number of examples, converted to the integers of an
-        exact sum, and added to the masks. If a value is too large or is not finite, the result has no values, only the
-        reason.
+        """Return a masked update. The values are multiplied by the number of examples, and converted to integers as in
+        any exact sum. Then the masks are added. If a value is too large or is not finite, the result contains this
+        reason and no values.
 
         Raises:
             PayloadError: the same masks have already hidden another update. The difference of the two masked updates
                 would contain no masks.
-            RosterError: the update of this round was already masked for other devices, although `deadlines.lps`
-                excludes no device. The sums over the two lists of devices would reveal the update.
+            RosterError: the update of this round was already masked for another list of devices. The sums over the two
+                lists could reveal the update. (If `deadlines.lps` can exclude devices, a second list is normal, and no
+                error is raised.)
         """
         if self._masked_for.setdefault(update.round, self._devices) != self._devices and not self._may_shrink:
             raise RosterError(
@@ -174,8 +178,8 @@ class Masks(Shield):
                 fold(here, drawn, out=here)
 
     def _key_with(self, public_key: bytes, about: bytes) -> bytes:
-        """Return the key that this device shares with another device. The key is for the present roster and for what
-        `about` describes, such as the round.
+        """Return a key that only this device and another device can compute. It depends on the present roster and on
+        `about`, which contains the run, the round and the two devices.
         """
         shared = self._shared.get(public_key)
         if shared is None:

@@ -1,8 +1,8 @@
 """Training steps of a stack of dense networks in which a method corrects the gradients before the optimiser uses them.
 
-These steps read and write the weights three more times than plain steps. So they work on a few devices at a time. The
-gradients of these devices are computed, corrected and used before the gradients of the next devices. So they stay in
-the processor's cache.
+These steps read and write the weights three more times than plain steps. So they work on a few devices at a time: they
+compute, correct and use the gradients of these devices before they begin with the next devices. So the gradients stay
+in the processor's cache.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ class Correction:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Part:
-    """Hold one tensor of the model for some of the stack's devices. `weights` and `gradient` may have one more device
-    than `moved`, so that their size suits the processor's vector units.
+    """Hold one tensor of the model for some of the stack's devices. At the end of `weights` and `gradient` there may be
+    one device of padding, which `moved` does not have. The padding makes their size fill the processor's vector units.
     """
 
     number: int  # the number of the leaf

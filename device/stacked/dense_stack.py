@@ -1,8 +1,8 @@
 """The weights of many devices' dense networks, and their outputs, computed by batched matrix products.
 
 The bits of a device's result do not depend on the other devices in its stack. The reason is that every product has the
-same shapes, strides and alignment as with a single device. Widths are rounded up to 64 bytes, and a batch always has
-the same number of rows. Additional columns are zero, and additional rows have the weight zero
+same shapes, strides and alignment as with a single device. Widths are padded to a multiple of 64 bytes, and a batch is
+padded to a fixed number of rows. Padding columns are zero, and padding rows have the weight zero
 (docs/decisions/stacked-training.md).
 """
 
@@ -20,7 +20,7 @@ LANES = 16  # float32 elements in 64 bytes: the width of vector units and matrix
 
 
 class DenseStack:
-    """Hold the weights of D devices' dense networks. Each layer has the shape (D, out, in), with rounded widths."""
+    """Hold the weights of D devices' dense networks. Each layer has the shape (D, out, in), with padded widths."""
 
     def __init__(self, model: Model, starts: Sequence[Flat]) -> None:
         self._layout = model.layout
@@ -38,7 +38,7 @@ class DenseStack:
                 leaf[...] = view
 
     def _own(self, device: int) -> Iterator[np.ndarray]:
-        """Yield one device's tensors as NumPy views, in the layout's order, without the additional columns."""
+        """Yield one device's tensors as NumPy views, in the layout's order, without the padding."""
         for leaf, spec in zip(self.leaves, self._layout.tensors, strict=True):
             own = leaf[device].numpy() if len(spec.shape) == 2 else leaf[device, 0].numpy()
             yield own[tuple(slice(side) for side in spec.shape)]
@@ -62,7 +62,7 @@ class Forward:
 
     def logits(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the outputs of the last layer, shape (active, rows, out), for inputs of shape (active, rows, in).
-        Additional columns, which belong to no class, contain −∞.
+        Padding columns, which belong to no class, contain −∞.
         """
         torch.add(self._biases[-1], self._no_class, out=self._logit_biases)
         offsets = [*self._biases[:-1], self._logit_biases]

@@ -1,7 +1,7 @@
 """Training steps of a stack of dense networks: forward, backward and optimiser, without autograd.
 
-The memory for results is allocated once. Apart from the matrix products, the speed with few devices depends on the
-number of calls. With many devices, the speed depends on the amount of memory that is written.
+The memory for results is allocated once. Besides the matrix products, a step with few devices spends its time on calls
+of torch's functions. A step with many devices spends it on writing to memory.
 """
 
 from abc import ABC, abstractmethod
@@ -18,8 +18,9 @@ class StackedSgd:
     at zero.
 
     A gradient g is added to a target t: t ← beta·t + alpha·g. Without momentum and weight decay, the targets are the
-    weights themselves. Otherwise the targets are velocities, which then change the weights. A beta just below 1 could
-    also do the weight decay. But float32 has steps of 6e-8 there, so a small decay would be lost.
+    weights themselves. Otherwise the targets are velocities, which then change the weights. Without momentum, a beta
+    just below 1 could do the weight decay on the weights themselves. But just below 1, float32 has only multiples of
+    6e-8, so a small decay would be lost.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], settings: SgdSettings, rate: float) -> None:

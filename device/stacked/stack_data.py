@@ -1,5 +1,5 @@
-"""The examples of many devices in one array, shape (devices, rows, …). Each device's random generator orders its own
-examples.
+"""The examples of many devices in one array, shape (devices, rows, …). Each device has its own random generator, which
+decides the order of the device's examples.
 
 All devices have the same number of rows. If a device has fewer examples left, its other rows repeat examples. These
 rows have the weight 0, so their content changes no bit of the result.

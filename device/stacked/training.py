@@ -94,8 +94,8 @@ def _why_alone(job: TrainingJob) -> str | None:
 
 
 def _why_not_stacked(job: TrainingJob | EvaluationJob, examples: Iterable[Examples | None]) -> str | None:
-    """If this module cannot compute a job, return the reason. For a dense network, the task `Classification` and inputs
-    that are in memory, return None.
+    """If this module cannot compute a job, return the reason. Otherwise return None. It can compute a dense network
+    with the task `Classification`, unless the inputs are read again in each step.
     """
     if not job.model.dense:
         return "the model is not a plain dense network"
@@ -184,8 +184,8 @@ def evaluate_stack(jobs: Sequence[EvaluationJob]) -> list[Evaluation]:
 
 
 def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Evaluation | None]:
-    """Return the measurement of each device on its examples, computed `EVALUATION_ROWS` examples at a time. For a
-    device without `Examples` in `held_out`, return None.
+    """Return the measurement of each device on its held-out examples, computed `EVALUATION_ROWS` examples at a time. If
+    `held_out` is None for a device, the device's measurement is None.
     """
     sizes = [0 if examples is None else len(examples) for examples in held_out]
     anything = next((examples for examples in held_out if examples), None)
@@ -215,7 +215,7 @@ def _measured(stack: DenseStack, held_out: Sequence[Examples | None]) -> list[Ev
 
 def sum_of_losses(losses: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return each device's sum of losses. `losses` has the shape (steps, devices, rows). The steps are added one after
-    another, so that other devices change no bit.
+    another, so that a device's sum does not depend on the other devices.
 
     NumPy's sum over steps would add in another order for one device than for two devices.
     """

@@ -1,5 +1,5 @@
-"""Check secure aggregation and noise: how many devices a round asks, which values a sum can hold, and how many examples
-a device has.
+"""Check secure aggregation and noise: how many devices take part in a round, which values a sum can hold, and how many
+examples a device has.
 """
 
 import math
@@ -21,8 +21,9 @@ from fedstrata.tensors.exact_sum import largest_value
 
 
 def check_protection(experiment: Experiment, method: Method) -> None:
-    """Check secure aggregation and noise. Raise ExperimentError if rounds with masks ask too few or too many devices,
-    or if noise is too large for the sums. Also raise it if a device has too few examples for noise on profiles.
+    """Check secure aggregation and noise. Raise ExperimentError if too few or too many devices take part in a round
+    with masks, or if noise is too large for the sums. Also raise it if a device has too few examples for noise on
+    profiles.
     """
     if experiment.secure_aggregation is not None:
         _check_not_too_few(experiment, method, experiment.secure_aggregation.min_devices)
@@ -36,7 +37,7 @@ def check_protection(experiment: Experiment, method: Method) -> None:
 
 
 def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int) -> None:
-    """Raise ExperimentError if some round certainly asks fewer than `min_devices` devices.
+    """Raise ExperimentError if it is certain that fewer than `min_devices` devices take part in some round.
 
     If the number of clusters is unknown before the run, this check assumes a single cluster.
     """
@@ -51,7 +52,7 @@ def _check_not_too_few(experiment: Experiment, method: Method, min_devices: int)
 
 
 def _check_not_too_many(experiment: Experiment, method: Method) -> None:
-    """Raise ExperimentError if some round certainly asks more devices than masks allow.
+    """Raise ExperimentError if it is certain that more devices take part in some round than masks allow.
 
     If the number of clusters is unknown before the run, an LPS makes this check during the run.
     """
@@ -70,8 +71,8 @@ def _check_not_too_many(experiment: Experiment, method: Method) -> None:
 
 
 def _check_moves(experiment: Experiment, min_devices: int) -> None:
-    """Raise ExperimentError if moves of devices leave an LPS with fewer than `min_devices` devices in a round. Moves at
-    the same time are checked together.
+    """Raise ExperimentError if, after moves of devices, fewer than `min_devices` devices of an LPS take part in a
+    round. Moves at the same time are checked together.
     """
     first = {index: home_of(experiment, index) for index in range(experiment.device_count)}
     moved = Homes(experiment)
@@ -87,13 +88,13 @@ def _check_moves(experiment: Experiment, min_devices: int) -> None:
 
 
 def _round_sizes(experiment: Experiment, method: Method, devices: Collection[int], bound: str) -> tuple[list[int], str]:
-    """Return the numbers of devices that different LPSs or clusters can ask in a round, and the beginning of an error
-    message about these numbers.
+    """Return how many devices can take part in a round of each LPS or cluster, and the beginning of an error message
+    about these numbers.
 
-    If there is one cluster, the numbers count the devices of each LPS. If there are several clusters, only their mean
-    size is known. Then the smallest number is the mean rounded down, which the smallest cluster cannot exceed. The
-    largest number is the mean rounded up, which the largest cluster reaches or exceeds. The message contains `bound`,
-    which is "at most" or "at least".
+    If there is one cluster, there is one number per LPS: the number of its devices. If there are several clusters, only
+    their mean size is known. Then the smallest number is the mean rounded down, because at least one cluster is not
+    larger. The largest number is the mean rounded up, because at least one cluster is not smaller. The message about
+    clusters contains `bound`, which is "at most" or "at least".
     """
     if method.clusters_known == 1:
         sizes = [len(home) for home in homes_of(experiment, method, [sorted(devices)])]

@@ -180,7 +180,9 @@ def _check_moves(experiment: Experiment) -> None:
 
 
 def _check_leaves(experiment: Experiment) -> None:
-    """Raise ExperimentError if, with a clock, all devices are gone for good after the last change of the schedule."""
+    """Raise ExperimentError if all devices have left after the last change of the schedule, and none returns later.
+    Without a clock, devices never leave.
+    """
     presence, last_ns = Presence(experiment), max(entry.at for entry in experiment.schedule)
     if not presence.there(range(experiment.device_count), last_ns):
         raise ExperimentError(f"schedule: after {last_ns / 1e9:g}s all devices have left for good; let one return")

@@ -21,7 +21,7 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, str]) -> None:
     Args:
         archive: the file; its name ends in `.tar.gz` or `.zip`.
         folder: an existing folder.
-        members: the name of each new file, with its name in the archive.
+        members: the files to extract. Keys are the names of the new files, and values their names in the archive.
 
     Raises:
         DataError: the archive is damaged, or has no such file.

@@ -42,7 +42,7 @@ def download_members(url: str, folder: Path, members: Mapping[str, str], *, arch
     Args:
         url: an http or https address that ends in the archive's name.
         folder: the folder for the files; it is made if missing.
-        members: the name of each new file, with its name in the archive.
+        members: the files to extract. Keys are the names of the new files, and values their names in the archive.
         archive_sha256: SHA-256 of the archive as the address sends it.
 
     Raises:

@@ -58,9 +58,9 @@ class Examples:
         """Return the examples of a map-style data set of PyTorch. Each item is a pair of input and target.
 
         Inputs are read when they are needed. In training, the transforms of the data set may draw from the global
-        generators of torch, NumPy and Python. For each item, these generators are set by seed, device, round, epoch and
-        example. Targets come from the attribute `targets` of the data set. Without this attribute, each item is read
-        once for its target.
+        generators of torch, NumPy and Python. For each item, these generators are seeded with seed, device, round,
+        epoch and example. Targets come from the attribute `targets` of the data set. Without this attribute, each item
+        is read once for its target.
         """
         rows = Rows(source)
         targets = rows.targets()
@@ -155,8 +155,8 @@ class Examples:
         return self._with_rows(stored, indices)
 
     def drawn(self, indices: Indices, address: Sequence[int], epochs: Indices) -> "Examples":
-        """Return the examples at these indices for training, like `take`. The random transforms of a map-style data set
-        depend on address, epoch and example.
+        """Return the examples at these indices for training, like `take`. A map-style data set may change them at
+        random. The changes depend only on `address` (numbers that identify the training), epoch and example.
         """
         if not isinstance(self.stored, Rows):
             return self.take(indices)
@@ -285,7 +285,9 @@ def position_in_label(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _described(examples: Examples) -> str:
-    """Return the properties that all examples of one data set have in common, besides the shape of their inputs."""
+    """Return a text with the properties that training and test examples of a data set must have in common, besides the
+    shape of their inputs.
+    """
     targets = "no targets" if examples.targets is None else f"targets of {_kind(examples.targets)}"
     more = [f"input {name} of {_kind(array)}" for name, array in sorted(examples.more.items())]
     columns = [f"column {name}" for name in sorted(examples.columns)]

@@ -87,7 +87,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _most_bytes(path: Path) -> int:
-    """Return the largest size that the content of this file can have."""
+    """Return the largest size that this file's content can have after decompression, given the file's size on disk."""
     size = path.stat().st_size
     return min(MAX_BYTES, size * DEFLATE_RATIO if path.suffix == ".gz" else size)
 

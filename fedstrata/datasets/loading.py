@@ -45,8 +45,8 @@ def dataset_info(settings: DataSettings) -> DatasetInfo:
     """Return the shape and the number of classes of a data set, without reading its data. Servers do not have the data.
 
     Raises:
-        ExperimentError: the settings lack the shape or the number, or images of this shape cannot have these
-            orientations.
+        ExperimentError: `data.input_shape` is missing for a data set that is not built in, or images of this shape
+            cannot be rotated as `data.orientations` says.
     """
     info = _plain_info(settings)
     return oriented_info(info, settings.orientations) if settings.orientations else info

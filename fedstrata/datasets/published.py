@@ -83,7 +83,9 @@ def _places(published: Published, folder: Path | None) -> list[Path]:
 
 
 def _all_in(published: Published, place: Path) -> dict[str, Path]:
-    """Return all files by name, from a folder or its subfolder. If a file is missing, return an empty mapping."""
+    """Return all files by name, from a folder or, if some are missing there, from its sub-folder `published.subfolder`.
+    If neither folder has all files, return an empty mapping.
+    """
     for folder in (place, place / published.subfolder):
         files = _files_in(folder, published.files)
         if len(files) == len(published.files):

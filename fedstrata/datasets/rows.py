@@ -21,9 +21,9 @@ class Rows:
     """Hold the inputs of a map-style data set, with the interface of an array. Each item of the data set is a pair of
     input and target.
 
-    The transforms of the data set may draw random numbers from torch, NumPy and Python. For each item the three
-    generators are set by an address (a list of numbers), and restored afterwards. So an item is the same in every
-    process.
+    The transforms of the data set may draw random numbers from torch, NumPy and Python. Before each item is read, the
+    three generators are seeded with an address, a list of numbers. Afterwards they are restored. So an item is the same
+    in every process.
     """
 
     def __init__(self, source: Any, indexes: Indices | None = None) -> None:
@@ -54,8 +54,8 @@ class Rows:
         return self.drawn(indices, [[MEASURED, int(self._indexes[place])] for place in np.arange(len(self))[indices]])
 
     def drawn(self, indices: Indices, addresses: Sequence[Sequence[int]]) -> Array:
-        """Return the rows at these indices. Before each row is read, the random generators are set by the address of
-        this row.
+        """Return the rows at these indices. Before each row is read, the random generators are seeded with the address
+        of this row.
         """
         read = [self._read(int(self._indexes[index]), where) for index, where in zip(indices, addresses, strict=True)]
         if any(row.shape != self.shape[1:] or row.dtype != self.dtype for row in read):
@@ -89,7 +89,7 @@ class Rows:
 
 @contextmanager
 def _drawing(address: Sequence[int]) -> Iterator[None]:
-    """Run a block with the generators of torch, NumPy and Python set by an address. Restore the generators
+    """Run a block with the generators of torch, NumPy and Python seeded with an address. Restore the generators
     afterwards.
     """
     seeds = np.random.SeedSequence(list(address)).generate_state(3, np.uint32)

@@ -53,7 +53,7 @@ def _of_kinds(model: Model, settings: ModelSettings) -> Model:
     """Return the user's own model with the frozen tensors and the weights that the settings name.
 
     Raises:
-        ExperimentError: the settings name some, but the model is not a torch module.
+        ExperimentError: the settings name frozen tensors or weights, but the model is not a torch module.
     """
     weights = None
     if settings.weights is not None:
@@ -85,8 +85,8 @@ def _build_own(settings: ModelSettings, info: DatasetInfo) -> Model:
 
 
 def _is_module(own: object) -> bool:
-    """Return whether own code is a subclass of torch.nn.Module. This does not import torch, because a module with such
-    a class has already imported it.
+    """Return whether the user's own code is a subclass of torch.nn.Module. Torch is not imported for this: if the code
+    is such a class, its Python module has already imported torch.
     """
     torch: Any = sys.modules.get("torch")
     return isinstance(own, type) and torch is not None and issubclass(own, torch.nn.Module)

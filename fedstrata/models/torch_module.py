@@ -53,7 +53,9 @@ def from_module(module_factory: "Callable[[], torch.nn.Module]", shared: Iterabl
 
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
-    """Say which tensors of a module are frozen, in addition to parameters with `requires_grad=False`."""
+    """State which tensors of a module are frozen, in addition to parameters with `requires_grad=False`. Also name the
+    file from which tensors get their values, if there is one.
+    """
 
     freeze: tuple[str, ...] = ()
     keeps_statistics: bool = False  # all statistics keep their initial values
@@ -93,7 +95,7 @@ class ModuleModel(Model):
         return self.forward.training(rng)
 
     def of_kinds(self, kinds: Kinds) -> "ModuleModel":
-        """Return the same model with these frozen tensors.
+        """Return the same model with these frozen tensors, and with the values in the file of weights.
 
         Raises:
             ExperimentError: a pattern names nothing, or the weights belong to another module.
@@ -168,7 +170,7 @@ class _Forward:
 
     @cached_property
     def _places(self) -> "dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]]":
-        """The place of each buffer: the buffers of the submodule that holds it, and its name in this submodule."""
+        """The place of each buffer, by name: the dictionary of buffers in its submodule, and the buffer's key there."""
         found: dict[str, tuple[MutableMapping[str, torch.Tensor | None], str]] = {}
         for name, _ in self._module.named_buffers():
             layer, _, leaf = name.rpartition(".")
@@ -326,8 +328,8 @@ def _outline(module_factory: "Callable[[], torch.nn.Module]") -> "torch.nn.Modul
 def _made(
     module_factory: "Callable[[], torch.nn.Module]", kinds: Kinds, seed: int, names: Collection[str] = ()
 ) -> "torch.nn.Module":
-    """Construct a module, and return it. The named tensors come from the file of weights, if there is such a file.
-    Without names, all tensors of the file are used.
+    """Construct a module, and return it. If there is a file of weights, the tensors with these `names` get their values
+    from the file. If `names` is empty, all tensors in the file are used.
     """
     import torch
 

@@ -51,7 +51,9 @@ class OptimiserFiles:
         self._open = (number, found)
 
     def save(self, number: int, layout: Layout, moves: Callable[[], Iterator[Move]], *, durable: bool = True) -> None:
-        """Write the file with the state at the start of a round. This state is computed from `moves`."""
+        """Write the file with the state at the start of a round. The state is computed from `moves`, which yields the
+        pieces of the previous round: model, mean update and state.
+        """
         if not self.has_state:
             return
         outputs = range(1, len(self._optimiser.state_names) + 1)
@@ -65,7 +67,9 @@ class OptimiserFiles:
             self._path(number).unlink(missing_ok=True)
 
     def moved(self, moves: Iterator[Move]) -> Iterator[Flat]:
-        """Return the model of the next round, computed from `moves` in pieces."""
+        """Yield the pieces of the next round's model. They are computed from `moves`, the pieces of the present round:
+        model, mean update and state.
+        """
         return stepped(self._optimiser, moves, 0)
 
     def at(self, number: int, layout: Layout, start: int, stop: int) -> tuple[Flat, ...]:

@@ -114,8 +114,8 @@ def stepped(optimiser: ServerOptimiser, moves: Iterable[Move], output: int) -> I
     """Yield the pieces of the next model (`output` 0) or of one vector of the next state (1 and 2), in the order of
     `moves`.
 
-    A piece without an update stays unchanged. Each output needs its own pass over the pieces, so that no whole vector
-    is in memory.
+    Each of the `moves` is a piece of the present model, its mean update and its state. A piece without an update stays
+    unchanged. Each output needs its own pass over the pieces, so that no whole vector is in memory.
     """
     for model, update, state in moves:
         if update is None:

@@ -1,5 +1,5 @@
-"""Partitions: which examples each device owns (`owned`). Each kind of partition has a module: `tasks`, `groups`,
-`draws` and `found`. `set_aside` sets public examples apart, and examples for tests.
+"""Partitions: which examples each device owns (`owned`). The modules `tasks`, `groups`, `draws` and `found` implement
+the kinds of partition. The module `set_aside` chooses public examples, and a part of each device's examples for tests.
 """
 
 from fedstrata.partitions.owned import DeviceData, PublicData, check_partition, device_data, example_counts, public_data

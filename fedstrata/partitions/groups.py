@@ -44,8 +44,8 @@ def by_group(partition: GroupPartition, dataset: Dataset, seed: int) -> Assignme
 
 
 def _labels_of_devices(group: Group, num_classes: int, place: list[int], where: str) -> Iterator[Indices]:
-    """Yield the labels that each device of the group may have. `place` addresses the random draw: seed, group and first
-    device.
+    """Yield the labels that each device of the group may have. `place` has the numbers that determine the random draw:
+    seed, group and first device.
     """
     seed, group_index, first = place
     labels = _labels_of(group, num_classes, where)
@@ -79,8 +79,8 @@ def _labels_of(group: Group, num_classes: int, where: str) -> Indices:
 
 
 def _taken(group: Group, labels: Indices, left: Counts, place: list[int], where: str) -> Counts:
-    """Return how many of the remaining examples of each label a device takes. `place` addresses the random draw: seed,
-    group and device.
+    """Return how many of the remaining examples of each label a device takes. `place` has the numbers that determine
+    the random draw: seed, group and device.
     """
     seed, group_index, device = place
     available = np.zeros_like(left)

@@ -75,7 +75,7 @@ def device_data(experiment: Experiment, dataset: Dataset, device_index: int) -> 
 
 
 def _of_board(partition: LocalPartition, dataset: Dataset, seed: int, device_index: int) -> DeviceData:
-    """Return all examples of the board's folder.
+    """Return all examples in the device's own folder, divided into training and test examples.
 
     Raises:
         DataError: the folder has no tests and `test_share` is not set. Or it has tests and `test_share` is also set.

@@ -31,8 +31,8 @@ def with_set_aside(split: Assignment, partition: SplitPartition, dataset: Datase
     public examples.
 
     Raises:
-        ExperimentError: the data set lacks a label that `partition.public` names. Or tests are public, although a shift
-            changes examples.
+        ExperimentError: the data set lacks a label that `partition.public` names. Or public examples are also the test
+            examples, although a group's shift changes the examples of its devices.
         DataError: too few examples are left for the public set, or a device has too few examples for tests.
     """
     share = partition.test_share

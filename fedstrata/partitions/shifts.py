@@ -45,8 +45,8 @@ def shift_of(group: Group, info: DatasetInfo, *, seed: int, where: str) -> Shift
     Args:
         group: the settings of the group.
         info: shape and classes of the data set.
-        seed: the run's seed, from which a numbered permutation is drawn. So groups with the same number share a
-            permutation.
+        seed: the run's seed. If the group's `label_permutation` is a number, this number and the seed determine the
+            permutation. So groups with the same number have the same permutation.
         where: the group's place in the experiment file, for the error.
 
     Raises:

@@ -65,7 +65,9 @@ class Stock:
         return left
 
     def take(self, counts: Counts) -> Indices:
-        """Return the next `counts` examples of each label, sorted by label. If a pile is empty, it starts again."""
+        """Return the next `counts` examples of each label, sorted by label. When all examples of a label have been
+        taken, the first are taken again.
+        """
         starts, self._taken = self._taken, self._taken + counts
         rows = zip(self._piles, starts, counts, strict=True)
         return np.concatenate([pile.take(np.arange(start, start + count), mode="wrap") for pile, start, count in rows])

@@ -52,7 +52,8 @@ def _minority_sizes(partition: TaskPartition) -> list[int]:
 
 
 def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of each of the task's labels its devices have together.
+    """Return, for each task and each of its labels, how many examples with this label all devices of the task have
+    together.
 
     The numbers are as equal as the data allow.
     """
@@ -70,13 +71,15 @@ def _own_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
 
 
 def _minority_counts(partition: TaskPartition, left: Counts) -> list[Counts]:
-    """Return, for each task, how many examples of each other label its devices have together.
+    """Return, for each task and each label of other tasks, how many examples with this label all devices of the task
+    have together.
 
     The numbers are as equal as the data allow.
 
-    A task may use every label except its own. If examples are scarce, an earlier task must leave examples that a later
-    task can use. So it must take some of the later task's own labels (`owed`). Then all tasks get their examples if any
-    assignment makes this possible (Hall's theorem). `_check_minority` refuses other partitions.
+    A task may use every label except its own. If examples are scarce, an earlier task must not take examples that a
+    later task needs. So it takes at least `owed` examples with the later task's own labels, which the later task cannot
+    use. Then all tasks get their examples if any assignment makes this possible (Hall's theorem). If none does,
+    `_check_minority` has already raised DataError.
     """
     owner = _labels_of(partition, len(left))
     left = np.where(owner >= 0, left, 0)

@@ -54,8 +54,9 @@ class UpdateBudget:
 
     @cached_property
     def multiplier(self) -> float:
-        """The standard deviation of the noise on the protected values (an update, or a sum of updates), divided by 2 ·
-        `clip`. One device can change these values by at most 2 · `clip`.
+        """The noise multiplier: the standard deviation of the noise divided by the sensitivity. The noise is on the
+        protected values, an update or a sum of updates. The sensitivity is 2 · `clip`, because one device can change
+        these values by at most this norm.
         """
         settings = self.settings
         if settings.noise_multiplier is not None:
@@ -119,8 +120,8 @@ def budget_of(experiment: Experiment) -> UpdateBudget | None:
 
 
 def _cohorts(experiment: Experiment) -> Cohorts | None:
-    """Return the cohort of each round, if the seed alone decides which devices are asked, and not all are asked.
-    Otherwise, or if there are too many draws, return None.
+    """Return the cohort of each round: the devices that the LPS asks for an update. Return None if every round asks all
+    devices, if more than the seed decides the cohorts, or if there would be more than `MOST_DRAWS` random draws.
     """
     training, devices = experiment.training, experiment.device_count
     decides = (experiment.topology, experiment.newcomers, experiment.deadlines.enrolment.deadline_s)

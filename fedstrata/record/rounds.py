@@ -26,7 +26,9 @@ class RoundRow:
     devices: NonNegativeInt
     """Number of devices with updates that are part of the mean."""
     num_examples: NonNegativeInt
-    """Number of training examples of these devices. Each device's number is its weight in the mean."""
+    """Number of training examples of these devices. Each device's number is its weight in the mean. With noise on
+    updates, each device counts as one example.
+    """
     loss: float | None
     """Mean loss of the model that this round produced, over held-out examples (for a classification, the
     cross-entropy). Devices measure the model when they receive it for the next round. Empty if no device measured it.

@@ -110,7 +110,7 @@ class Measured:
     """
 
     def all_values(self, metric: str) -> Iterator[tuple[str, float | None]]:
-        """Yield each value of the metric, after the key under which summary.json has the value."""
+        """Yield pairs: the key of a value in summary.json, such as `device_accuracy.device-003`, and the value."""
         for part, prefix in PREFIXES.items():
             yield from ((f"{prefix}{metric}.{name}", value) for name, value in (getattr(self, part) or {}).items())
 
@@ -196,8 +196,8 @@ class Summary:
     lost_state: tuple[str, ...]
     """Devices that restarted without the state that they had kept, and began with a new state."""
     personal_sha256: dict[str, str]
-    """Digest of each device's kept state at the end of the run, by device. The state is the layers that never leave the
-    device, and the device's own model.
+    """Digest of each device's kept state at the end of the run, by device. The state has the layers that never leave
+    the device, arrays of the method such as the device's own model, and the optimiser's kept state.
     """
     model_sha256: dict[str, str]
     """Digest of each cluster's model in `models/`, by cluster. A digest depends only on the weights, so runs can be
@@ -300,7 +300,9 @@ def read_summary(path: Path) -> Summary:
 
 
 def _nested(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a file in the form that `Summary` needs, with the keys of each metric in `measured`."""
+    """Return the content of a file in the form that `Summary` needs. The keys of metrics, which are at the top level of
+    the file, are under `measured` there.
+    """
     rest = dict(document)
     listed = rest.get("metrics", [{"name": metric.name} for metric in CLASSIFICATION.metrics])
     if not (isinstance(listed, list) and listed and all(isinstance(each, dict) for each in listed)):

@@ -20,8 +20,8 @@ Count = Annotated[NonNegativeInt, Field(lt=1 << 53)]
 
 @checked_dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Hold how many seconds each part of a round took, as sum over all rounds of a tier. Each value is a mean over the
-    children.
+    """Hold how many seconds each part of the rounds of a tier took, over all rounds together. The seconds of a single
+    round are the mean over the children.
     """
 
     down: Amount
@@ -110,7 +110,9 @@ class FlowRow(OfRound):
     """Part of `examples` on which the device trained before it answered."""
 
     def exchanged(self, busy_ns: int = 0) -> Exchanged:
-        """Return the transfers and the work of the row. `busy_ns` is how long the child was busy."""
+        """Return the row's transfers and the child's work as an `Exchanged` object. The time for which the child was
+        busy is not in the row, so the caller gives it as `busy_ns`.
+        """
         work = pb.Work(
             examples=self.examples,
             busy_ns=busy_ns,
@@ -213,10 +215,12 @@ def _means(times: pb.RoundTimes) -> list[int]:
 
 
 def _summed(rounds: Iterable[pb.RoundTimes]) -> Parts:
-    """Return the sum of each part over rounds, where a part of a round is the mean over its children."""
+    """Return how long each part took over all these rounds together. For a single round, the mean over its children is
+    used.
+    """
     return _named(sum(part) / 1e9 for part in zip(*(_means(times) for times in rounds), strict=True))
 
 
 def _named(seconds: Iterable[float]) -> Parts:
-    """Return seconds, given in the order of the parts, by the parts' names. Without any seconds, all parts are 0."""
+    """Return a `Parts` object from seconds in the order of `PARTS`. If there are no seconds, all parts are 0."""
     return Parts(**dict(zip(PARTS, [*seconds] or [0.0] * len(PARTS), strict=True)))

@@ -28,7 +28,7 @@ def write_aside(path: Path, *, durable: bool = True, label: str = "") -> Iterato
     file to disk before the renaming.
 
     If the block raises an error, no file remains. Only the owner can open the file. Writers that may write the same
-    file at the same time must use different labels.
+    file at the same time must give different texts `label`, which are part of the temporary file's name.
 
     Raises:
         StateError: the disk is full or refuses to write. An old file at `path` is unchanged.

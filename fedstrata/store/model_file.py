@@ -42,8 +42,8 @@ def write_model(
     path: Path, layout: Layout, pieces: Iterable[Flat], metadata: Mapping[str, str], *, durable: bool = True,
     digest: bytes = b"",
 ) -> None:  # fmt: skip
-    """Write a flat vector, given as consecutive pieces, as a safetensors file. If the caller already knows the file's
-    digest, `digest` saves its computation.
+    """Write a flat vector, given as consecutive pieces, as a safetensors file. If the caller gives the file's `digest`,
+    the digest is not computed.
 
     Raises:
         StateError: the file cannot be written. An old file at `path` is unchanged.

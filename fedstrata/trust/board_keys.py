@@ -1,5 +1,5 @@
-"""The private key of a board that takes part in many runs. Each run's authority issues a certificate for this key. The
-key never leaves the board.
+"""The private key of a board: a machine of a fleet, which runs a device in one run after another. Each run's authority
+issues a certificate for this key. The key never leaves the board.
 """
 
 from pathlib import Path

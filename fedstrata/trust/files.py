@@ -184,8 +184,8 @@ class Revoked:
         return Revoked(self.names.union(names))
 
     def why(self, peer: Peer) -> str | None:
-        """Return why every call of a peer is refused, if all names in the peer's certificate are revoked. Otherwise
-        return None.
+        """If all names in a peer's certificate are revoked, return a text that says so: every call of the peer is
+        refused. Otherwise return None.
         """
         return f"{peer} is revoked" if self.names and all(map(self._named.covers, peer.names)) else None
 

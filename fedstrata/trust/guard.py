@@ -50,7 +50,7 @@ class Place(Protocol):
 
 
 class Nowhere:
-    """Refuse every claim to a cluster, because the server has no clusters."""
+    """Refuse every caller that claims to belong to a cluster, because the server has no clusters."""
 
     async def belongs(self, peer: Peer, claim: Claim) -> bool:
         return False
@@ -218,7 +218,7 @@ class Outdated:
             log.warning("certificate_outdated", peer=str(peer), reason=why)
 
     def shuts_out(self, role: Role, device_or_lps_id: str) -> bool:
-        """Return whether a peer with this id was refused recently. It may return with a new certificate."""
+        """Return whether a peer with this id was refused recently. The peer may call again with a new certificate."""
         since = self._clock() - RECENT_S
         return any(at >= since and peer.is_(role, device_or_lps_id) for peer, at in self._refused_at.items())
 
@@ -231,8 +231,8 @@ class Lookout:
     def __init__(
         self, counts: Callable[[Caller], bool], check: Callable[[Caller], None], every_s: float = LOOK_S
     ) -> None:
-        """Set `counts` and `check`. `counts` returns whether a caller may continue its open calls. If the caller may
-        not, `check` raises an error with the reason.
+        """Set two functions. `counts` returns whether a caller may continue its open calls. `check` raises an error
+        with the reason if the caller may not.
         """
         self._counts = counts
         self._check = check
@@ -247,7 +247,8 @@ class Lookout:
 
         Raises:
             FedstrataError: the error that `check` raises.
-            OutdatedError: `check` raises no error, because the caller may continue again. A new call may succeed.
+            OutdatedError: the block was aborted, but `check` raises no error, because the caller is accepted again by
+                now. A new call may succeed.
         """
         limit = asyncio.timeout(None)
         try:

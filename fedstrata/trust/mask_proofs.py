@@ -1,9 +1,9 @@
 """Signatures for the mask keys of secure aggregation, and the check that a key belongs to its device.
 
-The private key of a process's certificate signs the keys of its devices. The check covers the point on the curve, the
-device's signature of the key, and the certificate with which the device signed. An LPS checks each key before it puts
-the key into a roster, and each device checks the roster. Without certificates, nothing is signed, and only the point is
-checked.
+The private key of a process's certificate signs the keys of its devices. The check covers the key itself (a point on a
+curve, which must not be of low order), the device's signature of the key, and the certificate with which the device
+signed. An LPS checks each key before it puts the key into a roster, and each device checks the roster. Without
+certificates, nothing is signed, and only the key itself is checked.
 """
 
 import time

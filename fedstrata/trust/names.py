@@ -35,8 +35,8 @@ Stem = tuple[str, int]  # beginning of the ids of a range of devices, and number
 
 @dataclass(frozen=True)
 class Name:
-    """Identify the holder of a certificate: the GPS, an operator, an LPS, the service of a fleet, a device, or a range
-    of devices with consecutive numbers.
+    """Identify the holder of a certificate: the GPS, an operator, an LPS, the service that lends a fleet's boards to
+    runs, a device, or a range of devices with consecutive numbers.
     """
 
     role: Role
@@ -72,7 +72,7 @@ class Name:
     @cached_property
     def ends(self) -> tuple[Stem, int, int] | None:
         """The stem of the ids, the first number and the last number; None if the ids do not end in numbers. The stem is
-        the text before the number, and how many digits the number has.
+        a pair: the text before the number, and the number of its digits.
         """
         first, last = _numbered(self.id), _numbered(self.last or self.id)
         return first and last and (*first, last[1])
@@ -242,8 +242,8 @@ def _joined(rows: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 
 def _numbered(device_or_lps_id: str) -> tuple[Stem, int] | None:
-    """Return the stem of an id and the number at its end. The stem is the text before the number, and how many digits
-    the number has. If the id does not end in a number, return None.
+    """Return the stem of an id and the number at its end. The stem is a pair: the text before the number, and the
+    number of its digits. If the id does not end in a number, return None.
     """
     found = NUMBERED.fullmatch(device_or_lps_id)
     return found and ((found["stem"], len(found["number"])), int(found["number"]))

@@ -39,7 +39,9 @@ class Security(ABC):
 
     @abstractmethod
     def guards(self, place: Place, refused: Callable[[str], None], children: int) -> list[Guard]:
-        """Return a list with the guard of a server for this number of devices. Without TLS, the list is empty."""
+        """Return a list with a guard for a server. `children`, the number of devices of the run, determines how many
+        calls the guard allows. Without TLS, the list is empty.
+        """
 
     async def why_refused(self, address: str, parent: Name) -> str | None:
         """Return why calls to a parent can never succeed. If calls may succeed later, return None."""
@@ -50,7 +52,9 @@ class Security(ABC):
         return False
 
     def advice_on(self, device_id: str) -> str:
-        """Return what an operator must do for a device refused because of its certificate, or an empty text."""
+        """If a device was refused because of its certificate, return what an operator must do. Otherwise return an
+        empty text.
+        """
         return ""
 
 
@@ -77,7 +81,7 @@ class TlsSecurity(Security):
     look_s = LOOK_S
 
     def __init__(self, tls: TlsFiles, *me: Name) -> None:
-        """Set the files. Raises CertificateError if their certificate lacks a name of `me`."""
+        """Set the files. Raises CertificateError if their certificate lacks one of the names `me`."""
         tls.require(*me)
         self.tls = tls
         self._outdated = Outdated()
@@ -124,8 +128,8 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
     """Return the security that the options of a process choose. Without a folder of TLS files, it is `OPEN`.
 
     Raises:
-        CertificateError: the files are unusable or lack a name of `me`, or the domain is wrong or is given without a
-            folder.
+        CertificateError: the files are unusable, or their certificate lacks one of the names `me`. Or the domain for
+            servers' names is wrong, or is given without a folder of TLS files.
     """
     domain = options.server_domain or ""
     if options.tls:
@@ -137,8 +141,8 @@ def security_of(options: argparse.Namespace, *me: Name) -> Security:
 
 
 def tls_security_of(options: argparse.Namespace, *me: Name, issue: str) -> TlsSecurity:
-    """Return the security of a process that needs a certificate. `issue` is what `fedstrata certs issue` must be given
-    to make one. Raises CertificateError if the options name none.
+    """Return the security of a process that needs a certificate. Raises CertificateError if the options name no folder
+    with a certificate. The message then says that `fedstrata certs issue`, followed by the text `issue`, makes one.
     """
     security = security_of(options, *me)
     if not isinstance(security, TlsSecurity):
